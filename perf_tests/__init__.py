@@ -1,1 +1,1 @@
-"""The example suite: copy it, put your own models in, and run `pytest perf_tests --ddpperf-world-size=4`."""
+"""The example suite. Copy it, replace its models with yours, and run `pytest perf_tests --ddpperf-world-size=4`."""

@@ -1,4 +1,4 @@
-"""What takes long is left out of the everyday run: the sweeps over many options run with `-m sweep`, or by name."""
+"""Deselects slow sweeps over many options; `-m sweep` runs them, and so does their name on the command line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the sweeps out unless the command line chooses what to run."""
+    """Deselect the sweeps unless the command line names tests or the marker."""
     if "sweep" in config.option.markexpr or any("::" in argument for argument in config.args):
         return
-    left_out = [item for item in items if item.get_closest_marker("sweep")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    sweeps = [item for item in items if item.get_closest_marker("sweep")]
+    config.hook.pytest_deselected(items=sweeps)
+    items[:] = [item for item in items if item not in sweeps]

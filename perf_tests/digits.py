@@ -1,4 +1,4 @@
-"""An image classifier on scikit-learn's handwritten digits: 1797 pictures of 8 x 8 pixels, no download."""
+"""An image classifier for the handwritten digits of scikit-learn: 1797 pictures of 8 x 8 pixels, without a download."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_ddpperf import Workload
 
 
 def digits(batch_size: int) -> Workload:
-    """The workload: a small convolutional network, trained on one rank's share of the pictures."""
+    """Return the workload: each rank trains a small convolutional network on its share of the pictures."""
     return Workload(
         model=convolutional_network,
         loader=partial(digits_loader, batch_size),
@@ -28,7 +28,7 @@ def digits(batch_size: int) -> Workload:
 
 
 def evaluated_digits(batch_size: int, held_out: int = 360) -> Workload:
-    """The same, and how many of the first pictures, which no step is trained on, are recognised."""
+    """Return the same workload with an evaluation: the accuracy on the first pictures, which no step trains on."""
 
     def accuracy(model: nn.Module, device: torch.device) -> float:
         pictures, labels = (part[:held_out].to(device) for part in pictures_and_labels())
@@ -39,7 +39,7 @@ def evaluated_digits(batch_size: int, held_out: int = 360) -> Workload:
 
 
 def convolutional_network() -> nn.Module:
-    """Two convolutions, a pooling and a linear layer: one score for each of the ten digits."""
+    """Return two convolutions, a pooling layer and a linear layer, with one score for each of the ten digits."""
     return nn.Sequential(
         nn.Conv2d(1, 32, kernel_size=3, padding=1),
         nn.ReLU(),
@@ -53,9 +53,10 @@ def convolutional_network() -> nn.Module:
 
 @cache
 def pictures_and_labels() -> tuple[Tensor, Tensor]:
-    """All pictures, of one channel and with pixels from 0 to 1, and the digits that they show.
+    """Return all pictures, of shape (1797, 1, 8, 8) with pixels from 0 to 1, and the digits that they show.
 
-    From the file that scikit-learn's `load_digits` reads: every rank of every launch would have to import it.
+    The function reads the file of scikit-learn's `load_digits`, because importing scikit-learn would slow down each
+    launch of each rank.
     """
     package = find_spec("sklearn")
     assert package is not None, "the pictures come with scikit-learn"
@@ -67,7 +68,7 @@ def pictures_and_labels() -> tuple[Tensor, Tensor]:
 
 
 def digits_loader(batch_size: int, rank: int, world_size: int, held_out: int = 0) -> DataLoader[tuple[Tensor, ...]]:
-    """One rank's share of the pictures, but for the first few that are held out, shuffled, in batches."""
+    """Return shuffled batches of one rank's share of the pictures, without the first `held_out` pictures."""
     pictures, labels = pictures_and_labels()
     dataset = TensorDataset(pictures[held_out:], labels[held_out:])
     sampler = DistributedSampler[tuple[Tensor, ...]](dataset, world_size, rank, shuffle=True, drop_last=True)

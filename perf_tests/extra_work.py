@@ -1,9 +1,9 @@
-"""A way to see a red test: make one workload slower than it is, by a known share of its step.
+"""Makes one workload slower by a known share of its step, to show a red test.
 
     PERF_TESTS_SLOW="larger:0.5" pytest perf_tests --ddpperf-world-size=2
 
-makes every step of the workload named ``larger`` take half as long again. ``larger:0`` adds the same hook without any
-work: that is what a slower workload is fairly compared with.
+makes each step of the workload named ``larger`` 50 % longer. ``larger:0`` adds the same hook without any work, for a
+fair reference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def slowed(model: Model, name: str) -> Model:
-    """The model, with extra work before each forward pass if the environment asks for it by this name."""
+    """Return the model; if the environment variable has this name, extra work precedes each forward pass."""
     wanted, _, share = os.environ.get(VARIABLE, "").partition(":")
     if wanted == name:
         model.register_forward_pre_hook(ExtraWork(float(share)))
@@ -31,10 +31,10 @@ def slowed(model: Model, name: str) -> Model:
 
 
 class ExtraWork:
-    """Works for a share of the time that a step takes without it: on the CPU it multiplies matrices.
+    """Computes for a share of the time of a step without this hook; on the CPU it multiplies matrices.
 
-    Work measured against the whole step, from one forward pass to the next, hits the share wherever the step spends
-    its time: a repeated forward and backward pass of a slice of the batch would miss communication and optimizer.
+    The hook measures the whole step, from one forward pass to the next, so the share is right even if communication or
+    the optimizer takes most of the step.
     """
 
     def __init__(self, share: float) -> None:
@@ -44,7 +44,7 @@ class ExtraWork:
         self.on_gpu: ExtraSleep | None = None
 
     def __call__(self, module: nn.Module, _args: Any) -> None:
-        """Called by torch before each forward pass."""
+        """Do the extra work; torch calls this hook before each forward pass."""
         if next(module.parameters()).device.type == "cuda":
             self.on_gpu = self.on_gpu or ExtraSleep(self.share)
             self.on_gpu.add()
@@ -62,10 +62,11 @@ class ExtraWork:
 
 
 class ExtraSleep:
-    """Holds up a GPU's queue and the host at the same time, for a share of the step, and waits for neither.
+    """Delays the queue of a GPU and, at the same time, the host, both for a share of the step.
 
-    A step that waits for the GPU gets longer by the first, and a step that waits for the host by the second. To wait
-    for the GPU in each step would end the host's running ahead, and make a step longer by more than the share.
+    The first delay lengthens a step that waits for the GPU, and the second delay lengthens a step that waits for the
+    host. The hook does not synchronise: then the host could no longer run ahead, and the step would get longer by more
+    than the share.
     """
 
     CALIBRATION = 10_000_000  # cycles; some milliseconds
@@ -82,7 +83,7 @@ class ExtraSleep:
         self.rates.append(cycles / _seconds(start, end))
 
     def add(self) -> None:
-        """Queue the extra work of a step, and let the host wait for as long as it takes."""
+        """Queue the extra work of a step, and delay the host for the same time."""
         begun = time.perf_counter()
         self._learn()
         seconds = self.share * _step_time(self.step_times)
@@ -91,7 +92,7 @@ class ExtraSleep:
             pass
 
     def _learn(self) -> None:
-        """Read the times of the steps that the GPU has done, each from the end of one extra work to the next one."""
+        """Read the times of finished steps, each from the end of one extra work to the start of the next one."""
         while len(self.queued) > 1 and self.queued[1][2].query():
             start, cycles, end = self.queued.popleft()
             self.step_times.append(_seconds(end, self.queued[0][0]))
@@ -107,7 +108,7 @@ class ExtraSleep:
 
 
 def _step_time(times: Collection[float]) -> float:
-    """A low quartile: the first steps of a process take longer, and so do those that waited for a turn."""
+    """Return the lower quartile, because the first steps of a process and disturbed steps take longer."""
     return sorted(times)[len(times) // 4] if times else 0.0
 
 

@@ -1,4 +1,4 @@
-"""A language model over bytes, on a corpus that every machine has: the sources of Python's standard library."""
+"""A language model of bytes; its corpus is the source code of Python's standard library, which each machine has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CORPUS_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Size:
-    """How large a model is, and how long the sequences are that it is trained on."""
+    """The size of a model, and the length of its training sequences."""
 
     name: str
     width: int
@@ -37,12 +37,12 @@ LARGER = Size("larger", width=256, heads=8, layers=4, feed_forward=1024, sequenc
 
 
 def language_model(size: Size, batch_size: int) -> Workload:
-    """The workload that a test hands to `ddpperf`: factories, each called on every rank.
+    """Return the workload that a test gives to `ddpperf`: factories that each rank calls.
 
-    `batch_size` is one rank's. Measured in strong mode, the same workload's `batch_size` is that of all ranks together.
+    `batch_size` is the batch size of one rank, or of all ranks together if scaling is measured in strong mode.
     """
     return Workload(
-        model=partial(built, size),  # no lambda: another commit has to find it by its name
+        model=partial(built, size),  # not a lambda: another commit finds the function by its name
         loader=partial(corpus_loader, size.sequence, batch_size),
         loss=next_byte_loss,
         optimizer=partial(torch.optim.AdamW, lr=1e-3),
@@ -52,19 +52,19 @@ def language_model(size: Size, batch_size: int) -> Workload:
 
 
 def built(size: Size) -> LanguageModel:
-    """The model of a size."""
+    """Return the model of a size."""
     return slowed(LanguageModel(size), size.name)
 
 
 def corpus_loader(sequence: int, batch_size: int, rank: int, world_size: int) -> DataLoader[tuple[Tensor, Tensor]]:
-    """One rank's share of the corpus, shuffled, in batches."""
+    """Return shuffled batches of one rank's share of the corpus."""
     windows = Windows(read_corpus(), sequence)
     sampler = DistributedSampler[tuple[Tensor, Tensor]](windows, world_size, rank, shuffle=True, drop_last=True)
     return DataLoader(windows, batch_size=batch_size, sampler=sampler, drop_last=True)
 
 
 def read_corpus(limit: int = CORPUS_BYTES) -> Tensor:
-    """The first `limit` bytes of the standard library's modules in alphabetical order."""
+    """Return the first `limit` bytes of the modules of the standard library, in alphabetical order."""
     corpus = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         corpus += path.read_bytes()
@@ -74,7 +74,7 @@ def read_corpus(limit: int = CORPUS_BYTES) -> Tensor:
 
 
 class Windows(Dataset[tuple[Tensor, Tensor]]):
-    """Pieces of the corpus, each with the bytes that follow its own by one: what the model has to guess."""
+    """Windows of the corpus; the targets of a window are the same bytes, shifted by one."""
 
     def __init__(self, corpus: Tensor, sequence: int) -> None:
         self.corpus = corpus
@@ -90,7 +90,7 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
 
 
 class LanguageModel(nn.Module):
-    """A causal transformer: each position sees only those before it, and guesses the next byte."""
+    """A causal transformer: each position attends to earlier positions, and predicts the next byte."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -100,10 +100,10 @@ class LanguageModel(nn.Module):
         self.norm = nn.LayerNorm(size.width)
         self.head = nn.Linear(size.width, VOCABULARY, bias=False)
         nn.init.normal_(self.tokens.weight, std=0.02)
-        self.head.weight = self.tokens.weight  # tied: one matrix reads bytes and writes them
+        self.head.weight = self.tokens.weight  # tied weights
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of every possible next byte, at every position."""
+        """Return the logits of the next byte, of shape (batch, sequence, 256)."""
         hidden = self.tokens(tokens) + self.positions[: tokens.shape[1]]
         for block in self.blocks:
             hidden = block(hidden)
@@ -112,7 +112,7 @@ class LanguageModel(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a feed-forward layer, each behind a norm and beside a residual connection."""
+    """Attention and a feed-forward layer, each with a layer norm before it and a residual connection around it."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -128,13 +128,13 @@ class Block(nn.Module):
         )
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """The hidden states, worked on once more."""
+        """Return the hidden states after this block; the shape stays (batch, sequence, width)."""
         hidden = hidden + self.attend(self.attention_norm(hidden))
         fed: Tensor = self.feed_forward(hidden)
         return hidden + fed
 
     def attend(self, hidden: Tensor) -> Tensor:
-        """What each position takes over from those before it."""
+        """Return the causal self-attention of the hidden states."""
         batch, sequence, width = hidden.shape
         split = self.queries_keys_values(hidden).view(batch, sequence, 3, self.heads, width // self.heads)
         queries, keys, values = split.permute(2, 0, 3, 1, 4)
@@ -144,5 +144,5 @@ class Block(nn.Module):
 
 
 def next_byte_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy in nats per byte: 5.5 for guessing blindly among 256."""
+    """Return the cross entropy in nats per byte; a uniform guess among 256 bytes has 5.5."""
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -1,4 +1,4 @@
-"""What does it save to synchronise once for several micro-batches, and what is lost where `no_sync` is forgotten?"""
+"""How much does one synchronisation for several micro-batches save, and how much does a forgotten `no_sync` cost?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large should a bucket be? Small ones start early and cost a call each, large ones leave less to overlap with."""
+"""Which bucket size is fastest? Small buckets start early but cost more calls; large buckets overlap less."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_bucket_sizes(ddpperf: Ddpperf, strategy: str) -> None:
 
 
 def compare_sizes(ddpperf: Ddpperf, model: Size, sizes: Sequence[float], strategy: str = "ddp") -> None:
-    """Measure each bucket size of a strategy, side by side."""
+    """Compare bucket sizes of a strategy."""
     ways = {f"{size:g} MiB": {"strategy": Strategy(strategy, bucket_cap_mb=size)} for size in sizes}
     ddpperf.compare(language_model(model, batch_size=4), ways=ways)

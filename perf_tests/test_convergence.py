@@ -1,4 +1,4 @@
-"""Does the image classifier learn to read as well by one strategy as by another?"""
+"""Does the image classifier reach the same accuracy with each strategy?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_ddpperf import Ddpperf
 
 from .digits import evaluated_digits
 
-if find_spec("sklearn") is None:  # not imported: that takes a second
+if find_spec("sklearn") is None:  # importing it would take a second
     pytest.skip("the pictures come with scikit-learn", allow_module_level=True)
 
 

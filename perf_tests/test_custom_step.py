@@ -1,4 +1,4 @@
-"""Any training code can be measured: here a loop written by hand, and a model of Hugging Face's transformers."""
+"""Measures a hand-written training loop, and a model of Hugging Face Transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEQUENCE = 64
 
 
 class HandWrittenStep:
-    """One step of a training loop: what a trainer's `training_step` would be."""
+    """One step of a training loop, like the `training_step` of a trainer."""
 
     samples = BATCH
     tokens = BATCH * SMALL.sequence
@@ -35,7 +35,7 @@ class HandWrittenStep:
         self.device = ctx.device
 
     def __call__(self) -> Tensor:
-        """Train on fresh random bytes."""
+        """Train on new random bytes, and return the loss."""
         text = torch.randint(VOCABULARY, (BATCH, SMALL.sequence + 1), generator=self.random).to(self.device)
         loss = next_byte_loss(self.model(text[:, :-1]), text[:, 1:])
         self.optimizer.zero_grad()
@@ -62,7 +62,7 @@ def test_transformers(ddpperf: Ddpperf) -> None:
 
 
 def gpt2() -> nn.Module:
-    """A small GPT-2 with random weights: nothing is downloaded."""
+    """Return a small GPT-2 with random weights, without a download."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(vocab_size=VOCABULARY, n_positions=SEQUENCE, n_embd=64, n_layer=2, n_head=4)
@@ -70,18 +70,18 @@ def gpt2() -> nn.Module:
 
 
 class Keywords(nn.Module):
-    """Calls a model, which takes its inputs by name, with a mapping."""
+    """Passes a mapping to a model as keyword arguments."""
 
     def __init__(self, model: Callable[..., Any]) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, inputs: dict[str, Tensor]) -> Any:
-        """What the model makes of the inputs."""
+        """Return the output of the model."""
         return self.model(**inputs)
 
 
 def tokens() -> tuple[dict[str, Tensor], Tensor]:
-    """Random tokens; the model shifts its labels itself."""
+    """Return random tokens as inputs and labels; the model shifts the labels."""
     ids = torch.randint(VOCABULARY, (BATCH, SEQUENCE))
     return {"input_ids": ids, "labels": ids}, ids

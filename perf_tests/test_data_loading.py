@@ -1,8 +1,8 @@
-"""Do workers hide what it costs to make a batch? And is what `auto` picks on this machine no worse than it was?
+"""Do DataLoader workers hide the cost of preparing a batch? Is the number of workers that `auto` selects still good?
 
-The pictures are stored compressed, and every one is unpacked, turned a little and scaled down before it is trained on:
-work for a core of its own. Each test guards the step time of one way to load them. Where the ranks leave no core to
-spare, as two ranks on two cores do, workers cannot help, and `auto` uses none.
+Each picture is stored compressed; the loader unpacks it, turns it a little and scales it down, which keeps a core busy.
+Each test guards the step time with one setting of the loader. If no core is free, as with two ranks on two cores,
+workers cannot help, and `auto` uses none.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pytest_ddpperf import Ddpperf, Workload
 
 from .digits import convolutional_network, pictures_and_labels
 
-if find_spec("sklearn") is None:  # not imported: that takes a second
+if find_spec("sklearn") is None:  # importing it would take a second
     pytest.skip("the pictures come with scikit-learn", allow_module_level=True)
 
-PICTURES = 768  # of 1797: every launch packs them anew
+PICTURES = 768  # of 1797: each launch compresses them again
 STORED = 64  # pixels along the side of a stored picture
 BATCH = 32
 DEGREES = 15.0
@@ -45,7 +45,7 @@ def test_packed_digits(ddpperf: Ddpperf, loader: str) -> None:
 
 
 def packed_digits(batch_size: int) -> Workload:
-    """The image classifier, on pictures that take their time to unpack."""
+    """Return the workload of the image classifier with pictures that are slow to unpack."""
     return Workload(
         model=convolutional_network,
         loader=partial(packed_loader, batch_size),
@@ -56,14 +56,14 @@ def packed_digits(batch_size: int) -> Workload:
 
 
 def packed_loader(batch_size: int, rank: int, world_size: int) -> DataLoader[Any]:
-    """One rank's share of the pictures, shuffled, in batches."""
+    """Return shuffled batches of one rank's share of the pictures."""
     dataset = PackedDigits()
     sampler = DistributedSampler[Any](dataset, world_size, rank, shuffle=True, drop_last=True)
     return DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=True)
 
 
 class PackedDigits(Dataset[tuple[Tensor, int]]):
-    """The handwritten digits as a folder of pictures would hold them: large and compressed."""
+    """The handwritten digits as large compressed pictures, as in a folder of image files."""
 
     def __init__(self) -> None:
         pictures, labels = pictures_and_labels()
@@ -83,7 +83,7 @@ class PackedDigits(Dataset[tuple[Tensor, int]]):
 
 
 def turn(picture: Tensor, angle: float) -> Tensor:
-    """The picture, turned by an angle in radians: the same one for a picture each time, so that all steps are alike."""
+    """Return the picture, turned by an angle in radians."""
     cosine, sine = math.cos(angle), math.sin(angle)
     rotation = torch.tensor([[[cosine, -sine, 0.0], [sine, cosine, 0.0]]])
     grid = functional.affine_grid(rotation, list(picture.shape), align_corners=False)

@@ -1,4 +1,4 @@
-"""Does the image classifier train as fast as the baseline says, and does it learn the same under every strategy?"""
+"""Does the image classifier train as fast as its baseline, and does each strategy learn the same?"""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pytest_ddpperf import Ddpperf, RankContext, RankGroup
 
 from .digits import digits, digits_loader, pictures_and_labels
 
-if find_spec("sklearn") is None:  # not imported: that takes a second
+if find_spec("sklearn") is None:  # importing it would take a second
     pytest.skip("the pictures come with scikit-learn", allow_module_level=True)
 
 BATCH = 64
 STRATEGIES = ["naive", "flat", "overlap", "bucketed", "ddp", "zero1", "fsdp1", "fsdp2"]
 EPOCHS = 3
-VALIDATION = 360  # pictures that no step is trained on
+VALIDATION = 360  # pictures that no step trains on
 
 
 @pytest.mark.ddpperf(launches=4, warmup=3)
@@ -30,16 +30,16 @@ def test_digits(ddpperf: Ddpperf) -> None:
 
 
 def test_accuracy_curves(ddpperf_group: RankGroup) -> None:
-    """After every epoch, the same share of pictures is recognised as by one process that sees the same batches."""
+    """After each epoch, each strategy has the accuracy of a single process that trains on the same batches."""
     alone, together = ddpperf_group.run(accuracy_curves).rank(0)
     assert alone[-1] > 0.7
     for strategy, curve in together.items():
-        # Rounding may tip a picture that is on the edge.
+        # Rounding may change the class of a picture with two nearly equal scores.
         assert curve == pytest.approx(alone, abs=2 / VALIDATION), f"{strategy} learns something else"
 
 
 def accuracy_curves(ctx: RankContext) -> tuple[list[float], dict[str, list[float]]]:
-    """The share of validation pictures recognised after each epoch: by a single process, and by all ranks together."""
+    """Return the accuracy after each epoch: of a single process, and of all ranks with each strategy."""
     alone = replace(ctx, rank=0, world_size=1, local_rank=0, local_world_size=1)
     return (
         accuracy_curve(alone, "single", list(range(ctx.world_size))),
@@ -48,7 +48,7 @@ def accuracy_curves(ctx: RankContext) -> tuple[list[float], dict[str, list[float
 
 
 def accuracy_curve(ctx: RankContext, strategy: str, shares: list[int]) -> list[float]:
-    """Train on the shares of the data, a batch of each in every step, and validate after each epoch."""
+    """Train on one batch of each share in each step, and return the validation accuracy after each epoch."""
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.table import resolve
     from pytest_ddpperf.training.trainer import Trainer
@@ -71,6 +71,6 @@ def accuracy_curve(ctx: RankContext, strategy: str, shares: list[int]) -> list[f
 
 
 def next_on_device(batches: Iterator[Any], device: torch.device) -> tuple[Any, Any]:
-    """The next batch, where the model is."""
+    """Return the next batch on the device of the model."""
     pictures, labels = next(batches)
     return pictures.to(device), labels.to(device)

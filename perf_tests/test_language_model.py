@@ -1,4 +1,4 @@
-"""Does the language model train as fast as the baseline says? Each test fails where a step has become slower."""
+"""Does the language model train as fast as its baseline? A test fails if the step became slower."""
 
 from __future__ import annotations
 

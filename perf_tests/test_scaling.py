@@ -1,8 +1,8 @@
 """Does the small language model still gain from more ranks?
 
-Efficiency 1 is perfect. In weak mode each rank keeps its batch, in strong mode the ranks share one. The floor here is
-one that a busy shared machine keeps; a machine with a core or a GPU for every rank should be asked for more, e.g.
-`curve.efficiency(4) > 0.8`. The baseline guards against a smaller loss than that.
+An efficiency of 1 is perfect. In weak mode each rank has a batch of the same size; in strong mode the ranks share one
+batch. The floor here is low, because the machine may be busy and shared. If each rank has a core or a GPU, require
+more, such as `curve.efficiency(4) > 0.8`. The baseline detects smaller losses.
 """
 
 from __future__ import annotations

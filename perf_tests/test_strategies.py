@@ -1,8 +1,8 @@
-"""Which way to train over several ranks pays here? One table with step time, memory and speedup over the simplest.
+"""Which strategy is fastest here? A table shows step time, memory and speedup over `naive`.
 
-Each strategy is first held against a single process: the gradients must be the same.
+First each strategy is verified: its gradients must equal the gradients of a single process.
 
-    pytest perf_tests/test_strategies.py --ddpperf-world-size=2            the strategies as they come
+    pytest perf_tests/test_strategies.py --ddpperf-world-size=2            the strategies with default options
     pytest perf_tests/test_strategies.py --ddpperf-world-size=2 -m sweep   their options
 """
 

@@ -1,7 +1,7 @@
-"""What should a machine with fast GPUs reach? Adapt the figures to yours; without enough GPUs the tests are skipped.
+"""Targets for a machine with fast GPUs. Adapt the figures to your machine; without enough GPUs the tests are skipped.
 
-The figures are those that guides to distributed training name as usual. A target fails where the whole 95 % interval
-of a metric lies on its wrong side.
+The figures are usual ones in guides to distributed training. A target fails if the whole 95 % interval of the metric
+misses it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from pytest_ddpperf import Ddpperf
 
 from .language_model import LARGER, language_model
 
-SPEEDUPS = {2: 1.8, 4: 3.5, 8: 7.0}  # at least, over one GPU, with as many samples for each
-AMP = 2.0  # times the samples per second of fp32, at least
-MEMORY = "40GiB"  # of each GPU, at most
+SPEEDUPS = {2: 1.8, 4: 3.5, 8: 7.0}  # at least, over one GPU with the same batch size per GPU
+AMP = 2.0  # at least, the speedup over fp32
+MEMORY = "40GiB"  # at most, on each GPU
 
 pytestmark = pytest.mark.ddpperf(device="cuda")
 
 
 def gpus() -> int:
-    """The GPUs that the driver shows."""
+    """Return the number of GPUs that the driver reports."""
     pynvml = pytest.importorskip("pynvml", reason="pip install nvidia-ml-py tells the number of GPUs")
     try:
         pynvml.nvmlInit()

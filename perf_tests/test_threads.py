@@ -1,4 +1,4 @@
-"""What do more threads of a rank gain? Variables of the environment are ways, too."""
+"""How much faster is a rank with more threads? Alternatives may differ in environment variables."""
 
 from __future__ import annotations
 

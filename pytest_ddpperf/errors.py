@@ -71,7 +71,7 @@ def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[st
 
 
 class FoundWrong(DdpperfError):
-    """A measured or checked result that is worse or wrong; running the test again does not change it.
+    """A result that is worse than required, or wrong; running the test again would not change it.
 
     Any other error means that there is no result.
     """
@@ -149,12 +149,12 @@ class RankFailed(DdpperfError):
 
     @property
     def causes(self) -> list[str]:
-        """The failed rank and why it failed, and the line of code."""
+        """The failed rank with the reason, and the line of code, as texts."""
         return [str(self).partition("\n")[0], *([f"at {self.where}"] if self.where else [])]
 
     @property
     def summary(self) -> str:
-        """The failed rank and why it failed, with the line of code."""
+        """The failed rank with the reason and the line of code, as one text."""
         return f"{self.headline} ({self.where.partition(' ')[0]})" if self.where else self.headline
 
 
@@ -175,7 +175,7 @@ class ReferenceStopped(DdpperfError):
 
 
 class SameCode(DdpperfError):
-    """A comparison whose two sides ran the same file of the project; the message names the file and the cure."""
+    """A comparison in which both revisions ran the same file; the message names the file and the cure."""
 
 
 class RanksDiffer(FoundWrong):
@@ -199,7 +199,7 @@ class QualityLost(FoundWrong):
 
 
 class NotTimed(DdpperfError):
-    """A request for a time in a run that only counts, or for a call after the budget: the test's rest is skipped."""
+    """A request for a time in a run that only counts or has no time left; the rest of the test is skipped."""
 
 
 class BaselineError(DdpperfError):

@@ -229,7 +229,7 @@ class Ddpperf:
 
         Returns:
             The variants: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``. The speedup is
-            of samples per second if both sides have samples, else of steps.
+            of samples per second if both variants have samples, else of steps.
 
         Raises:
             Regression: a verdict that fails the test.
@@ -461,7 +461,7 @@ class Ddpperf:
         counts = {name: number for name, number in wanted.items() if name in COUNTS}
         metrics = {name: number for name, number in wanted.items() if name not in counts}
         if metrics and found is None:
-            raise SettingError("ddpperf.expect: nothing was measured; call check, compare, scaling or measure first")
+            raise SettingError("ddpperf.expect: nothing was measured; first call check, compare, scaling or measure")
         if collectives is not None or counts or not metrics:
             last = next((run.measured for run in reversed(self._runs) if run.measured), ())
             require_counts(last if measured is None else _each(measured), collectives, counts)
@@ -564,7 +564,7 @@ class Ddpperf:
         """Returns a call of a verb such as ``check``, with its settings; ``others``: arguments that are no settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
-            pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate runs only check and measure")
+            pytest.skip(f"ddpperf.{verb} was skipped: ddpperf simulate runs only ddpperf.check and ddpperf.measure")
         given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
         settings = session.forced(given, counts=counts)
         require_consistent(settings)
@@ -580,7 +580,7 @@ class Ddpperf:
 
     def _skip_script(self, subject: Subject) -> None:
         if self._session.settings.simulate is not None and isinstance(subject, Script):
-            pytest.skip(f"{subject.name} is not simulated: a Script makes its own process group")
+            pytest.skip(f"{subject.name}: ddpperf simulate runs no Script, which creates its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
         """Returns the environment of the largest group; of one rank if a one-rank strategy has no number of ranks."""
@@ -620,7 +620,7 @@ class Ddpperf:
         for benchmark in variants:  # results and baselines of this test could not distinguish them
             if benchmark.key in self._names:
                 twice = f"{self._test} has two benchmarks named {benchmark.name!r}"
-                raise SettingError(f"{twice}; name them differently with name=...")
+                raise SettingError(f"{twice}; give each another name=...")
             self._names.add(benchmark.key)
         paired = self._session.sides.paired(self._sections)
         times = TimeSheet(call.begun)
@@ -630,7 +630,7 @@ class Ddpperf:
 
 
 def _each(measured: Measured) -> Sequence[Measurement]:
-    """Returns the measurements in a verb's result, without benchmarks that do not fit into memory."""
+    """Returns the measurements in the result of a call, without benchmarks that do not fit into memory."""
     if isinstance(measured, Measurement):
         return (measured,)
     several: Sequence[Measurement] = getattr(measured, "points", ()) or getattr(measured, "measurements", ())

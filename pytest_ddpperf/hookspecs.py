@@ -21,8 +21,8 @@ def pytest_ddpperf_strategies() -> Mapping[str, Callable[..., Any]]:  # type: ig
     """Adds strategies by name: ``ddpperf.check(workload, strategy="gossip[rounds=2]")`` then finds ``gossip``.
 
     Returns:
-        a dict of functions by name, ``parallelise(module, ctx, **options) -> Parallel``. Ranks import the modules of
-        these functions. Functions of a conftest are sent to the ranks instead.
+        a dict of functions by name, ``parallelise(module, ctx, **options) -> Parallel``. Ranks import a function from
+        its module. If a conftest defines the function, the plugin sends it to the ranks.
     """
 
 
@@ -31,8 +31,8 @@ def pytest_ddpperf_metrics() -> Sequence[Metric]:  # type: ignore[empty-body]
     """Adds metrics. The plugin measures, stores and gates them like its own metrics.
 
     Returns:
-        Metrics. The function ``samples`` of each takes a ``Measurement`` and returns one number
-        for each of its launches, or None if the measurement does not have the metric.
+        Metrics. ``metric.samples(measurement)`` must return one number for each launch of the measurement, or None if
+        the measurement does not have the metric.
     """
 
 
@@ -41,8 +41,8 @@ def pytest_ddpperf_environment() -> Mapping[str, str]:  # type: ignore[empty-bod
     """Adds facts of the environment: ``{"driver": "570.86"}``.
 
     Returns:
-        Facts by name. Baselines and results record the facts. The facts do not influence which baseline a run is
-        compared with. A fact ``host`` replaces the host's name.
+        Facts by name. Baselines and results record the facts. The choice of a baseline does not depend on them. A fact
+        ``host`` replaces the host's name.
     """
 
 
@@ -61,7 +61,7 @@ def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
 
 @pytest.hookspec
 def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -> None:
-    """Receives the measurement of each benchmark, before the test can fail.
+    """Receives the measurement of each benchmark, even if its test fails later.
 
     Args:
         test: pytest node id.
@@ -72,7 +72,7 @@ def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -
 
 @pytest.hookspec
 def pytest_ddpperf_verdict(result: Result) -> None:
-    """Receives the result of each benchmark, also of one that could not be measured, before the test can fail.
+    """Receives the result of each benchmark, even if the benchmark could not be measured or its test fails.
 
     If a test runs again, only its last attempt counts for the session.
 

@@ -94,7 +94,7 @@ def variables(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def words(value: object) -> str:
-    """Parses a text that is not empty."""
+    """Parses a text; refuses an empty one."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a text that is not empty")
     return value.strip()
@@ -111,7 +111,7 @@ def steps_or_warmup(value: object) -> int | str:
 
 
 def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | None]:
-    """Returns a parser that also takes the word in ``none`` (and None), for which it returns None."""
+    """Returns a parser that also accepts None and the word in ``none``, and returns None for both."""
 
     def parse_optional(value: object) -> T | None:
         if value is None or (isinstance(value, str) and value.strip().lower() == none):
@@ -147,12 +147,12 @@ def _above_zero(expected: str) -> Callable[[object], float]:
 
 
 def fraction(value: object) -> float:
-    """Parses a share of at least 0: ``0.03`` or ``"3%"``. Shares above 1 need a percent sign; a plain 3 is refused."""
+    """Parses a fraction of at least 0: ``0.03`` or ``"3%"``. Above 1 it needs a percent sign; a plain 3 is refused."""
     return _share(value, "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%")
 
 
 def positive_fraction(value: object) -> float:
-    """Parses a share above 0, otherwise as :func:`fraction`."""
+    """Parses a fraction above 0, otherwise as :func:`fraction`."""
     expected = "a fraction above 0 and up to 1, such as 0.1, or a percentage, such as 10%"
     if (share := _share(value, expected)) == 0:
         raise ValueError(expected)
@@ -302,7 +302,7 @@ def reports(value: object) -> tuple[tuple[str, Path], ...]:
 
 
 def path(value: object) -> Path:
-    """Parses a path."""
+    """Parses the path of a file or folder; refuses an empty text."""
     if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("a path")
     return Path(value)

@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every marker before the first test runs; mark tests that use the plugin's fixtures for ``-m ddpperf``."""
+    """Check every marker before the first test runs; mark tests with the plugin's fixtures for ``-m ddpperf``."""
     configuration.mark_ours(items)
     try:
         configuration.require_marks(config, items)
@@ -165,7 +165,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
     """Measure distributed training and judge it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
     if hasattr(request.config, "workerinput"):
         request.node.stash[IN_WORKER] = True
-        pytest.skip("benchmarks disturb each other in the workers of pytest-xdist; run them with -n 0")
+        pytest.skip("benchmarks in several workers of pytest-xdist would disturb each other; run them with -n 0")
     given = _of_test(request)
     from pytest_ddpperf.fixture import Ddpperf
 

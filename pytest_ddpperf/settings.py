@@ -104,9 +104,9 @@ def _failing(value: object) -> frozenset[Verdict]:
         failing = frozenset[Verdict]() if given == ["none"] else frozenset(map(Verdict, given))
     except ValueError:
         known = ", ".join(verdict.value for verdict in Verdict)
-        raise ValueError(f"verdicts out of {known}, separated by commas, or none") from None
+        raise ValueError(f"none, or verdicts separated by commas, out of {known}") from None
     if failing and not added and failing.isdisjoint(_WORST):
-        raise ValueError(f"regressed or broken among them, or +{parsers.written(failing)} to add to these two")
+        raise ValueError(f"regressed or broken, too: +{parsers.written(failing)} adds to these two")
     return failing | _WORST if added else failing
 
 
@@ -117,8 +117,8 @@ class Settings:
     world_size: tuple[int, ...] | None = _knob(
         None,
         parsers.world_sizes,
-        "number of ranks (default: the number of GPUs, or 2 on the CPU). Scaling benchmarks use all numbers, others "
-        "the largest",
+        "number of ranks (default: the number of GPUs, or 2 on the CPU). Of several numbers, scaling benchmarks use "
+        "all, others the largest",
         "N[,N...]",
         example="--ddpperf-world-size=1,2,4",
     )
@@ -144,7 +144,7 @@ class Settings:
     memory_limit: int | None = _knob(
         None,
         parsers.optional(parsers.byte_count, "none"),
-        "memory that each rank may use, such as 2GiB. On the CPU it is the memory taken from building the model on",
+        "memory that each rank may use, such as 2GiB. On the CPU it excludes memory from before the model was built",
         "BYTES",
     )
     env: tuple[tuple[str, str], ...] | None = _knob(
@@ -156,7 +156,7 @@ class Settings:
     mesh: Mapping[str, int] | None = _knob(
         None,
         parsers.optional(parsers.mesh, "none"),
-        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. Only steps of your own use it",
+        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. Only a function build(ctx) reads it",
         "NAME=N[,...]",
     )
     multi_node: str = _of_session(
@@ -166,7 +166,7 @@ class Settings:
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
-        None, parsers.path, "shared folder in which the processes of srun or mpirun on all nodes meet", "DIR"
+        None, parsers.path, "shared folder by which processes of srun or mpirun find each other", "DIR"
     )
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
@@ -177,20 +177,20 @@ class Settings:
     preload: tuple[str, ...] = _of_session(
         ("auto",),
         parsers.modules,
-        "modules to import once for all launches: auto (modules that ranks imported), names, both, or none",
+        "modules to import once for all launches: auto (those that earlier ranks imported), names, both, or none",
         "NAME[,...]",
     )
     timeout: float = _knob(
         120.0,
         parsers.duration,
-        "deadline of a launch. The stacks of ranks that still run are then shown, and the ranks are killed",
+        "deadline of a launch (a fresh process group). The plugin then shows the stacks of its ranks, and kills them",
         "TIME",
         example="--ddpperf-timeout=300",
     )
     stage_timeouts: Mapping[str, float] | None = _knob(
         None,
         parsers.optional(parsers.stage_seconds, "none"),
-        "stage deadlines of a launch: start, build, compile, warm_up, measure",
+        "deadlines of the stages of a launch: start, build, compile, warm_up, measure",
         "STAGE=TIME[,...]",
     )
     steps: int | None = _knob(
@@ -199,25 +199,25 @@ class Settings:
         "timed steps of a launch; auto: as many as in the baseline, or one second of steps",
         "N",
     )
-    warmup: int = _knob(5, parsers.whole_number, "untimed steps at the start of each launch; on GPUs at least 12", "N")
+    warmup: int = _knob(5, parsers.whole_number, "untimed steps at the start of each launch; at least 12 on GPUs", "N")
     launches: int = _knob(
         6,
         parsers.positive_int,
-        "process groups to start before the first verdict; more follow until the verdict is clear or max-time is over",
+        "launches before the first verdict; more launches follow until the verdict is clear or max-time is over",
         "N",
     )
     max_time: float = _knob(
         60.0,
         parsers.duration,
-        "time for a benchmark, without imports. At least two launches run, and more if the benchmark looks slower",
+        "time to measure a benchmark, without imports. At least two launches run; more if the benchmark looks slower",
         "TIME",
         example="--ddpperf-max-time=20",
     )
     budget: float | None = _of_session(
         None,
         parsers.optional(parsers.duration, "none"),
-        "time for the session, in equal shares for benchmarks. Undecided tests run twice; max-time is then "
-        "unlimited by default",
+        "time for the session, which benchmarks share equally. Undecided tests run twice. Unless you give max-time, a "
+        "benchmark has no other limit",
         "TIME",
         example="--ddpperf-budget=10min",
     )
@@ -229,14 +229,14 @@ class Settings:
     interleave: bool | None = _knob(
         None,
         parsers.optional(parsers.switch, "auto"),
-        "let compared launches take turns after blocks of steps; auto: only on the CPU; true: also on GPUs, if all fit "
-        "into memory",
+        "let compared launches take turns, each for a block of steps; auto: only on the CPU; true: also on GPUs, if "
+        "all fit into memory",
         "auto|true|false",
     )
     communication: bool | None = _knob(
         default=None,
         parse=parsers.optional(parsers.switch, "auto"),
-        text="measure exposed communication; auto: if no ranks share a core or a GPU",
+        text="measure exposed communication; auto: only if no ranks share a core or a GPU",
         metavar="true|false|auto",
     )
     calibrate: int | None = _of_session(
@@ -262,13 +262,13 @@ class Settings:
     )
     profile_steps: int = _knob(5, parsers.positive_int, "number of profiled steps", "N", needs="profile")
     profile_warmup: int = _knob(
-        1, parsers.positive_int, "warm-up steps that are traced too, as warmup_step", "N", needs="profile"
+        1, parsers.positive_int, "warm-up steps that are also traced, as warmup_step", "N", needs="profile"
     )
     verify: bool = _switch("compare gradients and parameters with a single process before measuring", default=True)
     counts: str = _knob(
         "on",
         parsers.one_of("on", "off", "only"),
-        "count collectives, FLOPs, operators and tensor bytes of a step, and compare exactly; only: measure no times",
+        "count collectives, FLOPs, operators and tensor bytes of a step, and compare the counts; only: time nothing",
         "on|off|only",
         example="--ddpperf-counts=only",
     )
@@ -324,7 +324,7 @@ class Settings:
     tolerance: float | None = _knob(
         None,
         parsers.optional(parsers.fraction, "auto"),
-        "how much worse a metric may get; auto: 1.5%% for times side by side, 3%% compared with stored values",
+        "how much worse a metric may get; auto: 1.5%% for times measured side by side, 3%% for stored values",
         "FRACTION",
         example="--ddpperf-tolerance=3%%",
     )
@@ -337,27 +337,27 @@ class Settings:
     fail_on: frozenset[Verdict] = _knob(
         _WORST,
         _failing,
-        "verdicts that fail a test: a new list, +VERDICT to add one to the default, or none",
+        "verdicts that fail a test: a list, or +VERDICT to add one to the default, or none",
         "VERDICT[,...]",
         example="--ddpperf-fail-on=+inconclusive",
     )
     require_baseline: bool = _switch(
-        "fail tests without a comparable baseline; stop if a baseline's commit cannot be measured",
+        "fail tests without a comparable baseline; end the run if a baseline's commit cannot be measured",
         example="--ddpperf-require-baseline",
     )
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
         None,
         parsers.optional(_of_records("acceptance", "worsenings"), "none"),
-        "how much worse each of these metrics may get: a share of the reference, or an amount. Worse fails the test",
+        "how much worse each of these metrics may get without failing the test: a share of the reference, or an amount",
         given="call",
     )
     reason: str | None = _knob(
-        None, parsers.words, "reason to accept these changes, which reports show", given="call", needs="accept"
+        None, parsers.words, "reason to accept these changes; reports show the reason", given="call", needs="accept"
     )
     allow: tuple[tuple[str, str], ...] | None = _of_session(
         None,
         parsers.optional(_of_records("acceptance", "allowed"), "none"),
-        "accept a worse metric of a test, in this run. NODEID may be a file or a class; may be given several times",
+        "accept a worse metric of a test in this run; give it once for each metric. NODEID may be a file or a class",
         "'NODEID METRIC'",
         repeats=True,
     )
@@ -383,7 +383,7 @@ class Settings:
     recheck: str = _knob(
         "true",
         parsers.one_of("true", "false", "fetch"),
-        "measure the baseline's commit again to compare times; fetch: fetch a missing one; false: use stored times",
+        "measure the baseline's commit again to compare times; fetch: fetch it if missing; false: use stored times",
         "true|false|fetch",
     )
     gross: float = _of_session(
@@ -419,22 +419,22 @@ class Settings:
     network: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(HERE, *CLUSTERS), "none"),
-        "network that predictions assume: a cluster, here (measure it now), none (as ddpperf network measured it)",
+        "network that predictions assume: a cluster, here (measured now) or none (as stored by ddpperf network)",
         given="ini",
     )
     accelerator: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(*ACCELERATORS), "none"),
-        "accelerator that predictions assume; none: time steps here",
+        "accelerator that predictions assume; none: time steps on this machine",
         given="ini",
     )
     ranks_per_node: int = _knob(
-        8, parsers.positive_int, "ranks on each node of the cluster that network names", given="ini"
+        8, parsers.positive_int, "ranks on each node of the cluster that ddpperf_network names", given="ini"
     )
     report: tuple[tuple[str, Path], ...] | None = _of_session(
         None,
         parsers.optional(parsers.reports, "none"),
-        "write a report: json, html, markdown, plots, ...; several may be given (ini file: one a line)",
+        "write a report (json, html, markdown, plots, ...); give it once for each report (ini file: one a line)",
         "KIND:FILE",
         repeats=True,
         example="--ddpperf-report=html:report.html",
@@ -452,10 +452,10 @@ class Settings:
         """Sets values by name, and defaults for all other settings; raises an error for ``accept`` without a reason."""
         unknown = values.keys() - KNOBS.keys()
         if unknown:
-            raise TypeError(f"there is no setting {min(unknown)}")
+            raise TypeError(f"Settings has no field {min(unknown)}")
         vars(self).update(values)
         if self.accept and not self.reason:
-            raise SettingError('accept= needs a reason, which reports show: give reason="...", too')
+            raise SettingError('accept={...} needs a reason, which reports show: add reason="..."')
 
     def __setattr__(self, name: str, _: object) -> None:  # cheaper than the method that frozen=True compiles
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")

@@ -128,7 +128,7 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
 
 
 def _differ_as(values: Sequence[float], texts: Sequence[str]) -> bool:
-    """Returns whether rounded texts still show the differences of the values, to within half of each."""
+    """Returns whether rounded texts still show the differences of the values, with an error of at most a half."""
     told = [float(text.split()[0].replace(",", "")) for text in texts]
     unit = max(map(abs, values), default=0.0) / (max(map(abs, told), default=0.0) or 1.0)
     pairs = zip(pairwise(values), pairwise(told), strict=True)

@@ -242,11 +242,11 @@ def test_every_metric_is_described() -> None:
         "more launches would not decide it",
         "no practicable number of launches would decide it",
         "worse in the last launches, but not in the first ones",
-        "stored times decide nothing: ",
+        "stored times cannot decide: ",
         "they are of another machine",
         "slower than the stored times, but not surely by more than ",
         "times: only gross slowdowns can fail",
-        "with one launch on a side, the scatter is unknown",
+        "with a single launch, the scatter is unknown",
     ],
 )
 def test_the_notes_on_undecided_metrics_are_those_of_the_code(words: str) -> None:

@@ -134,12 +134,12 @@ def test_a_fact_of_a_hook_takes_the_place_of_the_name_of_the_host() -> None:
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
-        ("pytest_ddpperf_strategies(): return {'ddp': print}", "there is a strategy 'ddp' already: rename it"),
+        ("pytest_ddpperf_strategies(): return {'ddp': print}", "a strategy named 'ddp' exists already: choose*"),
         ("pytest_ddpperf_strategies(): return {'mine': 3}", "'mine': 3 is not a strategy: expected a function*"),
-        ("pytest_ddpperf_strategies(): return 3", "returned 3: return {name: function}"),
+        ("pytest_ddpperf_strategies(): return 3", "returned 3: return a dict {name: function}"),
         ("pytest_ddpperf_metrics(): return [3]", "returned 3: return a list of pytest_ddpperf.Metric"),
-        ("pytest_ddpperf_environment(): return {'a': 3}", "returned {'a': 3}: return {name: text}"),
-        ("pytest_ddpperf_environment(): return {'kernel': 'x'}", "there is a fact 'kernel' already: rename it"),
+        ("pytest_ddpperf_environment(): return {'a': 3}", "returned {'a': 3}: return a dict {name: text}"),
+        ("pytest_ddpperf_environment(): return {'kernel': 'x'}", "a fact named 'kernel' exists already: *"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(inner: pytest.Pytester, hook: str, message: str) -> None:
@@ -171,7 +171,7 @@ def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester
     inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
     run = inner.runpytest("-q")
     run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: constant: better='less': expected lower or higher"])
+    run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: constant has better='less': expected lower or higher"])
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, s
     inner.makepyfile(test_suite=SUITE + MEASURED)
     run = inner.runpytest("-q")
     run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["metric constant of pytest_ddpperf_metrics: * are no samples of * launches: *"])
+    run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: metric constant returned * for * launches: *"])
 
 
 def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pytest.Pytester) -> None:

@@ -289,7 +289,7 @@ def test_what_happens_to_the_process_that_forks_ranks_is_told_and_the_next_test_
         "--ddpperf-timeout=6",
         harm=lambda _: os.kill(int(project.reached.read_text()), number),
     )
-    assert f"FAILED test_long.py::test_long - the process that ranks are forked from {how}" in done.output
+    assert f"FAILED test_long.py::test_long - the process that forks ranks {how}" in done.output
     assert "1 failed, 1 passed" in done.output
     assert project.left() == ([], [])
 

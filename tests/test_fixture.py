@@ -14,10 +14,10 @@ from pytest_ddpperf.settings import Settings
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"world_sizes": 2}, r"scaling\(world_sizes=2\): expected numbers of ranks, such as \[1, 2\]"),
+        ({"world_sizes": 2}, r"scaling\(world_sizes=2\): expected a list of numbers of ranks, such as \[1, 2\]"),
         ({"world_sizes": [2]}, r"scaling\(world_sizes=\[2\]\): expected two or more numbers of ranks"),
         ({"world_sizes": [2, 2]}, r"scaling\(world_sizes=\[2, 2\]\): expected two or more numbers of ranks"),
-        ({"world_sizes": "12"}, r"scaling\(world_sizes='12'\): expected numbers of ranks, such as \[1, 2\]"),
+        ({"world_sizes": "12"}, r"scaling\(world_sizes='12'\): expected a list of numbers of ranks, such as \[1, 2\]"),
         ({"mode": "wide"}, r"scaling\(mode='wide'\): expected one of strong, weak"),
     ],
 )

@@ -198,7 +198,7 @@ def test_a_mixed_suite_under_torchrun_is_refused_before_any_test(
     inner.makepyfile("def test_it(ddpperf): pass\n\ndef test_ranks(ddpperf_group): pass\n\ndef test_other(): pass")
     run = inner.runpytest()
     assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(["ERROR: torchrun started 2 processes, and 1 of 3 tests do not use the fixtures of *"])
+    run.stderr.fnmatch_lines(["ERROR: torchrun started 2 processes, but 1 of 3 tests do not use the fixtures of *"])
     inner.runpytest("-k", "test_other").assert_outcomes(passed=1, deselected=2)  # is none of ours
 
 
@@ -229,7 +229,7 @@ def test_good(ddpperf):
     assert found["test_good"] == "new"
     run.stdout.fnmatch_lines_random(
         [
-            "*returned None; it must return a callable that runs one training step*",
+            "*returned None: return a function that runs one training step*",
             "*loss is nan at warm-up step 1 on rank ?*",
             "what is to be measured cannot be sent to the ranks: closure variable 'lock' of <lambda> (test_bad.py:*",
         ]
@@ -320,7 +320,7 @@ def test_curve(ddpperf):
     ratio = statistics.geometric_mean(one / two for one, two in zip(*sides, strict=True))  # of each round
     assert curve.speedup(2) == pytest.approx(ratio)
     assert curve.efficiency(2) == pytest.approx(ratio / 2)
-    with pytest.raises(KeyError, match="no point with 4 ranks"):
+    with pytest.raises(KeyError, match="no point has 4 ranks"):
         curve.efficiency(4)
     assert all(point.turns for point in curve.points)
     # strong: the global batch stays, so each of two ranks does half of its samples
@@ -485,7 +485,7 @@ def test_it(ddpperf, needed):
     run, found = verdicts(inner, *options)
     run.assert_outcomes(passed=2, failed=1)
     results = json.loads((inner.path / "results.json").read_text())["results"]
-    remark = "attempt 2 of its test: measurements of earlier attempts are omitted"
+    remark = "attempt 2 of the test: measurements of earlier attempts are omitted"
     assert [remark in result["findings"] for result in results] == [False, True, True]
     assert len(found) == len(results) == 3
     assert len(entries(inner.path / "history.sqlite", "collective_calls")) == 3
@@ -607,7 +607,7 @@ def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_sto
         assert run.ret == pytest.ExitCode.USAGE_ERROR
         name = option.partition("=")[0]
         run.stderr.fnmatch_lines(
-            [f"ERROR: --ddpperf-quick takes a first look, *, and {name} asks for * give one of them"]
+            [f"ERROR: --ddpperf-quick takes a first look, *, so {name} does not fit: give only one of the two options"]
         )
 
 
@@ -641,7 +641,7 @@ def test_where_ranks_cannot_be_started_benchmarks_alone_fail_with_one_sentence(p
     pytester.makepyfile("def test_plain(): pass\ndef test_b(ddpperf): pass\ndef test_g(ddpperf_group): pass\n")
     code = "import sys; sys.modules['fcntl'] = sys.modules['resource'] = None; import pytest; sys.exit(pytest.main())"
     done = pytester.run(sys.executable, "-c", code)
-    sentence = "ranks can be started on Linux only, and this is macOS: run the suite on a Linux machine"
+    sentence = "ranks need Linux, and this machine runs macOS: run the tests on a Linux machine"
     done.stdout.fnmatch_lines([f"ERROR test_*::test_{name} - {sentence}*" for name in "bg"])
     done.stdout.no_fnmatch_line("*ModuleNotFoundError*")
     done.assert_outcomes(passed=1, errors=2)

@@ -105,8 +105,8 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("must_detect", "0%", "a fraction above 0"),
         ("must_detect", "5", "a fraction above 0 and up to 1"),
         ("tolerance", "3", "or a percentage, such as 3%"),
-        ("fail_on", "regresed", "verdicts out of improved, "),
-        ("fail_on", "new", "regressed or broken among them, or +new to add to these two"),
+        ("fail_on", "regresed", "verdicts separated by commas, out of improved, "),
+        ("fail_on", "new", "regressed or broken, too: +new adds to these two"),
         ("recheck", "never", "--ddpperf-recheck=never: expected one of true, false, fetch"),
         ("gross", "0", "a fraction above 0"),
         ("counts", "no", "one of on, off, only"),
@@ -158,7 +158,7 @@ def test_every_knob_is_parsed_to_its_own_default() -> None:
 
 
 def test_settings_have_the_names_of_knobs_alone() -> None:
-    with pytest.raises(TypeError, match=r"^there is no setting tolerence$"):
+    with pytest.raises(TypeError, match=r"^Settings has no field tolerence$"):
         Settings(tolerence=0.1)
     assert replace(Settings(steps=3), warmup=1).steps == 3
 
@@ -225,7 +225,7 @@ def test_a_folder_that_an_option_of_the_ini_file_swallows_is_refused(
     pytester.mkdir("perf")
     run = pytester.run(sys.executable, "-m", "pytest", "perf")  # without pytester's own options
     assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(["*perf is a test, a file or a folder: put --ddpperf-save last, or write*"])
+    run.stderr.fnmatch_lines(["*perf is a test, file or folder: put --ddpperf-save last, or write*"])
 
 
 def test_a_setting_of_the_ini_file_alone_is_read_from_there(pytester: pytest.Pytester) -> None:

@@ -23,15 +23,15 @@ PATTERNS: Mapping[str, str] = {
     "a docstring that begins with a question word": r"\A(?:What|Whether|How|Why|Where|Which)\b",
 }
 MOST: Mapping[str, tuple[int, int]] = {
-    "where, for if or when": (0, 12),
+    "where, for if or when": (0, 9),
     "beside, for compared with or next to": (0, 5),
-    "tell, for say or report": (0, 15),
-    "that of, without a noun": (0, 16),
-    "of its own, for separate": (0, 9),
+    "tell, for say or report": (0, 10),
+    "that of, without a noun": (0, 8),
+    "of its own, for separate": (0, 5),
     "held, for compared": (0, 0),
-    "left out, for omitted": (0, 4),
-    "a clause for a noun": (0, 6),
-    "a docstring that begins with a question word": (0, 5),
+    "left out, for omitted": (0, 2),
+    "a clause for a noun": (0, 1),
+    "a docstring that begins with a question word": (0, 3),
 }
 """In README and docs, and in strings and docstrings of the package."""
 

@@ -16,10 +16,10 @@ TOP = """\
 
 {summary}
 
-Each regression was reported on GitHub. `benchmarks/regressions/cases/` rebuilds each regression as two versions of a
-program of some twenty lines. Two ranks, in one case four, train each version on a CPU. The better version is the
-baseline. The worse version is compared with `--ddpperf-counts=only`, or by times if only times can show the regression.
-`python benchmarks/regressions/run.py` writes this page.
+`benchmarks/regressions/cases/` rebuilds each regression as a better and a worse version of a program of about twenty
+lines. Two ranks, in one case four, train each version on a CPU. The better version is the baseline. The plugin compares
+counts, or times if only times can show the regression. Each line says what the worse version does, and links to the
+report on GitHub.
 """
 GROUPS: Mapping[str, Sequence[str]] = {
     "Collectives": ("collective_calls", "collective_bytes"),
@@ -93,16 +93,16 @@ def _section(title: str, lines: Sequence[str]) -> str:
 
 
 def _red_row(case: Case, row: Row) -> str:
-    return _linked(case) + ("" if row.line else "; the failure does not name the line")
+    return _linked(case) + ("" if row.line else " The failure does not name the line.")
 
 
 def _open_row(case: Case, row: Row) -> str:
-    why = case.left_out or case.blind or row.skipped or f"the verdict is `{row.verdict}`"
-    return f"{_linked(case)}: {why}"
+    why = case.left_out or case.blind or row.skipped or f"has the verdict `{row.verdict}`"
+    return f"{_linked(case)} This case {why}."
 
 
 def _linked(case: Case) -> str:
-    return f"[{case.title}]({url(case.threads[0])})"
+    return f"[{case.title}]({url(case.threads[0])})."
 
 
 def _yes(fact: bool) -> str:  # noqa: FBT001  a cell of the table

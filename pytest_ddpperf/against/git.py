@@ -62,7 +62,7 @@ def git(
         raise GitMissingError("git is not installed") from None
     except subprocess.TimeoutExpired:
         verb = next(word for word in arguments if not word.startswith("-") and "=" not in word)
-        raise GitError(f"git {verb} took longer than {seconds:.0f} s") from None
+        raise GitError(f"git {verb} did not end within {seconds:.0f} s") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise GitError(str(error)) from None
     if done.returncode:
@@ -224,7 +224,7 @@ _REFUSALS = (  # patterns of git's messages, what they mean for a folder, and th
 
 
 def no_repository(folder: Path, error: GitError) -> str:
-    """Returns the reason why git knows no repository that holds ``folder``."""
+    """Returns the reason why git finds no repository around ``folder``."""
     if isinstance(error, GitMissingError):
         return str(error)
     refused = _refusal(folder, error)

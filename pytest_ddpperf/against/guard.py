@@ -65,7 +65,7 @@ def _end_others(tree: Path) -> None:
 
 
 def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
-    """Returns whether a process is one of the remaining processes, and sends it a signal if it is."""
+    """Sends a signal to a process if it is one of the run's remaining processes; returns whether it is."""
     with contextlib.suppress(OSError):
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         adds = Path(os.fsdecode(words[0])).name == "git" and os.fsencode(tree) in words

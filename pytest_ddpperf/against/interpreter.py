@@ -45,12 +45,12 @@ class Interpreter:
 
 
 def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
-    """Returns the interpreter that ``given`` names, relative to ``invoked``, if ranks can run our functions there.
+    """Returns the interpreter at the path ``given``, relative to ``invoked``, after checking that ranks can use it.
 
-    ``needed``: further modules that ranks need there.
+    ``needed``: further modules that ranks import.
 
     Raises:
-        SettingError: it is no interpreter, has another minor version, or lacks a package.
+        SettingError: the file is no interpreter, has another minor version of Python, or lacks a package.
     """
     said = f"{KNOBS['against_python'].option}={given}"
     python = os.path.abspath(invoked / Path(given).expanduser())  # noqa: PTH100 - a link is followed by resolve
@@ -60,20 +60,20 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
         raise SettingError(f"{said}: expected the interpreter of a virtual environment, but this is a folder: {hint}")
     make = f"{Path(sys.executable).name} -m venv NEW"
     if not Path(python).exists():
-        raise SettingError(f"{said}: there is no such file; make an environment with {make}")
+        raise SettingError(f"{said}: there is no such file; create an environment with {make}")
     found, own = _asked(given, python, (*_NEEDED, *needed)), own_interpreter()
     if found.tag != own.tag:
         raise SettingError(
-            f"{said}: it is Python {found.version} ({found.tag}), but pytest runs {own.version} ({own.tag}): both "
-            f"sides need the same minor version; make the other environment with {make}"
+            f"{said} is Python {found.version} ({found.tag}), but pytest runs on {own.version} ({own.tag}), and both "
+            f"need the same minor version; create the other environment with {make}"
         )
     if found.lacking:
         names = " ".join(found.lacking)
-        raise SettingError(f"{said}: ranks need {names.replace(' ', ', ')} there: {given} -m pip install {names}")
+        raise SettingError(f"{said} lacks modules that ranks need: run {given} -m pip install {names}")
     shared = _torch_of_both(own)
     if shared is not None:
         raise SettingError(
-            f"{said}: because of PYTHONPATH, both sides import {shared} instead of the torch of their environments: "
+            f"{said}: because of PYTHONPATH, both environments import {shared} instead of their own torch: "
             f"remove {Path(shared).parents[1]} from PYTHONPATH"
         )
     torch = found.packages.get("torch", "")
@@ -81,19 +81,19 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
     if numbers is not None and tuple(map(int, numbers.groups())) < _TORCH:
         oldest = ".".join(map(str, _TORCH))
         raise SettingError(
-            f"{said}: it has torch {torch}, but ranks need {oldest} or newer: {given} -m pip install 'torch>={oldest}'"
+            f"{said} has torch {torch}, but ranks need {oldest} or newer: run {given} -m pip install 'torch>={oldest}'"
         )
     (here, there) = (one.packages.get("cloudpickle", "") for one in (own, found))
     if here.partition(".")[0] != there.partition(".")[0]:
         raise SettingError(
-            f"{said}: it has cloudpickle {there}, and pytest's environment {here}; they cannot read each other's "
-            f"functions: {given} -m pip install cloudpickle=={here}"
+            f"{said} has cloudpickle {there}, but pytest's environment has {here}, and one cannot read functions that "
+            f"the other pickled: run {given} -m pip install cloudpickle=={here}"
         )
     return found
 
 
 def _torch_of_both(own: Interpreter) -> str | None:
-    """Returns the file of the torch that PYTHONPATH makes both sides import, or None; ignores this environment."""
+    """Returns the file of the torch that PYTHONPATH makes both environments import; None if there is no such torch."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (PathFinder.find_spec("torch", [entry]) for entry in entries if entry and entry not in own.path)
     return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)
@@ -101,7 +101,7 @@ def _torch_of_both(own: Interpreter) -> str | None:
 
 @cache
 def own_interpreter() -> Interpreter:
-    """Returns the description of this interpreter, as a new process of it prints it."""
+    """Returns this interpreter and its packages, as a new process of the interpreter reports them."""
     return _asked(sys.executable, sys.executable, ())
 
 
@@ -145,7 +145,7 @@ def foreign_entries(root: str) -> tuple[str, ...]:
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
     """Returns the packages that differ between two environments: versions there and here, None if not installed.
 
-    Packages that both environments have come first. The plugin is omitted, because both sides use this environment's.
+    Packages that both environments have come first. The plugin is omitted, because ranks use this environment's.
     """
     pairs = {name: (there.get(name), here.get(name)) for name in sorted({*there, *here} - {_TOOL})}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_out(redirection: Redirection) -> Callable[[], None] | None:
-    """Checks the target's commit out if this node lacks it; returns a function that removes it, None if it was there.
+    """Checks out the target's commit if this node lacks it; returns a function that removes it, None if it existed.
 
     The files come from the repository of this node. The repository gets no new entry, because it may be the
     controller's own, on a file system that nodes share.
@@ -31,7 +31,7 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
     if commit is None and redirection.revision is not None:
         _require_own(target.parent)
     if redirection.python is not None and not Path(redirection.python).exists():
-        raise LaunchError(f"{redirection.python} does not exist on this node: make that environment on each node")
+        raise LaunchError(f"{redirection.python} does not exist on this node: create this environment on each node")
     return None if commit is None else _made(target, Path(redirection.root), commit)
 
 
@@ -46,7 +46,7 @@ def _commit(redirection: Redirection) -> str:
     commit = redirection.revision
     if commit is None:
         raise LaunchError(
-            f"--ddpperf-against: {redirection.target} does not exist on this node: put that checkout on each node"
+            f"--ddpperf-against: {redirection.target} does not exist on this node: put the checkout there on each node"
         )
     try:
         top_folder(root)

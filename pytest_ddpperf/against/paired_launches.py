@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class PairedLaunches:
-    """The runner of a paired benchmark's launches; it records which of the project's modules each side imported."""
+    """The runner of launches in candidate and reference; it records which modules of the project each one imported."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class PairedLaunches:
         variables: Variables = (),
         **group: Any,
     ) -> LaunchResult[Any]:
-        """Calls ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers``: the candidate's.
+        """Calls ``Launcher.run(*call, **group)`` on launcher ``number`` of the reference or of the candidate.
 
-        ``variables``: further environment variables of these launchers' ranks.
+        ``launchers`` are the candidate's; ``variables``: further environment variables of the ranks.
         """
         __tracebackhide__ = True
         if not reference:
@@ -112,7 +112,7 @@ class PairedLaunches:
 
     @property
     def imports(self) -> tuple[dict[str, str], ...]:
-        """Returns imported files by module: the candidate's, the reference's, and test modules shared by both sides."""
+        """Returns three mappings from module to file: of candidate, reference, and shared test modules."""
         return self._of_candidate, self._of_reference, self._shared
 
     def learn(self, earlier: PairedLaunches | None) -> None:
@@ -131,7 +131,7 @@ class PairedLaunches:
         return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
 
     def with_imports(self, result: Result) -> Result:
-        """Adds the imported modules to a paired result, and a finding if both sides turn out to be the same."""
+        """Adds the imported modules to a paired result, and a finding if both revisions ran the same code."""
         pair = result.pair
         if pair is None:
             return result
@@ -157,7 +157,7 @@ class PairedLaunches:
         return replace(result, findings=tuple(findings), reference=reference)
 
     def _named(self, paired: PairedRevision) -> PairedRevision:
-        """Returns ``paired`` with the reference's interpreter and differing packages; unchanged for the same one."""
+        """Adds the reference's interpreter and its differing packages to ``paired``, if it has another interpreter."""
         python = self.reference.revision.python
         if python is None:
             return paired
@@ -226,7 +226,7 @@ def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
 
 
 def _defined_in(value: Any, module: str, modules: Mapping[str, str]) -> bool:
-    """Returns whether a global is the module's own function or class, or another object to look up, as a Workload."""
+    """Returns whether a module itself defines a global: its function or class, or another object such as a Workload."""
     if isinstance(value, FunctionType) or inspect.isclass(value):
         return bool(value.__module__ == module)
     return isinstance(value, (Workload, functools.partial)) or type(value).__module__ in modules

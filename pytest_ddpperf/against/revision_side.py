@@ -73,7 +73,7 @@ class RevisionSide:
         self._failure: str | None = None
 
     def check_out(self) -> None:
-        """Checks the files out; LaunchError if git cannot."""
+        """Checks out the revision's files; LaunchError if git cannot."""
         if not self.revision.here:
             with self._lock:
                 self._worktree = self._worktree or Worktree(self.revision)
@@ -121,11 +121,11 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns this side's launchers, and those that run this checkout for comparison, if any."""
+        """Returns the launchers of this revision, and those that run this checkout side by side with it, if any."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:
-        """Ends the ranks and removes the files."""
+        """Ends the revision's ranks and removes its files."""
         for launchers in self.every:
             launchers.close()
         if self._worktree is not None:
@@ -133,7 +133,7 @@ class RevisionSide:
 
 
 def under(python: Interpreter, project: Redirection) -> Redirection:
-    """Returns the redirection with another interpreter, whose packages replace this environment's packages."""
+    """Returns ``project`` with another interpreter, whose packages replace this environment's packages."""
     from pytest_ddpperf.against.interpreter import foreign_entries
 
     root = project.root
@@ -215,7 +215,7 @@ def modules_of_tests(redirection: Redirection) -> dict[str, str]:
 
 
 def other_tests(test: str, redirection: Redirection) -> tuple[str, ...]:
-    """Returns the files of a test and its conftests that differ in the other checkout."""
+    """Returns the paths of a test file and its conftests that differ in the other checkout."""
     path = test.partition("::")[0]
     files = [file for file in modules_of_tests(redirection).values() if file.endswith((f"/{path}", "/conftest.py"))]
     there = {file: redirection.path(file) for file in files}

@@ -55,7 +55,7 @@ class Revision:
 
     @property
     def label(self) -> str:
-        """Returns the name in reports, such as ``3f2a1c0 (main)``; only the hash if the user gave a hash."""
+        """Returns the revision's name in reports: ``3f2a1c0 (main)``, or only the hash if the user gave a hash."""
         if self.commit is None or self.here:
             return self.given
         short = self.commit[:SHORT]
@@ -74,8 +74,8 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
         return replace(resolve(settings.against, start, invoked), python=python)
     if python.prefixes[0] == own_interpreter().prefixes[0]:
         raise SettingError(
-            f"{KNOBS['against_python'].option}={given}: this is the environment that pytest runs in, so both sides "
-            "would be alike; name the interpreter of another environment"
+            f"{KNOBS['against_python'].option}={given} is the environment that pytest itself runs in; "
+            "name the interpreter of another environment"
         )
     return this_checkout(start, python)
 
@@ -187,7 +187,7 @@ def remove_left_over() -> None:
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
-    """Returns the revision of a folder; SettingError if the folder is a part of this checkout or contains it."""
+    """Returns a folder as the reference revision; SettingError if it is part of this checkout or contains it."""
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder contains this checkout; name a revision, or the folder of another checkout")

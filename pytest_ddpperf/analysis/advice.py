@@ -41,7 +41,7 @@ _OVERLAPPED = 0.8  # the share of backward that can hide communication: the last
 
 
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
-    """Returns the changes that may pay, the largest gain first; changes that only free memory come last.
+    """Returns changes that may make steps faster, the largest gain first; changes that only free memory come last.
 
     A gain that is not ``estimated`` is an upper bound: the change removes time of one cause, and all else stays. For a
     larger batch or more micro-batches it is the gain per sample.
@@ -87,7 +87,7 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 
 
 def _missing(loader: str) -> str:
-    """Returns advised loader settings that are not given, as the option's text; empty without workers."""
+    """Returns the advised DataLoader settings that ``loader`` lacks, as text of the option; empty without workers."""
     given = loader_settings(loader) if loader else None
     if given is None or not given.workers:
         return ""
@@ -122,14 +122,14 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
 
 
 def _bucket_size(measurement: Measurement) -> float | None:
-    """Returns the MiB of a bucket if gradients fill four; None if there are four to eight buckets, or below 0.5 MiB."""
+    """Returns the bucket size in MiB for four buckets; None if there are four to eight, or a bucket had < 0.5 MiB."""
     nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
     size = float(round(sum(nbytes) / _BUCKETS / 2**20))
     return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None
 
 
 def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
-    """Returns whether each rank has room for the whole model's parameters, gradients and optimizer state, if known."""
+    """Returns whether the whole model's parameters, gradients and optimizer state are known to fit on each rank."""
     limit, counts = memory_limit(measurement), measurement.counts
     if limit is None or diagnosis.memory is None or counts is None or "model_state_bytes" not in counts.totals:
         return False
@@ -138,7 +138,7 @@ def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
 
 
 def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Returns advice to use a smaller group of ranks if one does more work per second; it names the fastest."""
+    """Returns the advice to use the fastest smaller number of ranks, if it does more work per second."""
     slower = [each.facts for each in measurement.findings if each.code == "negative_scaling"]
     if not slower:
         return []
@@ -148,7 +148,7 @@ def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
 
 
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Returns advice to process more samples in a step: work that is done once in a step then costs less per sample.
+    """Returns advice to process more samples in a step, so that work done once in a step costs less per sample.
 
     More micro-batches need no more memory, but as many operator calls. A larger batch is advised only if it gains more.
     """
@@ -223,7 +223,7 @@ def _copied_back(diagnosis: Diagnosis) -> float:
 
 
 def _copies_gradients(measurement: Measurement) -> bool:
-    """Returns whether DDP copies gradients to its buckets, because the gradients are not views of the buckets."""
+    """Returns whether DDP copies each gradient into its bucket, because gradients are not views of the buckets."""
     return strategy_name(measurement) == "ddp" and "gradient_as_bucket_view=true" not in measurement.strategy
 
 

@@ -41,7 +41,7 @@ def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
         SettingError: the argument is no measurement.
     """
     if not isinstance(measurement, Measurement):
-        raise SettingError(f"measurement={measurement!r} is no measurement; use ddpperf.measure or ddpperf.check")
+        raise SettingError(f"measurement={measurement!r} is not a Measurement; ddpperf.measure(...) returns one")
     evidence = evidence_of(measurement)
     if evidence is None:
         return None
@@ -81,7 +81,7 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
 
 
 def _bottleneck(largest_first: tuple[Cause, ...], evidence: StepEvidence, environment: Environment) -> Bottleneck:
-    """Returns the largest cause, or what overrides it: ranks that share cores or GPUs, other processes, full memory."""
+    """Returns the largest cause, unless ranks share cores or GPUs, other processes disturb, or memory is full."""
     first = largest_first[0] if largest_first else None
     if first is None or first.share < LEAST_SHARE:
         return "disturbed" if evidence.lost >= LEAST_SHARE else "unclear"
@@ -96,7 +96,7 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
 
 
 def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
-    """Returns as causes the time in which a rank lacks a core or a GPU, or waits for an unknown reason."""
+    """Returns causes for the time in which a rank lacks a core or a GPU, and for unexplained waiting."""
     step, short = evidence.step, _shortage(evidence, environment)
     idle = 0.0 if evidence.cpu is None else computing - evidence.cpu
     if short:
@@ -154,14 +154,14 @@ def _threads(environment: Environment) -> tuple[int, int]:
 
 
 def _shortage(evidence: StepEvidence, environment: Environment) -> float:
-    """Returns the share of time in which a rank lacks a core or a GPU, because ranks share these; 0 if each has one."""
+    """Returns the fraction of time in which a rank waits for a core or GPU that ranks share; 0 if each has its own."""
     wanted, there = _threads(environment)
     short = wanted > there and (environment.device != "cpu" or _saturation(evidence, environment) >= SATURATED)
     return 1 - there / wanted if short else 0.0
 
 
 def _saturation(evidence: StepEvidence, environment: Environment) -> float:
-    """Returns the share of the cores' time that the ranks and other processes take."""
+    """Returns the fraction of the cores' time that ranks and other processes take together."""
     if evidence.cpu is None or not evidence.step:
         return 0.0
     here = environment.world_size / environment.nodes

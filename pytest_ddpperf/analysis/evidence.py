@@ -24,7 +24,7 @@ _PRODUCTS = re.compile(r"mm|mv|dot|conv|attention|linear|rnn|encoder_layer")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowRank:
-    """The rank that the others wait for."""
+    """The slow rank that all others wait for in a step."""
 
     rank: int
     own: float  # seconds of its step without waits for other ranks
@@ -89,7 +89,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
 
 
 def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
-    """Returns, by launch and rank, each phase's share of the typical step; of all steps if long steps are periodic."""
+    """Returns each phase's fraction of the typical step, by launch and rank; of all steps for periodic long steps."""
     typical = median if long_steps_of(measurement).period is None else math.fsum
     found: list[list[dict[str, float]]] = []
     for launch in launches:
@@ -122,13 +122,13 @@ def _communication(
 
 
 def longest_data_wait(measurement: Measurement) -> float:
-    """Returns the share of the step time that the rank with the longest waits waits for data; 0 if it is unknown."""
+    """Returns the largest fraction of the step time that a rank waits for data; 0 if it is unknown."""
     shares = _shares(measurement, [launch for launch in measurement.every if phases_of(launch) is not None])
     return fmean(max(rank[DATA_WAIT] for rank in ranks) for ranks in shares) if shares else 0.0
 
 
 def sends_after_backward(measurement: Measurement) -> bool:
-    """Returns whether a strategy is in the table and sends nothing before backward has ended."""
+    """Returns whether the strategy is known to send gradients only after backward has ended."""
     row = STRATEGIES.get(strategy_name(measurement))
     return row is not None and row.after_backward
 
@@ -206,7 +206,7 @@ def memory_limit(measurement: Measurement) -> float | None:
 
 
 def _memory(measurement: Measurement) -> float | None:
-    """Returns the largest share of its memory that a rank used; None if no limit is known."""
+    """Returns the largest fraction of its available memory that a rank used; None if no limit is known."""
     limit = measurement.recipe.get("memory_limit")
     ranks = [rank for launch in measurement.launches for rank in launch.ranks]
     if limit is None:

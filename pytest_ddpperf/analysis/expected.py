@@ -19,7 +19,7 @@ runs two collectives at once."""
 
 
 def _seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
-    """Returns the seconds of a step's collectives one after another, each of the mean size of its kind."""
+    """Returns the seconds of a step's collectives run one after another, each with the mean size of its kind."""
     by_name = {fit.collective: fit for fit in fits}
     return sum(
         number * by_name[name].seconds(max(by_name[name].min_bytes, nbytes))
@@ -34,7 +34,7 @@ def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
 
 
 def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, float] | None:
-    """Returns why the fits cannot predict the time of a step's collectives, with kind and bytes; None if they can.
+    """Returns the reason why the fits cannot predict a step's collectives, with name and bytes; None if they can.
 
     If several kinds are too large, it names the largest, so that a single sweep covers all.
     """
@@ -50,7 +50,7 @@ def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, 
 
 
 def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
-    """Returns whether all ranks take part in each collective: a rank then sends a known share of each one's bytes."""
+    """Returns whether all ranks take part in each collective, so that the bytes sent by a rank are known."""
     nbytes, sent = counts.details.get("collective_bytes", {}), counts.totals.get("collective_send_bytes")
     if sent is None or not fits:
         return True

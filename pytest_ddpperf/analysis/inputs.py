@@ -16,7 +16,7 @@ def require_ranks(name: str, value: int, least: int = 1) -> int:
 
 
 def require_number(name: str, value: float, *, positive: bool = False) -> float:
-    """Returns the value if it is finite and not negative, or ``positive`` if required; else raises a SettingError."""
+    """Returns the value if it is finite and at least 0 (above 0 if ``positive``); else raises a SettingError."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or value < 0 or (positive and value == 0):
         bound = "more than 0" if positive else "at least 0"
@@ -25,7 +25,7 @@ def require_number(name: str, value: float, *, positive: bool = False) -> float:
 
 
 def require_one_of(name: str, value: str, known: Collection[str]) -> str:
-    """Returns the value if it is known; else raises a SettingError."""
+    """Returns the value if it is one of ``known``; else raises a SettingError."""
     if value not in known:
         raise SettingError(f"{name}={value!r} is not known; give one of {', '.join(known)}")
     return value

@@ -25,7 +25,7 @@ _KINDS: Mapping[Bottleneck, LossKind] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingLoss:
-    """The loss of a point of a scaling curve, compared with ideal scaling.
+    """The time that a point of a scaling curve loses compared with ideal scaling.
 
     Attributes:
         step: seconds of its step.

@@ -21,7 +21,7 @@ _MOST_RANKS = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingPoint:
-    """A point of a scaling curve: its ranks as a multiple of the base's, and its speedup in each round."""
+    """A point of a scaling curve: number of ranks as a multiple of the base's, and the speedup in each round."""
 
     ranks: float
     speedups: tuple[float, ...]
@@ -76,7 +76,7 @@ LAW = {"amdahl": amdahl, "gustafson": gustafson}
 
 
 def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
-    """Returns the law with the serial fraction that fits best, by least squares, without oversubscribed points.
+    """Fits the serial fraction of a scaling law by least squares; oversubscribed points are omitted.
 
     Both laws are lines through the origin: 1/S - 1/n = s (1 - 1/n) is Amdahl's, 1 - S/n = s (1 - 1/n) is Gustafson's.
     All samples have the same weight.
@@ -89,7 +89,7 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
     samples = [(_more_than_one(point.ranks), value) for point in used for value in point.speedups]
     if not samples:
         raise SettingError(
-            "points: none has more ranks than the base and no shared cores or GPUs; measure such a point"
+            "points: none can be fitted, because in all of them ranks share cores or GPUs; measure ranks that do not"
         )
     pairs = [(1 - 1 / n, 1 / gained - 1 / n if law == "amdahl" else 1 - gained / n) for n, gained in samples]
     squares = math.fsum(x * x for x, _ in pairs)
@@ -133,7 +133,7 @@ def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> in
 
 
 def status(efficiency: float, speedup: float) -> str:
-    """Returns a word for a point, from ``WORDS``: speedup 3.49 with 4 ranks is excellent, 0.46 is negative scaling."""
+    """Returns a word of ``WORDS`` for scaling: speedup 3.49 with 4 ranks is excellent, 0.46 is negative scaling."""
     if require_number("speedup", speedup) < 1:
         return "negative scaling"
     share = require_number("efficiency", efficiency)
@@ -142,5 +142,5 @@ def status(efficiency: float, speedup: float) -> str:
 
 def _more_than_one(ranks: float) -> float:
     if require_number("ranks", ranks) <= 1:
-        raise SettingError(f"ranks={ranks!r} is no more than the base has; give a number above 1")
+        raise SettingError(f"ranks={ranks!r} must be above 1, the base's number of ranks")
     return float(ranks)

@@ -149,7 +149,7 @@ def encode(content: BaselineFile, file: Path) -> str:
         msgspec.convert(document, _File)
     except msgspec.ValidationError as error:
         raise BaselineError(
-            f"{BASELINE.name} {file} was not written: {problem_text(error)}; mend the benchmark, then save again"
+            f"{BASELINE.name} {file} was not written: {problem_text(error)}; correct the benchmark, then save again"
         ) from None
     return render(document)
 

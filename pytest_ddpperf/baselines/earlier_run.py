@@ -21,7 +21,7 @@ def key_of(result: Result) -> tuple[str, str, int]:
 
 
 def judged_by(earlier: Sequence[Result], provenance: Provenance, results: Sequence[Result]) -> list[Result]:
-    """Returns the ``results`` of benchmarks in both runs, compared with ``earlier``, whose code is ``provenance``."""
+    """Compares results with an earlier run of the code ``provenance``; returns the benchmarks of both runs."""
     old, new = ({key_of(result): result for result in each} for each in (earlier, results))
     alpha = alpha_of_benchmark(len(new))
     return [

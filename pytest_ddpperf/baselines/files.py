@@ -25,14 +25,14 @@ _UNREPLACEABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY}
 
 
 def located(root: Path, path: Path) -> Path:
-    """Returns the path of a file that is named relative to the project's root; ``-`` is standard output."""
+    """Returns ``path`` relative to the project's root; ``-`` stands for standard output and stays unchanged."""
     return path if path == STANDARD_OUTPUT else root / path
 
 
 def require_regular(file: Path) -> None:
     """Raises OSError for a pipe or a device, because reading it may wait for ever, unless the shell has opened it."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
-        raise OSError(errno.EINVAL, "it is a pipe or a device: name a file", str(file))
+        raise OSError(errno.EINVAL, "this is a pipe or a device: name a file", str(file))
 
 
 def require_writable(path: Path) -> None:
@@ -45,9 +45,9 @@ def require_writable(path: Path) -> None:
         require_writable_folder(path.resolve().parent)
         return
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(0, "it is a folder")
+        raise IsADirectoryError(0, "this is a folder")
     if not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, "it is read-only")
+        raise PermissionError(errno.EACCES, "the file is read-only")
 
 
 def require_writable_folder(folder: Path) -> None:
@@ -138,19 +138,19 @@ def _write(file: Path, mode: Literal["xb", "wb"], content: bytes, like: Path | N
 
 @contextlib.contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """Turns an OSError of the body, which saves baselines in a file or folder, into a BaselineError."""
+    """Turns an OSError in this context, which saves baselines at ``path``, into a BaselineError."""
     try:
         yield
     except OSError as error:
         raise BaselineError(
             f"baselines cannot be saved in {path}: {error.strerror or error}; "
-            "make it writable, or name another folder with --ddpperf-baseline-dir"
+            "make this folder writable, or name another one with --ddpperf-baseline-dir"
         ) from None
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks the folder, which it makes if necessary, against other processes that save; BaselineError if that fails."""
+    """Locks a folder in this context, so that no other process saves there; BaselineError if that fails."""
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(folder)
@@ -174,7 +174,7 @@ def _lock(folder: Path) -> int:
                     continue
                 os.close(descriptor)
                 raise BaselineError(
-                    f"baselines cannot be saved in {folder}: another process has held its lock for {LOCK_SECONDS:g} s; "
+                    f"baselines cannot be saved in {folder}: another process has locked it for {LOCK_SECONDS:g} s; "
                     "end that process, and run again"
                 ) from None
             except OSError:
@@ -182,4 +182,4 @@ def _lock(folder: Path) -> int:
                 os.close(descriptor)
                 break
             return descriptor
-    raise OSError(0, "neither this folder nor the folder for temporary files can be locked")
+    raise OSError(0, "neither this folder nor the folder for temporary files allows a lock")

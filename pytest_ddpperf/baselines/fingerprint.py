@@ -77,7 +77,7 @@ def environment(
 ) -> Environment:
     """Returns the environment of a process group on this machine, with ``threads`` threads in each rank.
 
-    ``gpus``: facts about the GPUs of ranks; None if unknown or on the CPU. ``binding``: the setting ``bind``.
+    ``gpus``: facts about the GPUs of ranks; None if unknown or on the CPU. ``binding``: the setting ``cpu_binding``.
     """
     full = {name: getattr(machine, name) for name in ("machine", "host", "kernel", "python")}
     full |= {name: text for name in ("clocks", "affinity", "numa_nodes") if (text := getattr(machine, name))}
@@ -125,7 +125,7 @@ def digest(text: str) -> str:
 
 
 def environment_key(env: Environment) -> str:
-    """Returns the folder's name for an environment, e.g. ``cpu-amd-epyc-2c-t1-gloo-w2-torch2.13``.
+    """Returns the name of an environment's folder of baselines: ``cpu-amd-epyc-2c-t1-gloo-w2-torch2.13``.
 
     Simulated ranks have no machine: ``simulated-w1024-torch2.13``.
 
@@ -148,7 +148,7 @@ def environment_key(env: Environment) -> str:
 
 
 def differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns a text for each fact of the key that differs, ``a``'s value first: ``torch 2.11 -> 2.13``.
+    """Returns a text for each fact that differs, with the value of ``a`` first: ``torch 2.11 -> 2.13``.
 
     The texts are made here, not in ``reports``, because each stands for one fact: callers count them or show them.
     """
@@ -156,19 +156,19 @@ def differences(a: Environment, b: Environment) -> tuple[str, ...]:
 
 
 def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns the differing facts that all counts depend on, without facts about the machine."""
+    """Returns a text for each differing fact on which all counts depend, without facts about the machine."""
     return _differences(a, b, ("device", "backend", "world_size", "torch"))
 
 
 def kernel_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns the differing facts on which torch's choice of GPU kernels depends; empty on the CPU."""
+    """Returns a text for each differing fact on which torch's choice of GPU kernels depends; empty on the CPU."""
     return _differences(a, b, ("device_model", "cuda")) if a.device == b.device == "cuda" else ()
 
 
 def recorded_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns differing facts that are only recorded, and do not decide whether baselines are comparable.
+    """Returns a text for each differing fact that does not decide whether baselines are comparable.
 
-    A fact that one side lacks does not differ: an older baseline has fewer facts. But a variable that is recorded only
+    A fact that ``a`` or ``b`` lacks does not differ: older baselines have fewer facts. But a variable recorded only
     with GPUs counts as unset if it is missing. Hosts and visible GPUs are omitted, because a scheduler picks them anew
     for each job.
     """

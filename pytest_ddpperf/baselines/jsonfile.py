@@ -64,7 +64,7 @@ class FileKind:
 
     @property
     def name(self) -> str:
-        """Returns the words for such a file in error messages."""
+        """Returns the name of this kind of file for error messages, such as ``baseline file``."""
         return f"{self.subject} file"
 
     @property
@@ -73,7 +73,7 @@ class FileKind:
         return f"{TOOL}/{self.subject}/{self.version}"
 
     def error(self, file: Path, problem: str) -> BaselineError:
-        """Returns the error for a broken file."""
+        """Returns the BaselineError for a broken file, with the problem and the cure."""
         return BaselineError(f"{self.name} {file}: {problem}; {self.cure}")
 
 
@@ -88,7 +88,7 @@ def read_text(file: Path, kind: FileKind) -> str | None:
     except UnicodeDecodeError:
         raise kind.error(file, "is not text in UTF-8") from None
     except OSError as error:
-        raise BaselineError(f"{kind.name} {file}: cannot be read: {error.strerror}") from None
+        raise BaselineError(f"{kind.name} {file} cannot be read: {error.strerror}") from None
     if len(text) > MOST_CHARACTERS:
         raise kind.error(file, f"holds more than {MOST_CHARACTERS:.3g} characters")
     return text
@@ -114,8 +114,8 @@ def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
         raise kind.error(file, f"field schema: expected {kind.schema}, found {schema}")
     if int(found[1]) > kind.version:
         raise BaselineError(
-            f"{kind.name} {file}: field schema: a newer {TOOL} wrote this file ({kind.subject}/{found[1]}); "
-            f"this version reads {kind.subject}/{kind.version}: upgrade {TOOL}"
+            f"{kind.name} {file}: field schema is {kind.subject}/{found[1]}, which a newer {TOOL} wrote; this version "
+            f"reads {kind.subject}/{kind.version}: upgrade {TOOL}"
         )
     found_data: dict[str, Any] = data
     return found_data
@@ -136,7 +136,7 @@ def _complaint(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object's pairs as a dict; ValueError if a name occurs twice, as JSON would keep only one value."""
+    """Returns a JSON object's pairs as a dict; ValueError if a name occurs twice, which json would silently accept."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -158,7 +158,7 @@ def problem_text(error: Exception) -> str:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Runs a body, or a function, without garbage collection, which would scan millions of new objects repeatedly."""
+    """Switches garbage collection off, in this context, because it would scan millions of new objects repeatedly."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -34,7 +34,7 @@ class NetworkFile:
             if fit.collective == collective:
                 return fit
         known = ", ".join(fit.collective for fit in self.fits)
-        raise BaselineError(f"the network of {self.environment} has no {collective}; it has {known}")
+        raise BaselineError(f"no {collective} was measured on {self.environment}, only {known}; run ddpperf network")
 
 
 NETWORK = FileKind(subject="network", version=1, cure="delete it and run ddpperf network again")
@@ -59,7 +59,7 @@ _File = object_of(
 
 
 def network_file(root: Path, environment: Environment) -> Path:
-    """Returns the path of an environment's network file, which need not exist."""
+    """Returns the path of the file with an environment's network; the file may not exist."""
     return root / environment_key(environment) / "network.json"
 
 

@@ -47,14 +47,14 @@ class Store:
         self._name = name
 
     def file(self, test: str, environment: Environment) -> Path:
-        """Returns the path of a test's records in an environment, which may not exist; ``test`` is a node id."""
+        """Returns the path of a test's baseline file, which may not exist; ``test`` is a node id."""
         return self._file(test, environment_key(environment))
 
     def _file(self, test: str, key: str) -> Path:
         return self.folder / key / module_folder(test) / test_file(test)
 
     def find(self, test: str, name: str, environment: Environment) -> StoredBaseline:
-        """Returns the record to compare a benchmark with: its own, or the nearest one of another environment."""
+        """Returns the baseline of a benchmark: of its environment, or else of the most similar environment."""
         own = environment_key(environment)
         mine = next((record for record in self._records(test, own) if record.name == name), None)
         recorded = () if mine is None else recorded_differences(mine.environment, environment)
@@ -90,7 +90,7 @@ class Store:
         """Returns the content of one file of this set; BaselineError if there is no such file."""
         content = self._read(file)
         if content is None:
-            raise BaselineError(f"baseline file {file}: there is no such file")
+            raise BaselineError(f"baseline file {file} does not exist; pytest --ddpperf-save writes baselines")
         return content
 
     def remove(self, test: str, name: str, environment: Environment) -> bool:
@@ -144,7 +144,7 @@ class Store:
         folder = self.folder.parent
         known = sorted(path.name[1:] for path in folder.glob("@*") if path.is_dir())
         there = f"there are {', '.join(known)}" if known else "there are no named sets"
-        raise SettingError(f"--ddpperf-baseline-set={self._name}: no such set in {folder}; {there}")
+        raise SettingError(f"--ddpperf-baseline-set={self._name}: {folder} has no set of this name; {there}")
 
     def ensure_writable(self) -> None:
         """Ensures, before anything is measured, that baselines can be saved here; leaves nothing behind."""
@@ -177,21 +177,21 @@ class Store:
         if (module_folder(content.test), test_file(content.test)) != (file.parent.name, file.name):
             place = self._file(content.test, key)
             raise BaselineError(
-                f"baseline file {file}: field test: {content.test} belongs in {place}: the file was moved or copied, "
-                f"or the test renamed; move it back, or delete it and measure again with --ddpperf-save"
+                f"baseline file {file}: field test is {content.test}, whose file is {place}: this file was moved or "
+                f"copied, or the test was renamed; move the file there, or delete it and run with --ddpperf-save"
             )
         for i, record in enumerate(content.records):
             true_key = environment_key(record.environment)
             if true_key != key:
                 raise BaselineError(
-                    f"baseline file {file}: field records[{i}].environment: a result of {true_key} lies in the folder "
-                    f"of {key}: the file was moved or copied; move it back, or delete it and measure again with "
+                    f"baseline file {file}: field records[{i}].environment is {true_key}, but the file is in the "
+                    f"folder of {key}: the file was moved or copied; move it back, or delete it and run with "
                     "--ddpperf-save"
                 )
 
 
 def _told(folder: Path) -> str:
-    """Returns a folder relative to the current one, else its name: other paths may contain a user's name."""
+    """Returns a folder's path relative to the current one, else only its name: paths may contain a user's name."""
     with suppress(OSError, ValueError):  # the current folder is gone, or does not hold it
         return str(folder.absolute().relative_to(Path.cwd()))
     return f".../{folder.name}"

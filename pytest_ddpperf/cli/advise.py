@@ -71,7 +71,7 @@ def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints a table of all candidates. The exit status is 1 if there is no best candidate."""
+    """Prints a table of all candidates; returns the exit status, 1 if no candidate fits or could be predicted."""
     subject = _found(options.workload)
     names = ("world_size", "timeout", *CLUSTER)
     given = {"baseline_dir": options.folder.resolve(), **{name: getattr(options, name) for name in names}}
@@ -118,7 +118,7 @@ def _found(named: str) -> Any:
     except (Exception, SystemExit) as error:
         raise SettingError(f"{named!r}: {module} cannot be imported: {_reason(error)}") from error
     if where.endswith(".py") and Path(str(found.__file__)).resolve() != file.resolve():
-        raise SettingError(f"{named!r}: {module} is another module, {found.__file__}; rename the file")
+        raise SettingError(f"{named!r}: the name {module} imports another module, {found.__file__}; rename the file")
     if not hasattr(found, name):
         meant = closest(name, vars(found))
         raise SettingError(f"{named!r}: {module} has no {name}{': ' * bool(meant)}{meant}")

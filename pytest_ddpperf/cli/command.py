@@ -47,7 +47,7 @@ class Command:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line."""
+    """Runs the command ``ddpperf`` with these arguments (default: sys.argv); returns the exit status."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.passes_on:
@@ -149,7 +149,7 @@ def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineR
     chosen = [(test, record) for test, record in stored if test == text]
     chosen = chosen or [(test, record) for test, record in stored if text in f"{test} {record.name}"]
     if not chosen:
-        raise BaselineError(f"no baseline in {store.folder} is of a test {text}; ddpperf list shows all baselines")
+        raise BaselineError(f"no baseline in {store.folder} has {text} in its name; ddpperf list shows all names")
     return chosen
 
 
@@ -172,7 +172,7 @@ def _store(options: argparse.Namespace) -> Store:
     store = Store(options.folder, options.set_name)
     if not store.folder.is_dir():
         raise BaselineError(
-            f"there is no folder {store.folder}; store baselines with pytest --ddpperf-save, "
+            f"the folder of baselines {store.folder} does not exist; write baselines with pytest --ddpperf-save, "
             "or name another folder with --baselines"
         )
     return store

@@ -84,7 +84,7 @@ def _print_csv(options: argparse.Namespace) -> int:
     if len(which) != 1:
         known = ", ".join(first_of(list(which))) or "none"
         raise HistoryError(
-            f"history file {history}: expected one benchmark, found {known}; give --name and --world-size"
+            f"history file {history}: several benchmarks match ({known}); choose one by --name and --world-size"
         )
     rows: dict[HistoryRun, dict[str, float]] = {}
     for entry in found:

@@ -70,18 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures the network, prints the result and stores it."""
+    """Measures the network, prints and stores the result; returns the exit status, 1 if ``--check`` finds a fault."""
     names = tuple(dict.fromkeys(options.collectives or COLLECTIVES))
     if not set(names) <= {*COLLECTIVES}:
-        raise SettingError(f"--collectives={','.join(names)} is not known; it takes {', '.join(COLLECTIVES)}")
+        raise SettingError(f"--collectives={','.join(names)}: expected some of {', '.join(COLLECTIVES)}")
     if options.predict is not None and options.check is not None:
-        raise SettingError("--check measures, and --predict reads the stored fit: give one of them")
+        raise SettingError("--check measures the network, and --predict uses a stored measurement: give one of them")
     if options.predict is not None:
         for here in _environments(options):
             file = network_file(options.folder, here)
             if (stored := read_network(file)) is None:
                 measure = f"ddpperf network --world-size={here.world_size}"
-                raise BaselineError(f"there is no {file}; measure the network here with {measure}")
+                raise BaselineError(f"--predict: there is no stored fit {file}; measure this network with {measure}")
             fits = map(stored.fit, dict.fromkeys(options.collectives)) if options.collectives else stored.fits
             print(*tables.prediction_lines([*fits], options.predict), sep="\n")
         return 0

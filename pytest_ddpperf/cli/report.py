@@ -86,7 +86,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Prints how much the metrics of two runs differ; the status is 1 if a verdict on the second run fails."""
+    """Prints the changes of metrics between two runs; returns the exit status, 1 if the second run got worse."""
     before, after = read_run(options.before), read_run(options.after)
     results = judged_by(before.results, Provenance(date=before.date or "", commit=before.commit), after.results)
     table = two_runs(before, after, results)

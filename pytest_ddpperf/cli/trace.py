@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _summary(options: argparse.Namespace) -> int:
     groups = [read_group(name, files) for name, files in groups_of(options.paths).items()]
     if options.merge is not None and len(groups) > 1:
-        raise TraceError(f"--merge={options.merge} is for one benchmark, and there are {len(groups)}: name one")
+        raise TraceError(f"--merge={options.merge} merges traces of one benchmark, not of {len(groups)}: name one")
     parts = [render(summary_table(group.name, group.traces), terminal_width()) for group in groups]
     if options.merge is not None:
         parts.append("\n".join(wrapped([merge(groups[0], options.merge, "--merge")], terminal_width())))

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     file = options.json
     no_file = file not in {None, "-"} and ("::" in file or (os.sep not in file and not Path(file).suffix))
     if options.test is None and no_file:
-        raise SettingError(f"--json {file}: a file would be FILE.json; for a test: ddpperf trend {file} --json")
+        raise SettingError(f"--json {file}: expected a file FILE.json; to name a test: ddpperf trend {file} --json")
     found = _trends(options, history_file(options.history))
     if options.html is not None:
         write_text(options.html, trends_page(found, options.metric), "--html")
@@ -104,8 +104,8 @@ def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
             f", {name.replace('_', ' ')} {value}" for name, value in filters.items() if value is not None
         )
         raise HistoryError(
-            f"history file {file} has no {options.metric} of {options.test or 'any test'}{selected}; "
-            f"it has {', '.join(recorded(file, 'metric')) or 'no metrics'}"
+            f"history file {file} has no values of {options.metric} for {options.test or 'any test'}{selected}; "
+            f"its metrics are {', '.join(recorded(file, 'metric')) or 'none'}"
         )
     return trends(found, min_change=options.least, last=options.last)
 
@@ -115,7 +115,7 @@ def tests_named(test: str, file: Path) -> list[str]:
     known = recorded(file, "test")
     chosen = [test] if test in known else [node_id for node_id in known if test in node_id]
     if not chosen:
-        raise HistoryError(f"history file {file} has no test {test}; it has {', '.join(first_of(known))}")
+        raise HistoryError(f"history file {file} has no test {test}; its tests are {', '.join(first_of(known))}")
     return chosen
 
 
@@ -138,8 +138,8 @@ def history_file(named: Path | None) -> Path:
     configured = ini_value(_HISTORY.ini, Path.cwd())
     if configured is None:
         raise HistoryError(
-            f"no history: name its file with --history FILE, or set {_HISTORY.ini} in the ini file of pytest; "
-            f"pytest {_HISTORY.option}=FILE records runs"
+            f"no history file is given: name it by --history FILE, or set {_HISTORY.ini} in the ini file of pytest; "
+            f"pytest {_HISTORY.option}=FILE writes it"
         )
     value, folder = configured
     return folder / value

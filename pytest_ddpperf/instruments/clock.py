@@ -21,7 +21,7 @@ _TOOLS = 6  # of sys.monitoring
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
-    """The functions that time steps on a device: ``mark`` notes a moment, ``seconds`` turns moments into durations."""
+    """The functions that time steps on a device: ``mark`` records a moment, ``seconds`` returns times between marks."""
 
     settle: Callable[[], None]  # waits until all queued work is done, so that the first mark does not time earlier work
     mark: Callable[[], Any]  # the moment now, for ``seconds``; cheap, and never waits for the device
@@ -33,13 +33,13 @@ class Clock:
 def clock_for(device: torch.device, marks: int) -> Clock:
     """Returns a clock that times work on a device.
 
-    On CUDA all marks go to the present stream, and each mark beyond the number ``marks`` first creates an event.
+    On CUDA all marks go to the current stream; ``marks`` is the number of CUDA events to create in advance.
     """
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
 
 def settle(device: torch.device) -> None:
-    """Waits until a device has done all queued work; never waits for a CPU, whose operators return when done."""
+    """Waits until a GPU has done all queued work; does nothing for a CPU, whose operators return when done."""
     if device.type == "cuda":
         import torch
 

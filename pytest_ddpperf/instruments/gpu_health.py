@@ -39,8 +39,8 @@ GpusSeen = tuple[tuple[GpuHealth, ...], tuple[str, ...]]
 def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[Window | None], GpusSeen]:
     """Starts to read the GPUs with these PCI ids every ``interval`` seconds.
 
-    The returned function stops the readings, and returns the GPUs' health in a window of time (None: since the start).
-    GPUs that this process may not open have only a reason; so have all GPUs without a driver.
+    Returns a function that stops the readings and returns the GPUs' health in a window of time (None: since the start).
+    The health of a GPU that cannot be opened has only the reason.
     """
     nvml, missing = library()
     if nvml is None:
@@ -70,7 +70,7 @@ def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[
 
 
 def read_gpu(nvml: Any, handle: Any) -> GpuReading:
-    """Returns the driver's present report on a GPU."""
+    """Returns the present clocks, power, load and memory of a GPU as the driver reports them."""
     utilisation = ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
     held = {text: ask(nvml, "nvmlDeviceGetViolationStatus", handle, policy) for policy, text in POLICIES.items()}
     # Libraries of newer drivers have another name for why clocks are held back.
@@ -102,7 +102,7 @@ def gpu_health(
     *,
     mig: bool = False,
 ) -> GpuHealth:
-    """Summarises a GPU's readings, each with its time in seconds; a window shorter than the interval may have none.
+    """Summarises a GPU's readings, pairs of a time in seconds and a reading; a short window may have none.
 
     ``limits`` are the highest clocks of multiprocessors and memory, in MHz; ``others`` are the bytes of other processes
     that used the GPU before and after. For power and throttling the driver's counters have priority over samples.

@@ -128,7 +128,7 @@ def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence
 
 
 def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] = (), root: Path = _ROOT) -> Watch:
-    """Starts to watch the machine; call the result after the launch, with the window of the timed steps.
+    """Starts to watch the machine; returns a function to call after the launch, with the window of the timed steps.
 
     ``ranks_parents`` are the pids of the processes that fork the ranks and outlive them. None stands for a process that
     does not exist yet; then other processes' CPU time cannot be separated from the ranks'. ``gpus`` are the PCI ids of

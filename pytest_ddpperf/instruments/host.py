@@ -236,7 +236,7 @@ def kernel_number(file: Path) -> int | None:
 
 
 def from_here(file: str) -> str:
-    """Returns a path relative to the current folder; unchanged if the file lies outside, or if the folder is gone."""
+    """Returns a path relative to the current folder; unchanged if the file is outside of it, or the folder is gone."""
     try:
         relative = os.path.relpath(file)
     except OSError:
@@ -254,7 +254,7 @@ def open_shared(file: Path, flags: int = 0) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.ENXIO, "it is no regular file", str(file))
+    raise OSError(errno.ENXIO, "this is not a regular file", str(file))
 
 
 def abandoned(prefix: str) -> Iterator[Path]:
@@ -268,7 +268,7 @@ def abandoned(prefix: str) -> Iterator[Path]:
 
 
 def private_folder() -> Path:
-    """Returns a folder for files of this user's processes that no other user may touch, and makes it if need be.
+    """Returns a folder that only this user can access, for files that several processes share; makes it if necessary.
 
     The folder is among the temporary files; if another user has taken its name there, it is ``XDG_RUNTIME_DIR``.
 
@@ -284,7 +284,7 @@ def private_folder() -> Path:
             alone = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & _OTHERS
             if alone and stat.S_ISDIR(found.st_mode):
                 return place
-    raise OSError(errno.EPERM, "it is no folder of yours alone", str(folder))
+    raise OSError(errno.EPERM, "this is not a folder that only you can access", str(folder))
 
 
 def interface_speeds(root: Path = _ROOT) -> dict[str, float | None]:

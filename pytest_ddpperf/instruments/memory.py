@@ -125,7 +125,7 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
 
 
 def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") -> dict[str, float]:
-    """Returns the figures of ``LABELS`` that torch.cuda's ``memory_stats`` have and that the allocator supports."""
+    """Returns bytes by metric, taken from torch.cuda's ``memory_stats``, as far as the allocator reports them."""
     return {
         kind: float(statistics[name])
         for kind, name in _STATISTICS.items()
@@ -134,7 +134,7 @@ def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") ->
 
 
 def most_taken(proc: Path = _PROC) -> int | None:
-    """Returns the most bytes that this process has taken from the machine; None if the system does not report them.
+    """Returns the peak of this process's private memory in bytes; None if the system does not report it.
 
     It is the memory that the process shares with no other now (Private_Clean and Private_Dirty, proc(5)), plus the
     memory returned since its peak. Memory inherited at the fork and the code of libraries do not count.
@@ -149,7 +149,7 @@ def most_taken(proc: Path = _PROC) -> int | None:
 
 
 def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
-    """Returns the bytes of the peak above the level before the model, without pages of mapped files.
+    """Returns by how many bytes the peak exceeds the memory before the model was built, without mapped files.
 
     A forked process maps those pages anew as it first calls into a library: tens of MB that training does not use. Such
     pages hardly ever leave memory, so their bytes at the end stand for their bytes at the peak. If the peak was not
@@ -160,7 +160,7 @@ def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
 
 
 def read_resident(proc: Path = _PROC) -> Resident | None:
-    """Returns the kernel's present report on this process; None if it does not report."""
+    """Returns the present memory of this process as the kernel reports it; None if the kernel does not."""
     try:
         lines = (proc / "status").read_text(encoding="utf-8").splitlines()
         kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if " kB" in rest}
@@ -182,7 +182,7 @@ class _MallInfo(ctypes.Structure):
 
 
 def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Reading]] | None:
-    """Returns the kind of bytes that can be read, and the function that reads them; None if the system reports none.
+    """Returns the kind of memory that can be read on a device, and a function that reads it; None if there is none.
 
     A reading is fast enough for some tens of readings in a step. On CUDA each reading resets the allocator's peak.
     """

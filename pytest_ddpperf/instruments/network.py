@@ -38,7 +38,7 @@ class _OnRank(Protocol):
 
 
 def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
-    """Times the collectives, messages and overlap of a plan on this rank; all ranks have to run the same plan."""
+    """Times a plan's collectives, messages of two ranks, and overlap with computing; all ranks run the same plan."""
     cells = [(collective, size) for collective in plan.collectives for size in plan.sizes]
     largest = _elements(max(plan.sizes), ctx.world_size)  # all sizes are parts of the same buffers
     room = max(largest, _COLD_BYTES[ctx.device.type] // ELEMENT)

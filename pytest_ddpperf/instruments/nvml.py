@@ -34,7 +34,7 @@ def library() -> tuple[Any, str]:
 
 
 def ask(nvml: Any, name: str, *arguments: Any) -> Any:
-    """Returns the result of a function of the library; None if library, driver or GPU do not support it."""
+    """Calls a function of NVML and returns the result; None if library, driver or GPU do not support it."""
     function = getattr(nvml, name, None)
     try:
         return None if function is None else function(*arguments)
@@ -78,7 +78,7 @@ class GpuFacts:
 
 
 def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapping[str, str]) -> GpuFacts:
-    """Returns the facts of GPUs, by PCI ids, with the ``software`` and the variables that change the GPUs' work."""
+    """Returns facts about the GPUs with these PCI ids, with ``software`` and variables that change how GPUs work."""
     nvml: Any = library()[0] if devices else None
     handles = [] if nvml is None else [*opened(nvml, devices)[0].values()]
     known = {**software, **{name: value for name, value in sorted(environ.items()) if VARIABLES.fullmatch(name)}}

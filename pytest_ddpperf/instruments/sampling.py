@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Sampler(Generic[T]):
-    """A thread that calls ``read`` every ``interval`` seconds until ``stop``; none if the first reading is empty."""
+    """A thread that calls ``read`` every ``interval`` seconds until ``stop``; no thread if ``read`` has no data."""
 
     def __init__(self, read: Callable[[], T], interval: float) -> None:
         self._read, self._interval = read, interval

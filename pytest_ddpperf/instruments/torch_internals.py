@@ -99,7 +99,7 @@ def compile_seconds() -> float | None:
 
 
 def compiled_frames() -> int:
-    """Returns how many times torch.compile has tried a function's code in this process so far, compiled or not."""
+    """Returns how many function frames torch.compile has looked at in this process so far, compiled or not."""
     return _counted("frames", "total")
 
 
@@ -109,7 +109,7 @@ def _counted(group: str, name: str) -> int:
 
 
 def unnamed(function: F) -> F:
-    """Lets Python's warnings name the line that calls the function: they pass over it as over importlib's frames."""
+    """Hides a function's frame from Python's warnings, so that a warning names the line that calls the function."""
     code = function.__code__
     if not code.co_filename.endswith(_UNNAMED):
         function.__code__ = code.replace(co_filename=f"{code.co_filename}{_UNNAMED}")
@@ -221,7 +221,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 
 
 def meet(group: Any) -> None:
-    """Waits at a barrier of a group, or of the default group for None.
+    """Waits for all ranks of ``group`` at a barrier; None stands for the default group.
 
     Ranks that measure a script meet in a bare backend, of which torch's own barrier warns on a machine with a GPU.
     """
@@ -282,7 +282,7 @@ def collectives_called(groups: Sequence[Any] = ()) -> int:
 
 
 def backward_under_way() -> int:
-    """Returns the number of the backward that this thread runs; -1 outside of any backward."""
+    """Returns the id of the backward pass that this thread runs; -1 outside of a backward pass."""
     import torch
 
     return int(torch._C._current_graph_task_id())  # noqa: SLF001 - there is no public number

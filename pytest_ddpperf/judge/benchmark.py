@@ -26,7 +26,7 @@ LONG_SHARE = 0.1  # by how much long steps' share of the time has to exceed the 
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> Result:
-    """Returns the judged benchmark; if the reference is of another environment, at most counts are compared with it."""
+    """Compares all metrics with the reference and returns the verdict; times only if the environment is the same."""
     every = [
         compare_counted(series, measurement, reference)
         if series.scale == "exact"
@@ -61,14 +61,14 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 
 
 def unconfirmed(result: Result) -> Result:
-    """Returns the result; metrics that got worse are ``inconclusive`` in it until fresh launches confirm them."""
+    """Returns the result with ``inconclusive`` for metrics that got worse, until fresh launches confirm them."""
     if result.verdict is Verdict.BROKEN:
         return result
     return decision.to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
 def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[Acceptance]:
-    """Returns the worsenings that the test's settings or the run's options accept, to be given to ``with_accepted``.
+    """Returns the worse metrics that the settings accept: ``accept`` of the test, or ``--ddpperf-allow`` of the run.
 
     Raises SettingError for a metric that is neither the plugin's nor among those that hooks ``added``.
     """
@@ -79,12 +79,12 @@ def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[
     ]
     known = {*COUNTS, EFFICIENCY, SPEEDUP, *(row.name for row in (*METRICS, *added))}
     for name in (each.metric for each in found if each.metric not in known):
-        raise SettingError(f"accepted: there is no metric {name!r}; {instead(closest(name, known), sorted(known))}")
+        raise SettingError(f"accept or allow: no metric {name!r}; {instead(closest(name, known), sorted(known))}")
     return found
 
 
 def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
-    """Returns the result; accepted worsenings no longer fail it, and findings say which acceptances were needed."""
+    """Returns the result without failures that the settings accept; findings name each acceptance and its reason."""
     if result.measurement.unfit:
         return result  # it could not be measured
     known = {each.series.metric: each for each in result.comparisons if each.gated and each.baseline is not None}
@@ -151,7 +151,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 
 
 def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
-    """Returns the result; notes of metrics that were timed alone name the ``unfit`` benchmarks of the same call."""
+    """Adds a note with the call's ``unfit`` benchmarks to metrics therefore timed alone; returns the result."""
 
     def told(note: Finding | None) -> Finding | None:
         alone = note is not None and note.code == "timed_otherwise" and note.facts["then_in_turns"]
@@ -186,7 +186,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
 
 
 def _warnings(measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> tuple[Finding, ...]:
-    """Returns warnings: times are compared only with stored times, or both sides are slower than the stored times."""
+    """Returns warnings if only stored times are compared, or if both revisions are slower than the stored times."""
     if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()
     slower = slower_than_stored(measurement, reference, context)

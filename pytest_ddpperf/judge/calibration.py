@@ -19,7 +19,7 @@ ROOM = 1.5  # ``gross``, as a multiple of the largest difference between two run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """One benchmark, compared in several runs with the same code on both sides."""
+    """One benchmark of a calibration, in which several runs compare the same code with itself."""
 
     test: str
     results: tuple[Result, ...]  # of each run
@@ -49,12 +49,12 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The smallest slowdown of the step time that a run rules out, as a fraction: median over runs, or None."""
+        """The smallest slowdown of the step time that a run rules out: a fraction, the median over runs, or None."""
         return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property
     def mde(self) -> float | None:
-        """The smallest slowdown that 95 of 100 runs find in the step time, as a fraction: median over runs, or None."""
+        """The slowdown of the step time that 95 of 100 runs find: a fraction, the median over runs, or None."""
         return self._median(result[STEP_TIME].mde for result in self.results)
 
     @property

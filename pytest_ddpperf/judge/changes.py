@@ -15,7 +15,7 @@ CERTAIN = 100.0  # degrees of freedom of ``usual_scatter``, known from thousands
 
 
 def change_from(series: Series, base: Series, measurement: Measurement, *, paired: bool) -> Change | None:
-    """Returns the change from the reference, round by round if ``paired``; None if it cannot be computed."""
+    """Returns the change from ``base`` to ``series``, round by round if ``paired``; None if it cannot be computed."""
     if paired and len(series.samples) == len(base.samples):
         return intervals.paired(
             series.samples,
@@ -28,12 +28,12 @@ def change_from(series: Series, base: Series, measurement: Measurement, *, paire
 
 
 def part_of(series: Series, launches: slice) -> Series:
-    """Returns the series of only these launches."""
+    """Returns the series restricted to the launches of a slice."""
     return replace(series, samples=series.samples[launches], within=series.within[launches])
 
 
 def worsening_of_all_steps(series: Series, base: Series) -> float | None:
-    """Returns how much longer the mean of all steps is than the reference's, as a fraction; None if unknown.
+    """Returns by which fraction the mean of all steps is longer than the reference's; None if unknown.
 
     Long steps count in full. The worst round is omitted, because a pause of the machine affects a single round, but a
     pause of the code affects many.
@@ -47,7 +47,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns how many launches are worse than the base's in their round (unpaired: than its median); None for one."""
+    """Returns how many launches are worse than the base's launch in the round, or, unpaired, than the base's median."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None

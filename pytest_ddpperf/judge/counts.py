@@ -16,7 +16,7 @@ OF_GRADIENTS = 0.25  # least share of the gradients' bytes that ranks send if th
 
 
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
-    """Returns the comparison of a count with the reference's; more or other work is worse, and less work is better."""
+    """Compares a count with the reference's: more or other work is ``regressed``, less work ``improved``."""
     metric, then, now = series.metric, _counts_of(reference), measurement.counts
     differs = _differs(metric, reference)
     told = bool(differs) and reference.paired  # with another torch, other counts are no regression of this code
@@ -50,11 +50,11 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
 
 
 def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | None]:
-    """Returns whether a count's verdict is gated, and a finding: the parts of the change, or why it is not gated.
+    """Returns whether a changed count may fail the test, and a finding: the changed parts, or why it may not.
 
-    If steps differ irregularly, two runs of the same code may differ, too. Then a count is gated only if every step of
-    one side does more than every step of the other. A count is not gated if it depends on another count that
-    got worse, or that changed in the same direction. Both sides must have the count.
+    If steps differ irregularly, two runs of the same code may differ, too. Then a count may fail the test only if every
+    step of one revision does more than every step of the other. It may not if it depends on another count that got
+    worse, or that changed in the same direction. Both ``then`` and ``now`` must have the count.
     """
     verdict = decide_count(metric, then, now)
     restless = [counts for counts in (now, then) if metric in counts.unstable]
@@ -68,7 +68,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
-    """Returns whether the count usually changes with another one (``CountRow.follows``) whose change is reported."""
+    """Returns whether a count changed only because another reported count changed (``CountRow.follows``)."""
     leader = count_row(metric).follows
     if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
@@ -103,7 +103,7 @@ def count_findings(
 
 
 def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding if ranks synchronised gradients in each step of the reference, and now send nothing."""
+    """Returns a finding if ranks send nothing now, but synchronised gradients in each step of the reference."""
     metric, then, now = "collective_calls", _counts_of(reference), measurement.counts
     if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
         return ()
@@ -151,7 +151,7 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
 
 
 def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a step's amount of work (such as its batch) changed, only counts of it are gated."""
+    """Returns the comparisons; if the amount of work of a step (its batch) changed, only its counts stay gated."""
     if not any(_is_other_work(each) for each in comparisons):
         return tuple(comparisons)
     return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)

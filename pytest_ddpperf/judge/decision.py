@@ -23,7 +23,7 @@ TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015  # the accepted worsening if a test se
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionContext:
-    """The settings of one look (a judgement after some launches), and how far the measurement has come."""
+    """The settings of one interim verdict, and the progress of the measurement."""
 
     tolerance: float | None = None  # the worsening that the test accepts, as a fraction (absolute for differences)
     alpha: float  # two-sided significance level of the benchmark
@@ -42,7 +42,7 @@ class DecisionContext:
     max_time_for: Callable[[int], float] | None = None  # the ``max_time`` that leaves time for so many more launches
 
     def accepted(self, *, paired: bool) -> float:
-        """Returns the accepted worsening; its default is smaller if both sides are measured in the same rounds."""
+        """Returns the tolerance, a fraction; its default is smaller if both revisions run in the same rounds."""
         return (PAIRED_TOLERANCE if paired else TOLERANCE) if self.tolerance is None else self.tolerance
 
     def alpha_of(self, series: Series) -> float:
@@ -80,7 +80,7 @@ class StoredTimes:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict; ``note`` explains it if the numbers alone do not."""
+    """A verdict on a metric; ``note`` explains the verdict if the numbers alone do not."""
 
     verdict: Verdict
     note: Finding | None = None
@@ -116,13 +116,13 @@ def decide(
         tolerance: the worsening that is accepted: a fraction for ratios, an amount for differences. On a logarithmic
             scale it means the same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput
             divided by 1.03.
-        alpha: two-sided significance level, of all looks together.
+        alpha: two-sided significance level of all interim verdicts together.
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
         resolution: the worsening that ``OK`` rules out, in the unit of the tolerance; None if nothing is ok.
-        last: whether no time is left for another look.
+        last: whether no time is left for another verdict.
         fresh: the change by only the launches after a suspicion; by all launches if nothing looked worse.
-        proofs: the level of the bound at this look (a judgement after some launches), and whether the look may prove.
-        whole: the worsening of all steps together, without the worst round; None if both sides share no rounds.
+        proofs: the level of the bound at this interim verdict, and whether the verdict may be a proof.
+        whole: the worsening of all steps together, without the worst round; None without common rounds.
     """
     accepted = detection.limit(change, tolerance)
     hard = change if change.paired_rounds else fresh or change
@@ -150,7 +150,7 @@ def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float
 
 
 def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
-    """Returns the verdict on one metric: by its reference if nothing can be compared, else by its change."""
+    """Returns the verdict on one metric by its change, or, if nothing can be compared, by the kind of reference."""
     note, metric, change = None, evidence.series.metric, evidence.change
     if evidence.base is None and not evidence.differs:
         return Decision(Verdict.NEW, evidence.obstacle)
@@ -201,9 +201,9 @@ def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: Decisi
 
 
 def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
-    """Returns ``REGRESSED`` for a metric that is equal on both sides, but grossly slower than the stored times.
+    """Returns ``REGRESSED`` for a metric of equal value in both revisions that is grossly slower than stored times.
 
-    The cause is then something that both sides share: packages, data or the machine.
+    The cause is then something that both revisions share: packages, data or the machine.
     """
     change = stored.change
     if decided.verdict is Verdict.REGRESSED or change is None or stored.doubt is not None or evidence.base is None:
@@ -234,7 +234,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
-    """Returns the verdict on a count: ``new`` if a side lacks it, ``incompatible`` if the reference ``differs``."""
+    """Returns the verdict on a count: ``new`` if a value is missing, ``incompatible`` if the reference ``differs``."""
     if then is None or now is None or metric not in then.totals:
         return Verdict.NEW
     return Verdict.INCOMPATIBLE if differs else decide_count(metric, then, now)
@@ -250,8 +250,8 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     """Returns the comparisons; the CPU time is gated only in place of an undecided step time.
 
     More work is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided and
-    not shorter, and it is ``regressed`` only at looks that may prove (``proves``). If the CPU time looks worse and time
-    is left, an ``unchanged`` step time stays undecided. Less CPU time is not gated: it does not prove shorter steps.
+    not shorter, and ``regressed`` only if the interim verdict may be a proof (``proves``). If the CPU time looks worse
+    and time is left, an ``unchanged`` step time stays undecided. Less CPU time is not gated: steps may not be shorter.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -303,7 +303,7 @@ def decide_benchmark(
 
 
 def to_confirm(result: Result, *, lost: bool) -> Result:
-    """Returns the result; timed metrics that got worse are ``inconclusive``; ``lost``: as in ``decide_benchmark``."""
+    """Returns the result with ``inconclusive`` for times that got worse; ``lost``: as in ``decide_benchmark``."""
     comparisons = tuple(
         replace(each, verdict=Verdict.INCONCLUSIVE, note=Finding("to_confirm"), suspicious=True)
         if each.verdict is Verdict.REGRESSED and wants_launches(each)
@@ -314,13 +314,13 @@ def to_confirm(result: Result, *, lost: bool) -> Result:
 
 
 def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: bool) -> Result:
-    """Returns the result with other comparisons and their verdict; ``lost``: as in ``decide_benchmark``."""
+    """Returns the result with new ``comparisons`` and the verdict on them; ``lost``: as in ``decide_benchmark``."""
     verdict = decide_benchmark(comparisons, result.reference, lost=lost, untimed=result.measurement.untimed)
     return replace(result, comparisons=comparisons, verdict=verdict)
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
-    """Returns the worst of a benchmark's verdicts that is among ``failing``, and so fails the test; None if none is.
+    """Returns the worst verdict on a benchmark that is in ``failing`` and so fails the test; None if none is.
 
     Its gated metrics' ``incompatible`` and (compared with a baseline) ``new`` count, too: a worse verdict of another
     metric, such as ``inconclusive``, would hide them.

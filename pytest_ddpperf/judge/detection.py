@@ -58,7 +58,7 @@ def looks_better(change: Change, *, better: Better, tolerance: float) -> bool:
 
 
 def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None:
-    """Returns the minimal detectable effect: the true worsening that a last look finds with probability ``POWER``.
+    """Returns the minimal detectable effect: the worsening that the last verdict finds with probability ``POWER``.
 
     A significant change needs ``(t(1 - alpha/2) + t(POWER)) * standard_error`` (Bloom 1995, "Minimum detectable
     effects"), and an estimate above the tolerance needs ``tolerance + t(POWER) * standard_error``. The result is the
@@ -73,22 +73,22 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None
 
 
 def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
-    """Returns the two-sided significance level of one look (a judgement after some launches)."""
+    """Returns the two-sided significance level of one interim verdict."""
     if last:
         return LAST_SHARE * alpha
     return (1 - LAST_SHARE) * alpha / (PAIRED_LOOKS if change.paired_rounds else SEPARATE_LOOKS)
 
 
 def worsening(change: Change, better: Better) -> float:
-    """Returns the change, with a positive sign for a worsening; for ratios the change of the logarithm."""
+    """Returns the size of a change, positive for a worsening; for ratios the change of the logarithm."""
     return change.shift if better == "lower" else -change.shift
 
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """The error, of ``UNPROVEN`` in all, that a benchmark's looks have spent on proofs that a metric is no worse.
+    """The error probability that a benchmark's interim verdicts have spent on proving that metrics are no worse.
 
-    The error that looks may spend grows with the elapsed share of the time (Lan and DeMets 1983, linear spending).
+    In all it is ``UNPROVEN``; the part to spend grows with the elapsed time (Lan and DeMets 1983, linear spending).
     """
 
     spent: float = 0.0
@@ -100,7 +100,7 @@ class Proofs:
     proves: bool = False  # whether this look may prove
 
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
-        """Returns the proofs of a look; ``share``: the part of ``UNPROVEN`` that all looks up to this one may spend.
+        """Returns the proofs at an interim verdict, up to which the fraction ``share`` of ``UNPROVEN`` may be spent.
 
         ``over``: the same part for the interval, if it differs.
         """
@@ -127,7 +127,7 @@ def limit(change: Change, tolerance: float) -> float:
 
 
 def hides_long_steps(whole: float | None, resolution: float | None, margin: float) -> bool:
-    """Returns whether the worsening of all steps together, ``whole``, is larger than ``ok`` and ``unchanged`` allow."""
+    """Returns whether the worsening of all steps together (``whole``) forbids the verdicts ok and unchanged."""
     return whole is not None and whole > max(margin, resolution or 0.0)
 
 

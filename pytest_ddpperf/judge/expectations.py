@@ -32,7 +32,7 @@ def require_counts(
 
 
 def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object]) -> str | None:
-    """Returns an error message if nothing is expected, or a value is no number; else None."""
+    """Returns an error message if ``ddpperf.expect`` got no count, or a value that is no number; else None."""
     if collectives is None and not totals:
         return "nothing is expected; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():
@@ -55,7 +55,7 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
-    """Returns a line for each unexpected count of any rank; a count that differs between steps is always unexpected."""
+    """Returns a line of text for each count that differs from the expected one on any rank or in any step."""
     differing = counts.differing
     # For each rank the number of all calls is known, but not the number of calls of each collective.
     expected = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}

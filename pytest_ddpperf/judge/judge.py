@@ -44,7 +44,7 @@ class References(Protocol):
 
 
 class Judge:
-    """Judges the variants of one call at each look, after some launches; ``results`` are of the last look."""
+    """The interim verdicts on the variants of one call; ``results`` has the newest ones."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Judge:
         )
 
     def __call__(self, measured: tuple[Measurement, ...], interim: sequential.Interim) -> sequential.Action:
-        """Judges the variants and returns the next action."""
+        """Judges the variants after some launches and returns the next action."""
         if not interim.diagnosed:
             self._proofs.begin({each.key: len(each.launches) for each in measured}, interim.over, last=interim.last)
         self.results = self._judged(measured, interim)
@@ -207,7 +207,7 @@ class Judge:
         return sequential.Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:
-        """Returns how many launches can prove a suspect worse: if paired, all; else about half, for a confirmation."""
+        """Returns how many launches there is time for to prove a suspect worse; unpaired, only fresh ones count."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._phase is sequential.Phase.CONFIRM:
@@ -221,7 +221,7 @@ class Judge:
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:
-        """Notes the metrics that look better and are proven no worse, if no gated metric is undecided."""
+        """Records the metrics that look better and are proven no worse, if no gated metric is undecided."""
         if any(comparison.verdict in OPEN for comparison in gated):
             return
         for result in self.results:

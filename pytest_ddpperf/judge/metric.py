@@ -31,7 +31,7 @@ SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which the change f
 
 
 def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns a metric's reference: the baseline's commit if it was measured and the metric drifts with the machine."""
+    """Returns a metric's reference: for machine-dependent metrics the baseline's measured commit, else the baseline."""
     pair = None if isinstance(reference, PairedRevision) else reference.pair
     return pair if pair is not None and pair.record is not None and series.drifts else reference
 
@@ -39,7 +39,7 @@ def reference_of(series: Series, reference: Reference) -> Reference:
 def compare_metric(
     series: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> Comparison:
-    """Returns the comparison of one metric: change, verdict, and a note if the numbers do not explain the verdict."""
+    """Compares one metric with the reference; returns change, verdict, and a note if it needs an explanation."""
     if series.rules.diagnosed or not series.rules.weight:  # a single look, or nothing that differs between looks
         context = replace(context, proofs=detection.ONE_LOOK)
     judging = reference_of(series, reference)
@@ -139,8 +139,8 @@ def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, 
 def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
     """Returns the change of a drifting metric from stored times, and any doubt about this change.
 
-    The change is known even if the environments differ, or if only one side's launches were interleaved, which makes
-    steps a little longer.
+    The change is known even if the environments differ, or if only one of the two was interleaved, which makes steps a
+    little longer.
     """
     record = stored.record
     base = _series_in(stored, series.metric)
@@ -163,7 +163,7 @@ def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseli
 
 
 def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context: DecisionContext) -> Finding | None:
-    """Returns a warning if a step is slower than the stored one for a reason that both sides of the pair share."""
+    """Returns a warning if this checkout and the baseline's commit are both slower than the baseline's stored times."""
     series = _series_named(STEP_TIME, measurement.series)
     base = None if stored.pair is None else _series_in(stored.pair, STEP_TIME)
     if series is None or base is None:
@@ -181,7 +181,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns the bound of the worsening in the tolerance's unit, and its error (None if an earlier look proved it)."""
+    """Returns the bound of the worsening in the tolerance's unit, and its error (None after an earlier proof)."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = detection.highest(change, series.better, context.proofs.level)
@@ -189,7 +189,7 @@ def _bound(change: Change, series: Series, context: DecisionContext, decision: D
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:
-    """Returns why the reference cannot judge this metric; None if it can, or if there is no reference."""
+    """Returns the finding why this metric cannot be compared with the reference; None if it can, or without one."""
     record = reference.record
     if base is None or record is None:
         return None if record is None else Finding("not_in_reference", {"paired": reference.paired})
@@ -203,7 +203,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns how a comparable record of the metric was measured differently; None if it was measured alike."""
+    """Returns a finding if the baseline's record of the metric was measured in another way; None otherwise."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:

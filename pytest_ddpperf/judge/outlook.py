@@ -18,7 +18,7 @@ MAX_LAUNCHES = 100_000  # the most launches that are considered: nobody waits fo
 def what_it_takes(
     evidence: Evidence, change: Change, context: DecisionContext, *, paired: bool, launches: int
 ) -> Finding:
-    """Returns a note on how many launches would decide a metric; ``launches``: how many were timed so far."""
+    """Returns a finding with the number of launches that would decide a metric; ``launches``: the number so far."""
     series, told = evidence.series, len(evidence.series.samples)
     if told < launches:
         return Finding("told_late", {"launches": told})
@@ -34,7 +34,7 @@ def what_it_takes(
 
 
 def enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
-    """Returns about how many launches a verdict needs in all, if estimate and scatter stay the same.
+    """Returns the approximate number of launches for a verdict, if estimate and scatter stay the same.
 
     This is a rough figure, because the estimate will change. More launches add degrees of freedom; a stored baseline's
     error stays. The result is at least one more than the present number, or None if ``MAX_LAUNCHES`` are not enough or

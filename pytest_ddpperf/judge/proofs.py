@@ -9,7 +9,7 @@ from pytest_ddpperf.judge.sequential import Key
 
 
 class AlphaLedger:
-    """The ``Proofs`` at the present look, by benchmark, of all benchmarks that are measured together."""
+    """The ``Proofs`` of the current interim verdict, by benchmark, of all benchmarks measured together."""
 
     def __init__(self) -> None:
         self._launches: Mapping[Key, int] = {}  # of each benchmark at this look
@@ -18,18 +18,18 @@ class AlphaLedger:
         self._before = self._committed  # ``_committed`` when the present look began
 
     def __getitem__(self, key: Key) -> Proofs:
-        """Returns the proofs of a benchmark at this look, or before any look."""
+        """Returns the proofs of a benchmark at the current interim verdict, or before the first one."""
         return self._now.get(key, UNSPENT)
 
     def begin(self, launches: Mapping[Key, int], share: float, *, last: bool) -> None:
-        """Begins a look; it replaces the previous look if that had the same launches."""
+        """Begins an interim verdict, which replaces the previous one if there were no new launches."""
         if launches == self._launches:
             self._committed = self._before
         self._before, self._launches = self._committed, launches
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends the error of benchmarks with new launches, at a ``last`` look of all; ``over``: see ``at_interim``."""
+        """Spends error for benchmarks with new launches, or for all if ``last``; ``over``: see ``at_interim``."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)
@@ -37,9 +37,9 @@ class AlphaLedger:
             self._now[key] = now if more else spent
 
     def commit(self) -> None:
-        """Commits this look: later looks count its error as spent."""
+        """Commits the current interim verdict, so that its error counts as spent."""
         self._committed = {key: (launches, self._now[key]) for key, launches in self._launches.items()}
 
     def keep(self) -> None:
-        """Keeps the last look of the first pass over a suite: a look with the same launches does not replace it."""
+        """Keeps the last verdict of the first pass, so that none of the second pass replaces it."""
         self._before = self._committed

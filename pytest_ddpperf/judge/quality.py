@@ -98,7 +98,7 @@ def _differences(one: Trainings, other: Trainings, quantity: str) -> list[float]
 
 
 def _resolution(one: Trainings, other: Trainings, quantity: str) -> float:
-    """Returns the smallest difference of two values on the curves: an accuracy over 64 samples has steps of 1/64."""
+    """Returns the smallest possible difference of values: an accuracy over 64 samples changes in steps of 1/64."""
     values = sorted({value for each in (one, other) for curve in each.curves for value in curve.values[quantity]})
     return min((above - below for below, above in pairwise(values)), default=0.0)
 
@@ -121,7 +121,7 @@ def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalVal
 
 
 def lost(found: Convergence) -> list[str]:
-    """Returns a line for each loss of quality compared with the first strategy; empty if all strategies keep it."""
+    """Returns a line of text for each strategy that trains worse than the first one; empty if there is none."""
     first = found.strategies[0]
     launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
     of_all = f"in {launches} of {format_count(steps, 'step')}"

@@ -48,7 +48,7 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Interim:
-    """The progress of a measurement at a look (a judgement after some launches)."""
+    """The progress of a measurement at an interim verdict."""
 
     elapsed: float  # seconds of measuring so far
     round_seconds: float  # of another launch of all benchmarks that go on
@@ -73,7 +73,7 @@ class Interim:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The action after a look: stop, measure ``launches`` more, or confirm: start again with ``launches``.
+    """The action after an interim verdict: stop, measure ``launches`` more, or confirm by ``launches`` fresh ones.
 
     ``benchmarks`` has the keys of the benchmarks that these launches measure; None means all. After diagnosing
     launches, ``confirm`` requests fresh diagnosing launches.
@@ -97,7 +97,7 @@ def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
 
 
 def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phase:
-    """Returns the phase of the next look, after the launches of ``action``."""
+    """Returns the phase of the next interim verdict, after the launches of ``action``."""
     if action.kind == "confirm":
         return Phase.CONFIRM
     return Phase.CLEAR if phase is Phase.SCREEN and screened else phase
@@ -106,7 +106,7 @@ def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phas
 def next_action(
     phase: Phase, verdicts: Iterable[Verdict], *, launches: int, suspects: bool, last: bool, measure_on: bool = False
 ) -> Action:
-    """Returns the action after a look; a suspect is always confirmed, at any cost, because it has no verdict yet.
+    """Returns the action after an interim verdict; a suspected slowdown is always confirmed, whatever it costs.
 
     ``launches``: the number of launches of a confirmation; ``measure_on``: continue even if all metrics are decided.
     """

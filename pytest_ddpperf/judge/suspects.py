@@ -12,7 +12,7 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of metrics that more 
 
 
 def wants_launches(comparison: Comparison) -> bool:
-    """Returns whether more launches may decide a metric.
+    """Returns whether more launches could decide the verdict on a metric.
 
     More launches cannot decide counts and diagnosed metrics. They decide times that are compared only with stored times
     if these look like a gross slowdown.
@@ -50,7 +50,7 @@ def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[obje
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the benchmarks that get more launches if nothing looks worse: undecided and better ones; None for all.
+    """Returns the undecided or better benchmarks, which get more launches if nothing looks worse; None for all.
 
     If ``blind`` has metrics that are too uncertain to show a slowdown, only their benchmarks get more launches.
     """
@@ -68,7 +68,7 @@ def undecided(
 
 
 def blind_metrics(result: Result) -> list[Comparison]:
-    """Returns the metrics that have too few launches to be green: a slowdown that ``ok`` rules out may hide in them."""
+    """Returns the metrics with too few launches for ``ok``, so that a slowdown could stay hidden."""
     return [
         each
         for each in result.comparisons
@@ -81,7 +81,7 @@ def blind_metrics(result: Result) -> list[Comparison]:
 
 
 def suspicious_metrics(result: Result) -> tuple[str, ...]:
-    """Returns the gated metrics that look or are worse, which fresh launches have to confirm."""
+    """Returns the names of gated metrics that seem worse, which fresh launches have to confirm."""
     return tuple(
         comparison.series.metric
         for comparison in result.comparisons
@@ -92,7 +92,7 @@ def suspicious_metrics(result: Result) -> tuple[str, ...]:
 
 
 def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """Returns the metrics that a confirmation may find worse: the suspects, and all times if a suspect is a time."""
+    """Returns the names of the suspected metrics, with all times if one of them is a time."""
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 

@@ -33,7 +33,7 @@ class MetricTarget:
 
     @property
     def outcome(self) -> Outcome:
-        """``met`` or ``missed`` if the whole interval lies on one side of the target, else ``open``.
+        """``met`` or ``missed`` if the whole interval is better or worse than the target, else ``open``.
 
         Bytes and counts without an interval are exact. A metric that drifts with the machine is open if it has fewer
         than three launches, or if it misses its target while the machine is busy.
@@ -117,7 +117,7 @@ def _chosen(measured: Measured, metric: str, wanted: object) -> Iterable[tuple[s
     for which in asked:
         if which not in known:
             there = ", ".join(map(repr, known))
-            raise SettingError(f"ddpperf.expect({metric}={wanted!r}): {which!r} was not measured; there are {there}")
+            raise SettingError(f"ddpperf.expect({metric}={wanted!r}): {which!r} was not measured, only {there}")
     return [(words[which], known[which], number) for which, number in asked.items()]
 
 
@@ -125,7 +125,7 @@ def _series(measurement: Measurement, metric: str) -> Series:
     known = [*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY, *measurement]
     if metric not in known:
         there = instead(closest(metric, [*known, *ALIASES]), [*measurement] or known)
-        raise SettingError(f"ddpperf.expect({metric}=...): no metric {metric!r}; {there}")
+        raise SettingError(f"ddpperf.expect({metric}=...): there is no metric {metric!r}; {there}")
     try:
         return measurement[metric]
     except KeyError as error:
@@ -140,7 +140,7 @@ def _number(metric: str, wanted: object, unit: str) -> float:
         except ValueError as error:
             raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected {error}") from None
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or math.isnan(wanted):
-        raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected a number, in {unit}")
+        raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected a number (unit: {unit})")
     return float(wanted)
 
 

@@ -18,7 +18,7 @@ _ROOT = Path("/")
 
 
 def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> list[int]:
-    """Returns one rank's share of cores near its GPU (``addresses``: all ranks' PCI ids), else of all allowed cores.
+    """Returns a rank's share of the cores near its GPU, or of all cores without GPUs; ``addresses``: PCI ids by rank.
 
     Raises:
         SettingError: there are fewer cores than ranks.
@@ -31,7 +31,7 @@ def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, 
 
 
 def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[int]]:
-    """Returns the cores of each of ``ranks`` ranks: ``cores``, divided as evenly as possible, by NUMA node.
+    """Divides ``cores`` among ``ranks`` ranks by NUMA node, as evenly as possible; returns the cores of each rank.
 
     All hardware threads of a physical core go to the same rank, unless some rank would then get no core.
 

@@ -111,7 +111,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
-    """Returns this machine's torch build and GPUs; runs on a rank. Without ``gpus`` it uses no GPU and no driver."""
+    """Returns this machine's torch build and GPUs; runs on a rank. Without ``gpus`` it does not touch the driver."""
     import torch
     import torch.distributed as dist
 
@@ -132,7 +132,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """Returns the result of ``probe`` on one rank; with MIG, on one per instance, as CUDA shows a process only one."""
+    """Returns torch build and GPUs of this machine: ``probe`` runs on one rank, or with MIG on one per instance."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):
@@ -152,17 +152,17 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
         SettingError: the user chose NCCL on the CPU.
     """
     if device == "cpu" and backend == "nccl":
-        raise SettingError("backend 'nccl' moves GPU tensors only; with device 'cpu' use backend 'gloo'")
+        raise SettingError("backend=nccl needs GPU tensors, and device=cpu makes none; use backend=gloo")
     gpus, count, remark = machine.gpus, len(machine.gpus.names), ""
     if device == "auto" and gpus.error:
         remark = f"device=auto chose the CPU, because torch {machine.torch} can use no GPU: {gpus.error}"
     if device == "auto":
         device = "cuda" if count or backend == "nccl" else "cpu"
     if device == "cuda" and not count:
-        asked = "backend 'nccl'" if backend == "nccl" else "device 'cuda'"
+        asked = "backend=nccl" if backend == "nccl" else "device=cuda"
         built = f"can use none ({gpus.error}; nvidia-smi shows more)" if gpus.error else "sees none"
         built = built if machine.cuda else "was built without CUDA"
-        cure = "backend 'gloo' and device 'cpu' run anywhere"
+        cure = "to run without a GPU, use backend=gloo and device=cpu"
         raise LaunchError(f"{asked} needs a GPU, and torch {machine.torch} {built}; {cure}")
     if backend == "auto":
         one_each = device == "cuda" and gpus.has_one_each(world_size)

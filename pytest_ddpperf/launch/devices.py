@@ -32,7 +32,7 @@ _INTERNALS = re.compile(_AROUND, re.DOTALL)  # matches what torch adds to the dr
 
 
 def find_gpus() -> dict[str, Any]:
-    """Returns the fields of ``context.Gpus``. This initialises CUDA, so this process must not fork ranks later."""
+    """Returns the fields of ``context.Gpus`` by name. Initialises CUDA, so this process must not fork ranks later."""
     import torch
 
     count = getattr(torch._C, "_cuda_getDeviceCount", None)  # noqa: SLF001  device_count() asks NVML, which shows more
@@ -77,7 +77,7 @@ def settled_memory(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Returns, as text, how much of a GPU's memory other processes use; empty if it is at most a quarter.
+    """Returns a warning if other processes use more than a quarter of a GPU's memory; else an empty string.
 
     Processes that have just ended get time to free their memory. ``read`` returns the free bytes and all bytes.
     """

@@ -62,7 +62,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
-    """Returns the variables that must be set before torch is imported, with their values.
+    """Returns the environment variables of ranks that must be set before torch is imported, with their values.
 
     A rank has one thread unless the user sets another number, as with torchrun: if each rank used all cores, ranks
     would slow each other down. Strings have the same hashes in all ranks unless the user sets another seed, so that
@@ -99,12 +99,12 @@ def require_free(variables: Variables) -> None:
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that torch reads at its import: all ranks forked from one process share their values."""
+    """Returns the variables in ``environ`` that torch reads at its import; all forked ranks share their values."""
     return {name: text for name, text in environ.items() if _READ_AT_IMPORT.match(name)}
 
 
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: str = "") -> dict[str, str]:
-    """Returns ranks' variables: ``environ`` without other launchers' variables, then defaults for NCCL, then ``fixed``.
+    """Returns the environment of ranks: ``environ`` without variables of launchers, NCCL's defaults, then ``fixed``.
 
     Lightning, Accelerate and DeepSpeed would take the variables of a Slurm or MPI task for the rank's. Ranks of
     several nodes use the user's network interface, or ``interface`` if the user sets none.
@@ -141,7 +141,7 @@ def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
 
 
 def thread_count(environ: Mapping[str, str]) -> int:
-    """Returns a rank's number of threads: the first number in OMP_NUM_THREADS, which may have one per nesting level."""
+    """Returns the number of OpenMP threads of a rank, which is the first number in OMP_NUM_THREADS."""
     found = re.match(r"\s*(\d+)", environ.get("OMP_NUM_THREADS", ""))
     return max(1, int(found[1])) if found else 1
 
@@ -153,7 +153,7 @@ def search_path() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def real_clocks() -> Iterator[None]:
-    """Restores the real clocks in this context: if a test has frozen them, no deadline would ever pass."""
+    """Restores the real functions of ``time`` in this context: if a test has frozen time, deadlines need them."""
     spec = importlib.util.find_spec("time")
     assert spec is not None  # noqa: S101  it is built in
     fresh = importlib.util.module_from_spec(spec)
@@ -170,11 +170,11 @@ def current_folder() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
-        raise LaunchError("the current folder was removed; go to one that exists") from None
+        raise LaunchError("the current folder was removed; run pytest in a folder that exists") from None
 
 
 def with_ras(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns ranks' variables; if the user sets no address for NCCL's RAS service, adds a free one."""
+    """Returns ``environ`` with an address for NCCL's RAS service on a free port, unless the user has set one."""
     if RAS_ADDRESS in environ or environ.get("NCCL_RAS_ENABLE") == "0":
         return {**environ}
     with socket.create_server(("127.0.0.1", 0)) as free:

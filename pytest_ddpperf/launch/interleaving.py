@@ -29,12 +29,13 @@ _MOST_RESTS = 30
 
 
 class TurnQueue:
-    """The queue of turns. The next turn goes to the launch that has done the smallest fraction of its timed steps.
+    """The queue of interleaved launches, in which one launch at a time runs steps (has a turn).
 
-    So all launches end together, however many turns each needs. Each launch has a slot, its number from 0, which breaks
-    ties. Slots 0 and 1, 2 and 3, and so on are pairs; of several pairs, both launches of each begin equally often. The
-    first turn starts when every launch has requested one: by then all have built their step. The queue does not wait
-    for launches that have ended. It is in the controller: one thread per launch hears the launch's rank 0.
+    The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together.
+    A launch's slot, its number from 0, breaks ties. Slots 0 and 1, 2 and 3, and so on are pairs; each launch of a pair
+    takes the first turn equally often. The first turn starts when every launch has requested one, and so has built its
+    step. Launches that have ended get no turns. The queue is in the controller; a thread per launch hears the launch's
+    rank 0.
     """
 
     def __init__(self, slots: int) -> None:
@@ -50,7 +51,7 @@ class TurnQueue:
         self._began = [0] * slots  # by slot: turns that followed a turn of another pair
 
     def hear(self, slot: int, connection: socket.socket) -> bool:
-        """Receives a launch's request, which ends its current turn; returns False if the connection has ended."""
+        """Receives a launch's request for a turn, which ends its current turn; returns False if the launch is gone."""
         message = b""
         with contextlib.suppress(ConnectionResetError):
             message = connection.recv(_REQUEST.size)
@@ -67,7 +68,7 @@ class TurnQueue:
         return True
 
     def leave(self, slot: int) -> None:
-        """Removes a launch that has ended; records which launches wait now, because they may have lost time."""
+        """Removes a launch that has ended; records which launches wait now, because the end may have delayed them."""
         with self._lock:
             self.held_up.update(self._waiting)
             for waiting in self._waiting:
@@ -112,13 +113,13 @@ class TurnQueue:
 
 @dataclass(frozen=True)
 class TurnSlot:
-    """The place of one launch among the interleaved launches, in the controller."""
+    """The number of one launch in the queue of interleaved launches, as the controller uses it."""
 
     queue: TurnQueue
     slot: int
 
     def hear(self, connection: socket.socket) -> bool:
-        """Receives a request of the launch's rank 0; returns False if the connection has ended."""
+        """Receives a request for a turn from the launch's rank 0; returns False if the connection has ended."""
         return self.queue.hear(self.slot, connection)
 
 
@@ -178,7 +179,7 @@ class TurnClient:
         self._threads = threads
 
     def rest(self) -> None:
-        """Waits until no thread of this process computes: OpenMP's threads spin for milliseconds after their work.
+        """Waits until no thread of this process uses a core: OpenMP's threads spin for milliseconds after their work.
 
         Otherwise the launch with the next turn would share its cores with them. If threads never become idle, such as
         threads that load data, later calls do not wait.
@@ -191,7 +192,7 @@ class TurnClient:
         self._threads = False
 
     def wait(self, progress: float = 1.0) -> None:
-        """Ends this launch's turn and waits for the next; ``progress`` is the fraction of its timed steps done."""
+        """Ends this launch's turn and waits for the next one; ``progress`` is the fraction of its timed steps done."""
         if self._connection is None:
             return
         go = b""
@@ -199,9 +200,9 @@ class TurnClient:
             self._connection.sendall(_REQUEST.pack(progress))
             go = self._connection.recv(len(_GO))
         if go != _GO:  # without a turn it would time steps while another launch runs
-            raise LaunchError("the controller ended the interleaved launches while this one waited for its turn")
+            raise LaunchError("the interleaved launches were ended while this one waited for its turn")
 
     def close(self) -> None:
-        """Ends the turn and requests no more."""
+        """Ends the launch's turn and requests no further turn."""
         if self._connection is not None:
             self._connection.close()

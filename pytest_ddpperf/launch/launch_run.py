@@ -51,14 +51,14 @@ uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.n
 
 
 def end_seconds(job: Job) -> float:
-    """Returns how many seconds the ranks of a job may take to end; with GPUs or their driver they need longer."""
+    """Returns the seconds that the ranks of a job may take to end; ranks with GPUs or their driver need longer."""
     return _CUDA_END_SECONDS if job.probes or job.device != "cpu" else _END_SECONDS
 
 
 def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple[list[RankEnd], float]:
     """Runs a job on new ranks and ends all their processes; returns how each rank ended, and the seconds taken.
 
-    This machine has the first ranks, the nodes in ``elsewhere`` the next ones. If a rank fails, its error is raised.
+    This machine runs the first ranks, the nodes in ``elsewhere`` the next ones. Raises the error of a failed rank.
     """
     started, job = time.monotonic(), here.job
     with overdue_shown(job, here.zygotes):
@@ -98,7 +98,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
     """Limits the time of a launch, so that no fault of the plugin can make it endless.
 
     If the launch has not ended 10 s after all its deadlines, a thread writes the stacks of this process to standard
-    error and kills the zygotes. The launch then fails, because every wait for a rank notices the end of its zygote.
+    error and kills the fork servers. The launch then fails, because every wait for a rank notices this end.
     """
     most = job.timeout + _REPORT_SECONDS + 2 * end_seconds(job) + _OVERDUE_SECONDS
     done, shown = threading.Event(), threading.Event()
@@ -135,7 +135,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
 def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> LateRanks | dict[int, str]:
     """Returns facts on unfinished ranks if the launch is late, their stacks if collectives did not match, else {}.
 
-    ``seconds`` have passed since the start. Raises LaunchError if a signal has stopped the zygote.
+    ``seconds`` have passed since the start. Raises LaunchError if a signal has stopped the fork server.
     """
     if outcome is LaunchEnd.FINISHED:
         return {}
@@ -162,7 +162,7 @@ class LaunchResult(Generic[T]):
     imports: tuple[SeenImport, ...] = ()  # that rank 0 made, because no zygote had made them before
 
     def rank(self, rank: int) -> T:
-        """Returns the value that the function returned on ``rank``."""
+        """Returns the return value of the launched function on ``rank``."""
         return self.values[rank]
 
     @property
@@ -189,7 +189,7 @@ class LaunchedRanks:
 
     @property
     def states(self) -> list[RankEnd]:
-        """Returns the state of each rank; the output of ranks on this machine is not read."""
+        """Returns the state of each rank, without the output of ranks on this machine."""
         return [*self.here.states, *(end for other in self._elsewhere for end in other.ends)]
 
     @property
@@ -243,7 +243,7 @@ class LaunchedRanks:
         self._wait(lambda: deadline)
 
     def hear_others(self, *first: int) -> None:
-        """Kills the ranks ``first`` and all that have reported, so that ranks that wait for them fail and report."""
+        """Kills the ranks ``first`` and all ranks that have reported, so that waiting ranks report an error."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)

@@ -43,9 +43,9 @@ _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpp
 
 
 class Launcher:
-    """The owner of the zygote, the process that ranks are forked from; the first launch starts it.
+    """The owner of the fork server, a process with torch imported that forks ranks; the first launch starts it.
 
-    Any thread may use a launcher; its launches run one after another. The zygote ends with ``close``, or when this
+    Any thread may use a launcher; its launches run one after another. The fork server ends with ``close``, or when this
     process ends, for whatever reason.
     """
 
@@ -78,24 +78,24 @@ class Launcher:
         self.close()
 
     def having(self, variables: Variables) -> Self:
-        """Adds ``variables`` to the environment of later ranks; returns this launcher."""
+        """Adds environment variables for later ranks; returns this launcher."""
         self._added = dict(variables)
         return self
 
     @property
     def pid(self) -> int | None:
-        """Returns the process id of the zygote, which is the parent of ranks; None while there is no zygote."""
+        """Returns the process id of the fork server, the parent of ranks; None while there is no fork server."""
         zygote = self._zygote  # read once: another thread may drop it
         return None if zygote is None else zygote.pid
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Returns the process ids of the zygote and of its copies, which are the parents of ranks."""
+        """Returns the process ids of the fork server and of its copies, which are the parents of ranks."""
         copies = () if self._preloaded is None else self._preloaded.all
         return (self.pid, *(zygote.pid for zygote in copies))
 
     def start(self) -> None:
-        """Starts the zygote, which imports torch while pytest collects."""
+        """Starts the fork server, which imports torch while pytest collects."""
         # A copy costs next to nothing when its original is ready, so only originals are started early.
         original = self if self._like is None else self._like
         with original.idle_zygote():
@@ -103,7 +103,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def idle_zygote(self) -> Iterator[ZygoteProcess | None]:
-        """Yields the zygote, started if necessary, and delays launches meanwhile; yields None if a launch runs."""
+        """Yields the fork server, which no launch may use in this context; yields None if a launch is running."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -118,9 +118,9 @@ class Launcher:
             self._ready()
 
     def preload(self, wanted: Wanted, judged: Judged, like: Launcher | None = None) -> None:
-        """Makes later ranks fork from copies of the zygote that import ``wanted``, unless an import has side effects.
+        """Makes later ranks fork from copies of the fork server that import ``wanted``, unless it has side effects.
 
-        With ``like``, a launcher that has preloaded the same modules, the zygotes of that launcher are copied.
+        With ``like``, a launcher that has preloaded the same modules, the fork servers of that launcher are copied.
 
         Raises:
             SettingError: a module that the user named cannot be imported before ranks are forked.
@@ -141,17 +141,17 @@ class Launcher:
             self._preloaded = preloaded(zygote, request, wanted, judged)
 
     def duplicate_preloaded(self) -> PreloadedZygotes | None:
-        """Returns copies of this launcher's preloaded zygotes, for another launcher; None if it has none."""
+        """Returns copies of this launcher's preloaded fork servers, for another launcher; None if it has none."""
         with self._lock:
             return None if self._preloaded is None else self._preloaded.duplicate()
 
     def has_preloaded(self, wanted: Wanted) -> bool:
-        """Returns whether copies of the zygote have imported the modules in ``wanted``."""
+        """Returns whether copies of the fork server have imported the modules in ``wanted``."""
         found = self._preloaded  # read once: another thread may drop it
         return found is not None and found.serve(wanted)
 
     def machine(self, *, gpus: bool = True) -> TorchMachine:
-        """Returns the devices and backends that torch finds now; without ``gpus`` it uses no GPU."""
+        """Returns the devices and backends that torch finds on this machine; if ``gpus`` is False, without its GPUs."""
         if self._like is not None:
             return self._like.machine(gpus=gpus)
         environ = self._variables
@@ -201,7 +201,7 @@ class Launcher:
         """
         gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
-            raise SettingError(f"timeout {timeout!r}: expected a number of seconds above 0 and up to {MAX_TIMEOUT:.0f}")
+            raise SettingError(f"timeout={timeout!r}: expected a number of seconds above 0, at most {MAX_TIMEOUT:.0f}")
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.
             machine = self.machine(gpus=device != "cpu")
@@ -217,13 +217,13 @@ class Launcher:
         return self._launch(self._job(Call(function, args), timeout, counts, **ranks, **waits, **finds), counts, turns)
 
     def abort(self) -> None:
-        """Kills the zygote; a launch that another thread is running raises LaunchError."""
+        """Kills the fork server; a launch that another thread is running raises LaunchError."""
         zygote, preloaded = self._zygote, self._preloaded
         for one in (() if preloaded is None else preloaded.all) + (() if zygote is None else (zygote,)):
             one.kill()
 
     def close(self) -> None:
-        """Ends the zygote and all its descendants; the next launch starts a new zygote."""
+        """Ends the fork server and all its descendants; the next launch starts a new fork server."""
         with self._lock:
             self._drop()
 
@@ -237,7 +237,7 @@ class Launcher:
         return {**environ, **self._added} if self._added else environ
 
     def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:
-        """Returns how many of ``world_size`` ranks each participating node has, this node first.
+        """Returns the number of ranks on each participating node, this node first; the sum is ``world_size``.
 
         Raises:
             RankSkipped: the ranks cannot be spread evenly over the nodes.
@@ -279,7 +279,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
-        """Yields the ranks of a job on this machine before they are forked; other launches wait for the context's end.
+        """Yields the ranks of a job on this machine, not yet forked; other launches wait for the end of this context.
 
         Raises:
             LaunchError: this machine cannot start such ranks.
@@ -337,7 +337,7 @@ class Launcher:
         return zygote
 
     def _sweep(self, zygotes: Sequence[ZygoteProcess], seconds: float) -> None:
-        """Ends all processes of the launch; if that fails or is interrupted, the zygotes end as well."""
+        """Ends all processes of the launch; if that fails or is interrupted, the fork servers end as well."""
         swept = False
         try:
             sweeps = [zygote.sweep(seconds) for zygote in dict.fromkeys(zygotes)]

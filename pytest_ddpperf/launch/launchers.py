@@ -22,9 +22,9 @@ AUTO = "auto"
 
 
 class Launchers:
-    """A list of equal launchers, one for each of the launches that run at once. Any thread may use it.
+    """A list of equal launchers, one for each launch that runs at the same time. Any thread may use the list.
 
-    ``make`` makes a launcher at its first use; its argument is the first launcher, whose zygote may be copied, or None.
+    ``make`` creates a launcher; its argument is the first launcher, whose fork server the new one may copy, or None.
     ``preload`` is the setting: names of modules, or ``auto`` for the modules that earlier ranks imported.
     """
 
@@ -47,7 +47,7 @@ class Launchers:
             return self._made[number]
 
     def with_variables(self, variables: Variables) -> Launchers:
-        """Returns launchers whose ranks also have these variables; they end together with these launchers."""
+        """Returns launchers whose ranks have further environment variables; closing this list closes them, too."""
         if not variables:
             return self
         if variables not in self._others:
@@ -59,7 +59,7 @@ class Launchers:
 
     @property
     def every(self) -> list[Launcher]:
-        """Returns all existing launchers, also those with other variables."""
+        """Returns all existing launchers, also the ones that ``with_variables`` made."""
         return [*self._made, *(one for others in tuple(self._others.values()) for one in others.every)]
 
     def start(self, number: int) -> None:
@@ -68,7 +68,7 @@ class Launchers:
             self[i].start()
 
     def wait(self, number: int, scope: str = "", ranks: int = 0) -> None:
-        """Waits until the first ``number`` launchers can run launches at once; none of them may be running one.
+        """Waits until the first ``number`` launchers can start ranks; none of them may be running a launch.
 
         Then preloads, for up to ``ranks`` ranks, the modules that earlier ranks of ``scope``, a test file, imported.
 
@@ -88,7 +88,7 @@ class Launchers:
         return Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)
 
     def note(self, scope: str, imports: Iterable[SeenImport]) -> None:
-        """Records the imports that ranks of ``scope`` made themselves, to preload the modules later."""
+        """Records the imports that ranks of ``scope``, a test file, made themselves, to preload these modules later."""
         if self._learning:
             new = [one for one in imports if one.installed and one.module not in self._judged.inner]
             self._seen.setdefault(scope, {}).update({one.module: one for one in new})
@@ -98,7 +98,7 @@ class Launchers:
                     self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
 
     def why_not(self, one: SeenImport) -> str | None:
-        """Returns why a module is not preloaded; empty if unknown, None if the setting ``preload`` lacks ``auto``."""
+        """Returns the reason why a module is not preloaded; empty if unknown, None if the setting has no ``auto``."""
         if not one.installed:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None
@@ -110,16 +110,16 @@ class Launchers:
                 self._seen.setdefault(scope, {}).update(seen)
 
     def keep(self, number: int) -> None:
-        """Ends all but the first ``number`` zygotes; launchers start new ones when they need them."""
+        """Ends all but the first ``number`` fork servers; launchers start new ones when they need them."""
         for launcher in tuple(self._made[number:]):
             launcher.close()
         for others in tuple(self._others.values()):
             others.keep(number)
 
     def missing_bytes(self, number: int, scope: str = "", ranks: int = 0) -> int:
-        """Returns an upper bound, in bytes, for the memory of zygotes, among the first ``number``, that do not run yet.
+        """Returns an upper bound of the memory, in bytes, that starting the first ``number`` launchers will take.
 
-        Copies of zygotes that preload modules for ``ranks`` ranks of ``scope`` are included.
+        Copies of fork servers that preload modules for ``ranks`` ranks of ``scope`` are included.
         """
         running = sum(pid is not None for pid in self.pids)
         missing = max(0, number - running)
@@ -134,13 +134,13 @@ class Launchers:
 
     @property
     def pids(self) -> tuple[int | None, ...]:
-        """Returns the process ids of the zygotes; None for a zygote that does not run."""
+        """Returns the process ids of the fork servers; None for a fork server that does not run."""
         with self._lock:
             return tuple(launcher.pid for launcher in self._made)
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Returns the process ids of zygotes and their copies, which are the parents of ranks; None as in ``pids``."""
+        """Returns the process ids of fork servers and their copies, the parents of ranks; None as in ``pids``."""
         with self._lock:
             return tuple(pid for launcher in self.every for pid in launcher.parents)
 
@@ -155,7 +155,7 @@ class Launchers:
             launcher.abort()
 
     def close(self) -> None:
-        """Ends all zygotes and all their descendants."""
+        """Ends all fork servers and all their descendants."""
         with contextlib.ExitStack() as closing:  # closes all, whatever one of them raises
             for launcher in self.every:
                 closing.callback(launcher.close)

@@ -38,15 +38,15 @@ _SEND_SECONDS = 20.0  # in which a peer that lives takes some of what it is sent
 
 
 class LinkEnded(LaunchError):
-    """The error if the other end of a link is gone."""
+    """The error if the process at the other end of a link is gone."""
 
 
 class NoAnswer(LinkEnded):
-    """The error if the other end of a link has not answered in time."""
+    """The error if the process at the other end of a link has not answered in time."""
 
 
 class ForeignPeer(Exception):
-    """The error if the peer of a new connection does not know the key."""
+    """The error if the process at the other end of a new connection does not know the secret key."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Close:
 
 
 class Link:
-    """One end of a connection whose peer has proved to know the key. Any thread may send, only one receives."""
+    """One end of a connection to a process that has proved to know the key. Any thread may send, only one receives."""
 
     def __init__(self, connected: socket.socket, frames: Frames, name: str = "the other process") -> None:
         self.name = name  # the peer's, in errors
@@ -132,13 +132,13 @@ class Link:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # what arrives later is read no more
             if not messages:
-                raise self._ended(ValueError("the data received is not a message of this run")) from None
+                raise self._ended(ValueError("the received data is not a message of this run")) from None
         if self._channel.closed and not messages:
             raise self._ended(self._channel.error)
         return messages
 
     def hand_over(self) -> tuple[socket.socket, bytes]:
-        """Returns the socket and bytes already received, for use as a raw stream; the link is unusable from then on."""
+        """Returns the socket and the bytes received so far, to use as a raw stream; the link is then unusable."""
         return self._socket, bytes(self._frames.received)
 
     def close(self) -> None:
@@ -160,13 +160,13 @@ class Link:
 
 @dataclass(frozen=True)
 class Question(Generic[T]):
-    """A request that was sent to the peer; its answer may not have come yet."""
+    """A request that was sent over a link; its answer may not have come yet."""
 
     link: Link
     number: int
 
     def answer(self, seconds: float, hear: Callable[[object], None] = lambda _: None) -> T:
-        """Waits for the answer; ``hear`` gets earlier messages, such as the answer to an earlier question.
+        """Waits for the answer and returns it; passes other messages, such as late answers, on to ``hear``.
 
         Raises:
             LaunchError: the peer failed; the message says why.
@@ -188,7 +188,7 @@ class Question(Generic[T]):
 
 
 def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -> Link:
-    """Returns a link to the process that listens at this address; ``hello`` describes this process.
+    """Connects to the process that listens at this address, and returns the link; ``hello`` describes this process.
 
     Raises:
         ForeignPeer: the process that answers does not know the key, or does not accept ``hello``.
@@ -204,7 +204,7 @@ def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -
 
 
 def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
-    """Returns a link to the connecting process, and its hello; ForeignPeer if it does not prove that it knows the key.
+    """Returns a link to the connecting process, and that process's ``hello``; ForeignPeer if it does not know the key.
 
     The caller then calls ``welcome`` to accept the link, or closes it.
     """
@@ -226,7 +226,7 @@ def _proving(connected: socket.socket) -> Iterator[float]:
 
 
 def welcome(link: Link) -> None:
-    """Informs the connecting process that it is accepted, which also proves that this end knows the key."""
+    """Tells the connecting process that its link is accepted, which proves that this process knows the key."""
     link.send_bytes(b"{}")
 
 
@@ -244,7 +244,7 @@ def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: 
         greeting += _part(connected, size - len(greeting), deadline)
     theirs = greeting[len(_GREETING) :]
     if not greeting.startswith(_GREETING):
-        raise ValueError("its first message is not one of this plugin")
+        raise ValueError("the peer's first message is not of this plugin")
     _give_up_a_silent_peer(connected)
     nonces = ours + theirs if serving else theirs + ours  # the server's first
     ways = (b"s", b"c") if serving else (b"c", b"s")
@@ -255,17 +255,17 @@ def _first(connected: socket.socket, frames: Frames, deadline: float) -> bytes:
     """Returns the first message of the other end, which proves that it knows the key."""
     while (body := frames.take()) is None:
         if len(frames.received) > _MAX_FIRST:
-            raise ValueError("its first message is too long")
+            raise ValueError("the peer's first message is too long")
         frames.received += _part(connected, _CHUNK, deadline)
     return body
 
 
 def _part(connected: socket.socket, size: int, deadline: float) -> bytes:
     if not readable([connected], max(0.0, deadline - time.monotonic())):  # for all of it: it may come byte by byte
-        raise TimeoutError("it did not answer in time")
+        raise TimeoutError("the peer did not answer in time")
     part = connected.recv(size)
     if not part:
-        raise ConnectionResetError("the connection has ended")
+        raise ConnectionResetError("the peer closed the connection")
     return part
 
 

@@ -71,7 +71,7 @@ class SeenImport:
 
 @dataclass(frozen=True)
 class StackPosition:
-    """The position of a rank in the user's code."""
+    """The line of the user's code that a rank has reached, and the function that it waits in."""
 
     line: str  # the user's innermost line, as "file:line in function"
     call: str  # the library function called there; empty if the rank is in the user's own code
@@ -85,12 +85,12 @@ class StackPosition:
         return f"in {self.call}" if self.call else f"at {self.line}"
 
     def numbered(self, collective: str, number: int) -> StackPosition:
-        """Returns the same position; its text also has the number of the collective that the rank waits in."""
+        """Returns this position with the number of the collective that the rank waits in."""
         named = self.call if self.call == collective else f"{self.call}, {collective}"
         return replace(self, call=f"{named} #{number}") if self.call and self.waits else self
 
     def with_tensors(self, tensors: str) -> StackPosition:
-        """Returns the same position; its text also has the tensors that were passed to the collective."""
+        """Returns this position with a text on the tensors that were passed to the collective."""
         return replace(self, call=f"{self.call} of {tensors}") if tensors and self.call else self
 
 
@@ -125,7 +125,7 @@ RankReport = Finished | Failed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupCalls:
-    """The calls that one rank has made in one process group; collectives are numbered from 1."""
+    """The collectives that one rank has called in one process group, numbered from 1."""
 
     ranks: tuple[int, ...]  # the members of the group
     called: int | None  # the number of the last one; 0 before the first, None if the recorder does not say
@@ -135,13 +135,13 @@ class GroupCalls:
 
     @property
     def waits(self) -> bool:
-        """Returns whether some call has not ended yet."""
+        """Returns whether some collective of this group has not ended yet."""
         return self.point_to_point or (self.called is not None and self.called > self.ended)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCalls:
-    """A rank's answer when it is asked for its collectives: its calls in each process group, by the group's name."""
+    """The collectives that a rank has called, by name of the process group; the rank's answer to a request."""
 
     groups: Mapping[str, GroupCalls]
     whole: bool  # else a longer answer follows: this one has numbers alone, of one group
@@ -149,7 +149,7 @@ class RankCalls:
 
 @dataclass(frozen=True)
 class Ready:
-    """The zygote's message that torch is imported: its threads, and a module whose import used a GPU (or "")."""
+    """The fork server's message that torch is imported: its threads, and a module whose import used a GPU, or ""."""
 
     threads: int = 1
     touched: str = ""
@@ -157,16 +157,16 @@ class Ready:
 
 @dataclass(frozen=True)
 class Broken:
-    """The zygote's message that it ends, because of its own error or a failed import of a module that ranks need."""
+    """The fork server's message that it ends, because of an error or a failed import of a module that ranks need."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Ask:
-    """The request to call a method of the object at the other end, such as a zygote or the ranks of a node.
+    """The request to call a method of the object at the other end, such as a fork server or the ranks of a node.
 
-    An ``Answer`` with the same number follows; a zygote sends none if the method returns nothing.
+    An ``Answer`` with the same number follows; a fork server sends none if the method returns nothing.
     """
 
     number: int
@@ -186,7 +186,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preload:
-    """The request that a zygote imports a module with the variables, path and folder of a rank."""
+    """The request that a fork server imports a module with the variables, path and folder of a rank."""
 
     environ: Mapping[str, str]
     path: tuple[str, ...]
@@ -198,7 +198,7 @@ class Preload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preloaded:
-    """The zygote's answer after importing a module; if it has a ``reason``, this zygote must not fork ranks."""
+    """The fork server's answer after an import; ``reason`` says why it must not fork ranks now, or is empty."""
 
     reason: str = ""
     own_rank: bool = False  # whether the only reason is that the module reads the number of its rank
@@ -217,7 +217,7 @@ class Ended:
 
 
 def numbers(ranks: Iterable[int]) -> str:
-    """Returns ``rank 1`` or ``ranks 0, 2``."""
+    """Returns ranks as text: ``rank 1`` or ``ranks 0, 2``."""
     listed = sorted(ranks)
     return f"rank{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed))}"
 

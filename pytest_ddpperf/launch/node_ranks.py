@@ -27,7 +27,7 @@ _ANSWER_SECONDS = 3.0  # in which the answer comes after the seconds that were g
 
 @dataclass(frozen=True)
 class States:
-    """A node's message with the ranks whose state has changed; each rank's report is sent only once."""
+    """A node's message with the states of ranks that have changed; it has a rank's report only once."""
 
     ranks: tuple[RankEnd, ...]
 
@@ -41,7 +41,7 @@ class Printed:
 
 
 class NodeRanks:
-    """The ranks of another node; ``link`` leads to the launcher there; after ``sweep`` another launch may use it.
+    """The ranks of a launch on another node. ``link`` leads to the launcher there, which ``sweep`` frees again.
 
     Raises:
         LaunchError: the node cannot start the ranks, or is gone; every method may raise this.
@@ -73,14 +73,14 @@ class NodeRanks:
         self._launch = self._link.ask(self._begun_by, here, echo=self._echo is not None)
 
     def register(self, selector: BaseSelector) -> None:
-        """Registers the link, and handles messages that came together with an answer."""
+        """Registers the link to the node in ``selector``, and handles messages that have come already."""
         selector.register(self._link, EVENT_READ, self._collect)
         self._collect()
 
     def ask(
         self, method: Callable[Concatenate[RankProcesses, P], T], *arguments: P.args, **named: P.kwargs
     ) -> Callable[[float], T | None]:
-        """Asks the node to call a method of its ranks; returns a function that waits for the result (None if late)."""
+        """Asks the node to call a method of its ranks; returns a function(seconds) that waits for the result."""
         asked = self._link.ask(method, *arguments, **named)
 
         def answer(seconds: float) -> T | None:
@@ -98,7 +98,7 @@ class NodeRanks:
                 self._link.send(Close())
 
     def sweep(self, seconds: float) -> None:
-        """Waits until all processes of the launch have ended; if the connection has ended, they end as well."""
+        """Waits until the node has ended all processes of the launch, which it also does if the connection ends."""
         if self._launch is None:
             return
         swept = False
@@ -139,13 +139,13 @@ class OtherNodes(Protocol):
         """Returns the network interface of this node that ranks of several nodes use."""
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """Returns how many ranks each node has; ``gpus``: the number of this node's GPUs, 0 if ranks are on the CPU."""
+        """Returns the number of ranks on each node; ``gpus``: number of this node's GPUs, 0 for ranks on the CPU."""
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> Sequence[NodeRanks]:
         """Returns the ranks of the other nodes in a launch; ``environ``: the variables of the ranks."""
 
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
-        """Begins to import modules on nodes that have started ranks; returns a function that waits for the end."""
+        """Starts to import modules on nodes that have started ranks; returns a function that waits for the imports."""
 
     def close(self) -> None:
         """Ends the launchers that other nodes run for this launcher."""

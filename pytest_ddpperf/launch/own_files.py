@@ -42,7 +42,7 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
     """Yields the job, changed so that its ranks find the files of its projects in a separate folder.
 
     With an ``other`` checkout, the folder shows that checkout's files, and untracked files of this one. ``mark`` names
-    the folder. Zygotes remove the folder when they end, or else their controller does; if both are killed, a launch of
+    the folder. Fork servers remove the folder at their end, or else their controller does; if both die, a launch of
     a later day does. ``remarks`` gets a warning if the launch changed the project itself.
 
     Raises:
@@ -148,7 +148,7 @@ class _Shown:
             inside[place.rpartition("/")[0]].append(place)
         for folder in sorted(place for place, (how, _) in self._plan.items() if how == "folder"):
             if os.path.realpath(folder) != folder:  # nothing is ever touched but what was made here
-                raise NotADirectoryError(errno.ENOTDIR, "a symbolic link is at this path", folder)
+                raise NotADirectoryError(errno.ENOTDIR, "this path is now a symbolic link", folder)
             for entry in [*os.scandir(folder)]:
                 if not self._shows(entry):
                     _remove(entry)
@@ -163,7 +163,7 @@ class _Shown:
                         shutil.copy2(path, place)  # with its times, by which bytecode and compilers know it
 
     def _shows(self, entry: os.DirEntry[str]) -> bool:
-        """Returns whether an entry of the launch's folder is as planned, and unchanged."""
+        """Returns whether an entry of the launch's folder has its planned content, unchanged by the launch."""
         how, path = self._plan.get(entry.path, ("", ""))
         if entry.is_symlink():
             return how == "link" and str(Path(entry.path).readlink()) == path
@@ -172,7 +172,7 @@ class _Shown:
         return how == "file" and _state(entry.path) == self._before[path]
 
     def left(self) -> list[str]:
-        """Returns paths in the projects that are new or changed since the launch began, but none in ``_BY_ITSELF``."""
+        """Returns the paths in the projects that the launch created or changed, except paths in ``_BY_ITSELF``."""
         folders = {path for how, path in self._plan.values() if how == "folder" and path}
         known = {*self._before, *self._places}  # another checkout may be shown in place of a project
         watched = folders - {self._base.rpartition("/")[0]}  # temporary files come and go

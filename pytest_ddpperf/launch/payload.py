@@ -84,7 +84,7 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
 
 
 def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], StandIn | None]) -> bytes:
-    """Pickles a value in which ``stand_in`` may replace each object; error messages name ``named``."""
+    """Pickles a value; ``stand_in`` may replace each object in it, and error messages name the object ``named``."""
     with _by_value():
         return _dump(value, named, *_TO_RANKS, stand_in=stand_in)
 

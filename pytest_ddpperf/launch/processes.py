@@ -46,7 +46,7 @@ def laid_out_alike() -> Iterator[None]:
 
 
 class CopiedProcess:
-    """A copied zygote, the child of another zygote, with the methods of ``subprocess.Popen`` that the plugin calls.
+    """A copied fork server, the child of another one, with the methods of ``subprocess.Popen`` that the plugin calls.
 
     The connection to the process shows its end; its exit status stays unknown.
     """
@@ -119,18 +119,18 @@ def require_linux(root: Path = _ROOT) -> None:
     if not sys.platform.startswith("linux"):
         system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
         raise LaunchError(
-            f"ranks can be started on Linux only, and this is {system}: run the suite on a Linux machine or in a "
+            f"ranks need Linux, and this machine runs {system}: run the tests on a Linux machine or in a "
             "Linux container"
         )
     if not (root / "proc/self/fd").is_dir():
-        raise LaunchError("ranks need the file system /proc, and it is not mounted here")
+        raise LaunchError("ranks need the file system /proc, which is not mounted here; mount it")
 
 
 def _set(option: int, value: int, meaning: str) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{os.strerror(number)} (the kernel was asked to {meaning})")
+        raise OSError(number, f"the kernel refused to {meaning}: {os.strerror(number)}")
 
 
 def die_with_parent(number: int, parent: int) -> None:
@@ -198,7 +198,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_headless(pids: Iterable[int]) -> set[int]:
-    """Kills the children among ``pids`` whose main thread has ended, and returns them. No signal reports that end."""
+    """Kills and returns the child processes whose main thread has ended, of which no signal informs the parent."""
     headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
     for pid in headless:
         kill(pid, group=False)
@@ -231,7 +231,7 @@ def kill(pid: int, *, group: bool) -> None:
 
 
 def nccl_files(pid: int, root: Path = _ROOT) -> set[str]:
-    """Returns a process's shared memory files for NCCL; NCCL removes such a file when a peer attaches."""
+    """Returns the paths of a process's shared memory files for NCCL, which removes a file when a peer attaches."""
     maps = kernel_text(root / f"proc/{pid}/maps")
     return set(re.findall(r"/dev/shm/nccl-\w+$", maps, re.MULTILINE))  # noqa: S108  NCCL's own names
 
@@ -253,7 +253,7 @@ def open_files(root: Path = _ROOT) -> dict[int, str]:
 
 
 def touches_gpu(root: Path = _ROOT) -> bool:
-    """Returns whether this process has a GPU or its driver open: CUDA may fail in processes that are forked from it."""
+    """Returns whether this process has opened a GPU or its driver, after which CUDA may fail in forked processes."""
     has_open = any(file.startswith(("/dev/nvidia", "/dev/kfd")) for file in open_files(root).values())
     return has_open or bool(getattr(sys.modules.get("torch.cuda"), "is_initialized", bool)())
 

@@ -29,7 +29,7 @@ _BRIEF = 1.0  # seconds; a shorter time is not reported
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The stage of a rank, and its duration in seconds; ``step`` is 0 if the stage has no steps."""
+    """The stage that a rank is in, and the seconds since its start; ``step`` is 0 if the stage has no steps."""
 
     stage: str
     step: int
@@ -37,12 +37,12 @@ class Progress:
 
     @property
     def budget(self) -> str:
-        """Returns the stage's key in ``stage_timeouts``, or ""; the first warm-up step, which compiles, has its own."""
+        """Returns the name in ``stage_timeouts`` of the rank's stage; empty if the stage has no limit."""
         return "compile" if self.stage == WARM_UP and self.step <= 1 else _BUDGETS.get(self.stage, "")
 
     @property
     def text(self) -> str:
-        """Describes the progress in words."""
+        """Returns the progress in words, such as ``warm-up step 3, for 0.2 s``."""
         where = f"{self.stage} {self.step}" if self.step else self.stage
         return f"{where} for {self.seconds:.0f} s" if self.seconds >= _BRIEF else where
 
@@ -57,7 +57,7 @@ class Overdue:
 
 
 class StageWatch:
-    """Records when ranks enter stages, to enforce the setting ``stage_timeouts`` (``seconds``)."""
+    """The start times of the ranks' stages, to enforce ``seconds``, the setting ``stage_timeouts``."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self._seconds = seconds
@@ -65,7 +65,7 @@ class StageWatch:
         self._begun = time.monotonic()
 
     def overdue(self, ranks: Mapping[int, Progress | None]) -> Overdue | None:
-        """Returns the ranks that exceed a stage's limit, or None; a rank that has not begun has the progress None."""
+        """Returns the ranks that exceed the limit of their stage, or None; a rank that has not begun has no stage."""
         now = time.monotonic()
         late: dict[str, list[int]] = {}
         for rank, each in ranks.items():
@@ -127,7 +127,7 @@ def _write() -> None:
 
 
 def told(ranks: Mapping[int, Progress]) -> str:
-    """Describes the progress of ranks in a line; empty if no rank's function has named a stage."""
+    """Returns the progress of all ranks as one line of text; empty if no rank has named a stage."""
     if {each.stage for each in ranks.values()} <= {FUNCTION}:
         return ""
     groups: dict[tuple[str, int], list[int]] = {}
@@ -141,6 +141,6 @@ def told(ranks: Mapping[int, Progress]) -> str:
 
 
 def advanced(before: Mapping[int, Progress], after: Mapping[int, Progress]) -> bool:
-    """Returns whether a rank has reached another stage or step: then the launch is slow, and does not hang."""
+    """Returns whether any rank has reached another stage or step, so that the launch is slow but does not hang."""
     both = ((before[rank], each) for rank, each in after.items() if rank in before)
     return any((old.stage, old.step) != (new.stage, new.step) for old, new in both)

@@ -42,7 +42,7 @@ _exit, _getpid = os._exit, os.getpid  # users' code may patch the module's
 
 
 class Descriptors(NamedTuple):
-    """A rank's descriptors besides standard streams; high numbers, as faulty code may write to 3 unopened."""
+    """The file descriptors of a rank except standard streams; high numbers, because faulty code may write to 3."""
 
     report: int
     stacks: int
@@ -53,7 +53,7 @@ class Descriptors(NamedTuple):
 
 
 def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
-    """Runs the job, reports, waits until all ranks are done, and ends the process."""
+    """Runs the job on this rank, sends the report, waits until all ranks are done, and ends the process."""
     status = 1
     try:
         for number, descriptor in zip((1, 2), descriptors[1:3], strict=True):  # what fails from here on is shown
@@ -90,7 +90,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
 
 
 def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
-    """Replaces the zygote's session, descriptors and signal handlers by the rank's own."""
+    """Replaces the fork server's session, descriptors and signal handlers by the rank's own."""
     signal.set_wakeup_fd(-1)
     for number in processes.HEARD:
         signal.signal(number, signal.SIG_DFL)

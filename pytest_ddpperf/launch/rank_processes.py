@@ -58,7 +58,7 @@ class _RankProcess:
         )
 
     def collect(self) -> None:
-        """Receives the report, if the rank has sent one."""
+        """Receives the rank's report, if the rank has sent it."""
         try:
             for message in self.channel.received():
                 if isinstance(message, (Finished, Failed)):
@@ -131,7 +131,7 @@ class RankProcesses:
         return [replace(rank.state, output=rank.output, starved=starved) for rank in self.ranks.values()]
 
     def tend(self) -> None:
-        """Passes new lines of ranks to ``echo``, and frees the disk space of long output."""
+        """Passes new output lines of ranks to ``echo``, and frees the disk space of long output."""
         self._tell()
         for rank in self.ranks.values():
             streams.trim_output(rank.stdout)
@@ -153,7 +153,7 @@ class RankProcesses:
         return _RankProcess(channel=channel, of_rank=of_rank, stdout=stdout, stderr=stderr, stacks=stacks, state=state)
 
     def fork(self, port: int, listener: socket.socket | None = None) -> None:
-        """Starts the ranks; the store is at this port, and rank 0 of a group serves it at ``listener``."""
+        """Starts the ranks. The TCPStore has this ``port``; rank 0 serves it on the socket ``listener``."""
         with contextlib.ExitStack() as opened:
             file = os.memfd_create("ddpperf-job")
             opened.callback(os.close, file)
@@ -172,7 +172,7 @@ class RankProcesses:
                 rank.of_rank.close()
 
     def register(self, selector: selectors.BaseSelector) -> None:
-        """Registers zygotes and ranks; the data of each key is the function that handles their messages."""
+        """Registers fork servers and ranks; the data of each key is the function that handles their messages."""
         for zygote in set(self.zygotes):
             selector.register(zygote.control, selectors.EVENT_READ, partial(self._hear, zygote))
         for rank in self.ranks.values():
@@ -205,7 +205,7 @@ class RankProcesses:
             zygote.ask("signal", tuple(ranks), number)
 
     def dismiss(self) -> None:
-        """Allows the ranks to end; each waits for this after its report."""
+        """Allows the ranks to end; each rank waits for this after its report."""
         for rank in self.ranks.values():
             rank.channel.dismiss()
 

@@ -27,7 +27,7 @@ PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Redirection:
-    """The way in which ranks import a project from another checkout, the target."""
+    """The mapping of a project's paths to another checkout, the target, from which ranks then import the project."""
 
     root: str  # the project here
     target: str  # the project there
@@ -72,7 +72,7 @@ class Redirection:
         return mapped
 
     def dumps(self) -> str:
-        """Returns the redirection as text for a command line, which must be short: without untracked files."""
+        """Returns the redirection as a short text for a command line, without its untracked files."""
         return json.dumps(asdict(replace(self, untracked=())))
 
     @classmethod
@@ -133,7 +133,7 @@ def observed(
 
 
 def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
-    """Unpickles a function and its arguments, whose names are looked up in the target; then does as ``observed``."""
+    """Unpickles a function and its arguments from the target's modules, then calls it as ``observed`` does."""
 
     def call(ctx: Any) -> Any:
         function, *args = pickle.loads(packed)
@@ -143,7 +143,7 @@ def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: b
 
 
 def _require_own(redirection: Redirection, revision: str, module: str, file: str) -> None:
-    """Raises SameCode if the other side of the comparison would import the module from the same file."""
+    """Raises SameCode if candidate and reference would import the module from the same file."""
     if revision:
         own = tuple(filter(None, (redirection.target, redirection.environment)))
         foreign = _is_of_project(redirection, file) and not any(within(file, folder) for folder in own)
@@ -161,17 +161,17 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
 
 
 def look_up(module: str, file: str, name: str) -> Any:
-    """Imports a test module of the target and returns the object with this dotted name; "" means the module itself."""
+    """Imports a test module of the target; returns its object with this dotted name, or the module if it is empty."""
     file = own(file)
     if not Path(file).is_file():
-        raise LookupError(f"there is no {Path(file).name} in that revision")
+        raise LookupError(f"the reference revision has no file {Path(file).name}")
     loaded = sys.modules.get(module)
     if loaded is None or getattr(loaded, "__file__", None) != file:
         loaded = _loaded(module, file)
     try:
         return operator.attrgetter(name)(loaded) if name else loaded
     except AttributeError:
-        raise LookupError(f"{Path(file).name} of that revision has no {name}") from None
+        raise LookupError(f"{Path(file).name} of the reference revision has no {name}") from None
 
 
 def _loaded(module: str, file: str) -> ModuleType:
@@ -182,7 +182,7 @@ def _loaded(module: str, file: str) -> ModuleType:
             return importlib.import_module(module)
     spec = importlib.util.spec_from_file_location(module, file)
     if spec is None or spec.loader is None:
-        raise LookupError(f"{file} is no Python module")
+        raise LookupError(f"{file} is not a Python module")
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[module] = loaded
     spec.loader.exec_module(loaded)
@@ -206,7 +206,7 @@ _get_code = SourceFileLoader.get_code
 
 
 def enter(files: tuple[Redirection, ...], directory: str) -> None:
-    """Makes this rank run in the launch's view of ``directory``, and import from there; ``files`` maps the paths.
+    """Makes this rank run in the launch's copy of ``directory``, and import from it; ``files`` maps the paths.
 
     The code of a module keeps the name of the project's file, which reports, debuggers and bytecode use.
     """
@@ -221,13 +221,13 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """Maps a project's path to the launch's folder; with ``code``, to the checkout that runs. Keeps other text."""
+    """Returns a project's path in the launch's folder, or, with ``code``, in the checkout that runs; else the text."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 
 
 def told(text: str) -> str:
-    """Returns a path or a message with paths in the launch's folder replaced by the project's paths."""
+    """Returns a text in which paths in the launch's folder are replaced by the project's paths."""
     for each in _own:
         text = text.replace(each.target, each.root)
     return text

@@ -42,7 +42,7 @@ _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
 
 
 def readable(files: Iterable[HasFileno | int], seconds: float | None) -> set[int]:
-    """Returns descriptors that can be read, after at most ``seconds``; select would not accept numbers above 1023."""
+    """Waits at most ``seconds`` for data; returns the descriptors that can be read, also those above 1023."""
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
@@ -66,13 +66,13 @@ class Frames:
         self.received = bytearray()  # what has arrived of bodies that have not been taken
 
     def header(self, body: bytes) -> bytes:
-        """Returns the bytes to send in front of the next body."""
+        """Returns the bytes to send in front of the next message: magic word, length and MAC."""
         mac = self._mac(self._ours, self._sent, body)
         self._sent += 1
         return _HEADER.pack(_MAGIC, len(mac) + len(body)) + mac
 
     def take(self) -> bytes | None:
-        """Returns the next body; None if it is incomplete, GarbledMessage if the bytes are not a message."""
+        """Returns the next received message; None if it is incomplete, GarbledMessage if the bytes are no message."""
         if not _MAGIC.startswith(self.received[: len(_MAGIC)]):
             raise GarbledMessage
         if len(self.received) < _HEADER.size:
@@ -152,14 +152,14 @@ class Channel:
         return messages
 
     def ask(self) -> None:
-        """Asks a rank for the collectives that it has called; a rank that answers no requests does not notice."""
+        """Asks a rank for the collectives that it has called; has no effect on a rank that answers no requests."""
         try:
             self._socket.send(_REQUEST, socket.MSG_DONTWAIT)
         except OSError:
             self.closed = True
 
     def asked(self) -> bool:
-        """Waits for a request of the other end; returns False if the other end has dismissed this one, or is gone."""
+        """Waits for a request of the controller; returns False if it has dismissed this rank, or is gone."""
         return bool(_recv(self._socket, len(_REQUEST)))
 
     def dismiss(self) -> None:
@@ -190,13 +190,13 @@ def open_output() -> IO[bytes]:
         if error.errno == errno.EMFILE:  # the caller knows for how many ranks
             raise
         raise LaunchError(
-            f"the output of ranks cannot be stored: {error.strerror}: {tempfile.tempdir or 'TMPDIR'}; "
+            f"the output of ranks cannot be stored in {tempfile.tempdir or 'TMPDIR'}: {error.strerror}; "
             "set TMPDIR to a folder that can be written"
         ) from None
 
 
 def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: int = 0) -> str:
-    """Returns the last ``limit`` bytes of a stream, without its first ``since`` bytes; notes how much is cut."""
+    """Returns the last ``limit`` bytes after byte ``since`` of a stream, as text that says how much was cut."""
     size = os.fstat(file.fileno()).st_size - since
     start = max(0, size - limit)
     text = _OF_GLOO.sub(b"", os.pread(file.fileno(), limit, since + start)).decode(errors="replace")

@@ -32,7 +32,7 @@ class _HeldObject:
 
 
 def explain(value: object, named: object, error: BaseException, problem: str, cure: str) -> str:
-    """Returns the message: ``named`` cannot be sent; the path from ``value`` to the object to blame; why; ``cure``."""
+    """Returns the error message for ``named``, which cannot be pickled: path to the faulty object, reason, cure."""
     way, culprit, reason = _culprit(value, error)
     about = describe(named)
     wrapped = [i for i, part in enumerate(way) if part.of_plugin]
@@ -51,7 +51,7 @@ def _is_of_session(value: object) -> bool:
 
 
 def describe(value: object) -> str:
-    """Returns a function's place in the code, a class's name, or another object's type."""
+    """Returns a description of an object: a function with file and line, the name of a class, or else the type."""
     if isinstance(value, types.MethodType):
         value = value.__func__
     if isinstance(value, functools.partial):

@@ -38,10 +38,10 @@ _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 
 
 class Birth(NamedTuple):
-    """The arguments of ``rank.live`` in a new rank.
+    """The arguments that a new rank passes to ``rank.live``.
 
-    Its descriptors: report socket, stdout, stderr, stacks, job, progress; for rank 0 also the listening socket, and a
-    socket for turns if the launch is interleaved.
+    ``descriptors``: report socket, stdout, stderr, stacks, job and progress; on rank 0 also the listening socket, and
+    the socket for turns of an interleaved launch.
     """
 
     rank: int
@@ -51,9 +51,9 @@ class Birth(NamedTuple):
 
 @dataclass
 class Zygote:
-    """The server of one controller, whose requests come over ``control``; ``signals`` has numbers of signals.
+    """The fork server of one controller; requests come over ``control``, numbers of signals over ``signals``.
 
-    The zygote ends with ``parent``, even if SIGSTOP has stopped the zygote, because the kernel then sends SIGCONT.
+    The fork server ends with ``parent``, even if SIGSTOP has stopped it, because the kernel then sends SIGCONT.
     """
 
     control: socket.socket
@@ -68,7 +68,7 @@ class Zygote:
     descriptors: tuple[int, ...] = ()  # that have come with a request
 
     def serve(self) -> Birth | None:
-        """Serves until the controller is gone; returns the arguments of ``rank.live`` in a new rank, else None."""
+        """Serves requests until the controller is gone, then returns None; in a new rank returns its arguments."""
         while not self.terminated:  # also by a signal that a sweep has heard
             ready = readable([self.control, self.signals[0]], _LOOK_SECONDS if self.ranks else None)
             if self.signals[0].fileno() in ready:
@@ -86,11 +86,11 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Calls the requested method; returns the arguments of ``rank.live`` in a new rank, else None."""
+        """Calls the method that the controller requests; in a new rank, returns the arguments of ``rank.live``."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:
-                raise OSError("the process that ranks are forked from has too many files open")  # noqa: TRY301
+                raise OSError("the process that forks ranks has too many open files")  # noqa: TRY301
             answer = Answer(ask.number, getattr(self, ask.method)(*ask.arguments))
         except OSError as error:
             failed = f"rank {ask.arguments[0]} could not be forked: " if ask.method == "fork" else ""
@@ -105,7 +105,7 @@ class Zygote:
         return None
 
     def fork(self, rank: int, modules: Sequence[str], folder: str) -> Birth | None:
-        """Forks a rank after importing these modules; ``folder`` has the launch's files; empty: the project's."""
+        """Imports modules and forks a rank; it runs in ``folder``, the launch's files, or if empty in the project."""
         preload(modules)
         self.folder, zygote = folder or self.folder, os.getpid()
         pid = os.fork()
@@ -124,7 +124,7 @@ class Zygote:
                 os.kill(pid, number)
 
     def copy(self, mark: str) -> int | None:
-        """Forks a copy of this zygote, which serves another launcher without importing torch again; returns its pid.
+        """Forks a copy of this fork server, which serves another launcher without importing torch; returns its pid.
 
         ``mark`` is the copy's ``environment.MARK``. The descriptors are the copy's control socket and its output file.
         """
@@ -177,11 +177,11 @@ class Zygote:
                 self.headless.discard(pid)
 
     def sweep(self, seconds: float = 5.0, *, last: bool = False) -> tuple[int, ...]:
-        """Kills and reaps all children but copies, and returns those that remain after a limited time.
+        """Kills and reaps all child processes except copied fork servers; returns the pids left after ``seconds``.
 
-        A process that loses its parent becomes a child of this one, so the whole tree ends, level by level. Processes
-        that unlink the shared memory of others end by themselves: a resource tracker ends at once, and this method
-        waits for it; torch's manager ends 2 s later, and only the ``last`` sweep waits for it.
+        A process that loses its parent becomes a child of this process, so the whole tree ends, level by level.
+        Processes that unlink shared memory end by themselves: this method waits for Python's resource trackers, but
+        for torch's managers, which need 2 s, only if ``last``.
         """
         started, shared = time.monotonic(), set[str]()
         while self._reap():
@@ -210,7 +210,7 @@ class Zygote:
         self.terminated |= signal.SIGTERM in self.signals[0].recv(MESSAGE_SIZE) or os.getppid() != self.parent
 
     def tell(self, event: ZygoteEvent) -> None:
-        """Sends an event; ignores that the controller is gone, because the end of ``control`` shows that."""
+        """Sends an event to the controller; does nothing if the controller is gone."""
         try:
             self.control.send(pickle.dumps(event))
         except (BrokenPipeError, ConnectionResetError):
@@ -251,9 +251,9 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
 
 
 def main(control: int, controller: int, *, redirection: str | None, modules: list[str]) -> NoReturn:
-    """Runs the zygote until its controller is gone, and the ranks that are forked from it; never returns.
+    """Runs the fork server until its controller is gone, and the ranks that are forked from it; never returns.
 
-    ``control`` is the descriptor of the controller's socket, ``controller`` the pid of the controller. The zygote first
+    ``control`` is the descriptor of the controller's socket, ``controller`` the controller's pid. The fork server first
     imports ``modules``.
     """
     flags = fcntl.fcntl(control, fcntl.F_GETFL)

@@ -49,15 +49,15 @@ _COPY_SECONDS, _PRELOAD_SECONDS = 10.0, 60.0
 
 
 class ZygoteEnded(LaunchError):
-    """The error if the zygote is gone; ``unused`` if no rank of the launch had begun."""
+    """The error if the fork server is gone; ``unused`` is True if no rank of the launch had begun."""
 
     unused = False
 
 
 class ZygoteProcess:
-    """A running zygote, which imports ``preload``; it ends with ``close`` or with the controller.
+    """A running fork server, which imports ``preload``; it ends with ``close`` or with the controller.
 
-    With ``original``, a zygote started with the same arguments, this one is forked from that zygote if possible.
+    With ``original``, a fork server started with the same arguments, this one is forked from it if possible.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ZygoteProcess:
         self.control.settimeout(_SEND_SECONDS)
 
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
-        """Copies a zygote that imported torch under the same variables; returns None if it cannot be copied."""
+        """Copies a fork server that imported torch under the same variables; returns None if it cannot be copied."""
         alike = {**original.pinned, environment.MARK: self.mark} == self.pinned and original.imports_as(self._environ)
         if not alike:
             return None
@@ -118,7 +118,7 @@ class ZygoteProcess:
             except BaseException as error:
                 of_controller.close()
                 if isinstance(error, OSError):
-                    reason = f"the process that ranks are forked from cannot be started: {error.strerror}"
+                    reason = f"the process that forks ranks cannot be started: {error.strerror}"
                     raise LaunchError(reason) from error
                 raise
         return of_controller, process
@@ -138,7 +138,7 @@ class ZygoteProcess:
         return [self._python, *flags, "-c", _BOOTSTRAP, json.dumps((path, str(_PACKAGE), options))]
 
     def duplicate(self) -> ZygoteProcess:
-        """Returns a copy of this zygote; if copying fails, a new zygote that makes the same imports."""
+        """Returns a copy of this fork server; if copying fails, a new fork server that makes the same imports."""
         return ZygoteProcess({**self._environ, **self.pinned}, self._preload, self._redirection, self)
 
     @property
@@ -152,7 +152,7 @@ class ZygoteProcess:
         return self.alive and not processes.is_stopped(self.pid)
 
     def imports_as(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether ``environ`` has the variables with which torch's libraries were loaded here."""
+        """Returns whether ``environ`` sets torch's variables as they were when the fork server imported torch."""
         return self._read == environment.read_at_import(environ)
 
     @property
@@ -169,15 +169,15 @@ class ZygoteProcess:
                 if isinstance(event, Ready):
                     self._ready, self.threads, self.touched = True, event.threads, event.touched
             if not events and time.monotonic() >= deadline:
-                raise LaunchError(f"importing torch took more than {_READY_SECONDS:.0f} s{self._said()}")
+                raise LaunchError(f"the import of torch took more than {_READY_SECONDS:.0f} s{self._said()}")
 
     def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> None:
-        """Requests a rank, which gets copies of these descriptors; an answer comes only if it cannot be forked."""
+        """Asks the fork server to fork a rank that gets copies of ``files``; an answer comes only if that fails."""
         self._folder = folder or self._folder
         self.ask("fork", rank, modules, folder, files=files)
 
     def ask(self, method: str, *arguments: object, files: Sequence[int] = ()) -> int:
-        """Asks the zygote to call a method, with copies of these descriptors; returns the request's number."""
+        """Asks the fork server to call a method, and passes the descriptors ``files``; returns the request's number."""
         number = next(self._numbers)
         try:
             socket.send_fds(self.control, [pickle.dumps(Ask(number, method, arguments))], list(files))
@@ -186,7 +186,7 @@ class ZygoteProcess:
         return number
 
     def answer(self, number: int, seconds: float) -> Answer | None:
-        """Waits for the answer with this number; returns None if it has not come in time."""
+        """Waits for the answer to the request ``number`` and returns it; None if it does not come in ``seconds``."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for event in self._answers(deadline):
@@ -210,15 +210,15 @@ class ZygoteProcess:
             if isinstance(event, Broken):
                 check = f"check torch with: {self._python} -c 'import torch, torch.distributed'"
                 raise LaunchError(
-                    f"the process that ranks are forked from failed: {event.reason}; the ranks were stopped"
+                    f"the process that forks ranks failed, so the ranks were stopped: {event.reason}"
                     if self._ready
-                    else f"the ranks cannot import what they need: {event.reason}; {check}"
+                    else f"ranks cannot import torch or a preloaded module: {event.reason}; {check}"
                 )
             events.append(event)
         return events
 
     def _answers(self, deadline: float) -> list[ZygoteEvent]:
-        """Waits for events, at most until ``deadline``, and returns them; LaunchError if a signal stops the zygote."""
+        """Waits for events, at most until ``deadline``, and returns them; LaunchError if a signal stops the server."""
         while True:
             remaining = deadline - time.monotonic()
             events = self.events(min(_LOOK_SECONDS, remaining))
@@ -227,13 +227,13 @@ class ZygoteProcess:
             self.require_running()
 
     def require_running(self) -> None:
-        """Kills a zygote that a signal has stopped, and raises LaunchError: its ranks are not to blame."""
+        """Kills a fork server that a signal has stopped, and raises LaunchError: its ranks are not to blame."""
         if processes.is_stopped(self.pid):
             self.kill()
-            raise LaunchError("the process that ranks are forked from was stopped by a signal; the ranks were ended")
+            raise LaunchError("a signal stopped the process that forks ranks, so all ranks were ended; run again")
 
     def preload(self, request: Preload) -> Callable[[], Preloaded]:
-        """Makes the zygote import a module; returns a function that waits for the result."""
+        """Makes the fork server import a module; returns a function that waits for the result."""
         ended = Preloaded(reason="ends its process")
         try:
             self.wait_until_ready()
@@ -262,7 +262,7 @@ class ZygoteProcess:
         return f"{at}; {cure}" if self.touched else ""
 
     def sweep(self, seconds: float) -> bool:
-        """Kills and reaps all descendants of the zygote; returns False if that failed and the zygote is unusable."""
+        """Kills and reaps all descendants of the fork server; returns False if that failed, so that it is unusable."""
         try:
             self.require_running()
             answer = self.answer(self.ask("sweep", seconds), seconds + _SWEEP_SECONDS)
@@ -271,11 +271,11 @@ class ZygoteProcess:
         return answer is not None and answer.value == ()
 
     def kill(self) -> None:
-        """Kills the zygote and its ranks; a thread that waits for events gets an error; ``close`` must follow."""
+        """Kills the fork server and its ranks, so that waiting threads get an error; then call ``close``."""
         self._process.kill()
 
     def close(self) -> None:
-        """Ends the zygote and all its descendants; it may have ended already."""
+        """Ends the fork server and all its descendants, if they still run."""
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_WR)
         if processes.is_stopped(self.pid):
@@ -294,7 +294,7 @@ class ZygoteProcess:
         self._output.close()
 
     def forget(self) -> None:
-        """Releases a zygote that belongs to the parent of this process."""
+        """Closes this object's files in a forked process, because the fork server belongs to the parent."""
         self.control.close()
         self._output.close()
         self._process.returncode = 0  # this process is not its parent and must never wait for it
@@ -303,12 +303,12 @@ class ZygoteProcess:
         try:
             status = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return ZygoteEnded("the process that ranks are forked from no longer answers; the ranks were stopped")
+            return ZygoteEnded("the process that forks ranks no longer answers; the ranks were stopped")
         if status is None:
             how = "has ended"
         else:
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-        return ZygoteEnded(f"the process that ranks are forked from {how}; the ranks were stopped{self._said()}")
+        return ZygoteEnded(f"the process that forks ranks {how}; the ranks were stopped{self._said()}")
 
     def _said(self) -> str:
         text = read_output(self._output, "its output", 4096).strip()

@@ -55,7 +55,7 @@ def synchronised_step(measurement: Measurement) -> float | None:
 
 
 def still_sent(measurement: Measurement) -> str:
-    """Describes the communication that unsynchronised steps sent nevertheless; empty if there was none."""
+    """Returns a text on the communication that remained in unsynchronised steps; empty if there was none."""
     found = (rank.communication for launch in measurement.every for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 

@@ -58,13 +58,13 @@ def epoch_time(launch: Launch) -> float | None:
 
 
 def flops_rate(measurement: Measurement) -> Samples | None:
-    """Returns FLOP/s of the rank with the most FLOPs: its counted FLOPs of a step divided by the step time."""
+    """Returns FLOP/s for each launch: counted FLOPs of a step on the rank with the most, divided by the step time."""
     flops = 0.0 if measurement.counts is None else measurement.counts.totals.get("flops", 0.0)
     return tuple(flops / mean_step(launch) for launch in measurement.launches) if flops else None
 
 
 def mfu(measurement: Measurement) -> Samples | None:
-    """Returns model FLOPs utilisation: ``flops_rate`` divided by the GPU's peak in the step's precision, or None."""
+    """Returns model FLOPs utilisation for each launch: ``flops_rate`` / the GPU's peak FLOP/s; None if unknown."""
     rates, precision = flops_rate(measurement), precision_of_products(measurement)
     environment = measurement.environment
     if "activation_checkpointing" in measurement.recipe:
@@ -95,7 +95,7 @@ def precision_of_products(measurement: Measurement) -> str | None:
 
 @of_lone_launches
 def gpu_utilisation(launch: Launch) -> float | None:
-    """Returns the share of the time in which a GPU ran something, averaged over the ranks' GPUs; None if unknown."""
+    """Returns the fraction of time in which a GPU was busy, 0 to 1, the mean of the ranks' GPUs; None if unknown."""
     gpus = gpus_of(launch)
     shares = complete(None if gpu.mig else gpu.utilisation for gpu in gpus)
     return fmean(shares) if shares and len(gpus) == len(used_gpus(launch)) else None
@@ -103,7 +103,7 @@ def gpu_utilisation(launch: Launch) -> float | None:
 
 @of_lone_launches
 def cpu_energy_per_step(launch: Launch) -> float | None:
-    """Returns the joules of the processor packages for a step, other processes' included; None if they are unknown."""
+    """Returns the energy of the processors in a step, in J, including other processes; None if unknown."""
     powers = complete(cpu.power for cpu in launch.processors.values())
     return sum(powers) * fmean(launch.step_times) if powers and all(powers) else None
 

@@ -29,7 +29,7 @@ Moved = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The scatter of a metric within its launches, and how much more launches differ from each other."""
+    """The scatter of a metric between blocks of a launch, and the additional scatter between launches."""
 
     moved: tuple[Moved, ...]  # for each launch ``influences`` of its blocks; on logarithms for ratios
     own: float  # the standard deviation between launches that their blocks do not show, on the same scale
@@ -81,7 +81,7 @@ def phases_of(launch: Launch) -> tuple[PhaseTimes, ...] | None:
 
 
 def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
-    """Wraps a function of a launch, so that its result is computed once and then kept with the launch."""
+    """Wraps a function of a launch so that its result is computed once and stored in the launch."""
     name = f"{figure.__module__}.{figure.__qualname__}"
 
     @wraps(figure)
@@ -95,7 +95,7 @@ def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
 
 
 def of_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Wraps a function of a launch as a metric: one sample for each timed launch; None if one has no figure."""
+    """Makes a metric of a function of a launch: one sample for each timed launch, or None if a sample is missing."""
     kept = once(figure)
     return lambda measurement: complete(map(kept, measurement.launches))
 
@@ -112,7 +112,7 @@ def used_gpus(launch: Launch) -> set[str | None]:
 
 
 def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Wraps a reading of the whole machine as ``of_launches`` does; None if launches were interleaved."""
+    """Makes a metric of a reading of the whole machine, as ``of_launches`` does; None for interleaved launches."""
     samples = of_launches(figure)
     return lambda measurement: None if measurement.turns else samples(measurement)
 
@@ -192,7 +192,7 @@ def of_steps(measurement: Measurement) -> Within:
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """Returns the scatter within launches of the logarithm of a rate: the mean step's, with the opposite sign."""
+    """Returns the scatter of log(rate) within launches, which is log(mean step time) negated."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
     return Within(moved, launches.OWN_ALONE)
 

@@ -49,7 +49,7 @@ def _peaks(launch: Launch) -> dict[str, float]:
 
 
 def fragmentation(measurement: Measurement) -> Samples | None:
-    """Returns the share of the peak of CUDA's reserved memory that the peak of live tensors did not fill.
+    """Returns 1 - peak of live tensors / peak of reserved memory on CUDA, for each launch.
 
     None for allocators that split no blocks: they do not fragment.
     """
@@ -86,7 +86,7 @@ def no_allocator_statistics(measurement: Measurement) -> Finding | None:
 
 
 def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
-    """Returns each kind of memory on each rank, averaged over launches, without the kinds that a rank does not know."""
+    """Returns the bytes of each kind of memory on each rank, averaged over launches; unknown kinds are omitted."""
     kinds = dict.fromkeys(kind for launch in measurement.launches for rank in launch.ranks for kind in rank.memory)
     ranks = list(zip(*(launch.ranks for launch in measurement.launches), strict=True))
     known = {
@@ -121,7 +121,7 @@ def full_gpu_memory(measurement: Measurement) -> Finding | None:
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:
-    """Returns ``growth_per_step`` of each diagnosed launch, on the rank that grows most, in bytes; None without any."""
+    """Returns bytes per step of memory growth for each diagnosed launch, on the rank that grows most; or None."""
     return tuple(max(growths) for growths in map(_growths, measurement.every) if growths) or None
 
 

@@ -13,7 +13,7 @@ from pytest_ddpperf.stats.launches import MIN_BLOCKS, OWN_IN_TURNS, influences
 
 
 def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
-    """Returns a metric of one phase: the seconds of a step that the average rank spent in the phase.
+    """Returns a metric: the seconds of a step that ranks spent in one phase, averaged over the ranks.
 
     The averages of all phases add up to the step. The times of each phase's slowest rank would not: if a rank is slow
     in one phase, the others wait for it in another phase.

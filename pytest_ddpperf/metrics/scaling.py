@@ -24,7 +24,7 @@ DeriveSeries: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement
 
 
 def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """Returns measurements unchanged: none has a speedup over another one."""
+    """Returns measurements unchanged, for benchmarks without a speedup over each other."""
     return measured
 
 
@@ -69,7 +69,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive`` for paired sides: metrics that may stand in for the step time (the CPU time) become gated."""
+    """Wraps ``derive`` for two revisions in the same rounds, so that the CPU time may decide in place of step times."""
 
     def gated(point: Measurement) -> Measurement:
         series = (replace(series, gated=series.gated or series.rules.stands_in) for series in point.series)
@@ -87,8 +87,8 @@ def work_of_rank(point: Measurement) -> float:
     flops = 0.0 if point.counts is None else point.counts.totals.get("flops", 0.0)
     if not flops or point.counts is None:
         raise WorkloadError(
-            f"{point.name}: no FLOPs were counted, which a model that grows with the ranks needs; its "
-            "operators have to be matrix products or convolutions of torch"
+            f"{point.name}: no FLOPs were counted, but the efficiency of a model that grows with the ranks is computed "
+            "from them; the model needs matrix products or convolutions of torch"
         )
     return fmean(point.counts.by_rank.get("flops", (flops,)))
 
@@ -156,7 +156,7 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
 
 
 def _over_base(base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool) -> Measurement:
-    """Returns a point with its scaling over the base, and findings if it is slower or the model ``grows``."""
+    """Adds scaling metrics relative to the base to a point, and findings if it is slower or the model ``grows``."""
     over_base, over_before = (work_of_rank(point) / work_of_rank(one) if grows else 1.0 for one in (base, before))
     series = scaling_series(base, point, mode, over_base)
     findings = dict.fromkeys(  # the smaller group may be the base itself
@@ -191,7 +191,7 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """Returns the scatter of the quotients of (base, other) launches within these launches, from pairs of blocks."""
+    """Returns the scatter of other / base within each pair of launches, by blocks; ``turns``: they are interleaved."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 

@@ -100,7 +100,7 @@ class Metric:
 
 
 def series_of(measurement: Measurement, added: Sequence[Metric] = ()) -> tuple[Series, ...]:
-    """Returns the series of the table's and the ``added`` metrics, in order, without metrics that are missing."""
+    """Returns the series of all metrics in the table, then of ``added`` ones; metrics without samples are omitted."""
     if not measurement.launches:
         return ()
     return tuple(
@@ -116,16 +116,16 @@ def step_time(measurement: Measurement) -> Samples:
 
 
 def cpu_time(measurement: Measurement) -> Samples | None:
-    """Returns CPU seconds of a step on the busiest rank: over its cheapest blocks, if it has blocks; None if unknown.
+    """Returns CPU seconds of a step on the busiest rank for each launch (in its cheapest blocks); None if unknown.
 
-    Other load makes ranks wait for a core. It lengthens steps, but not the CPU time, unless ranks wait by spinning.
-    So the CPU time shows additional work even if step times cannot, but no additional waiting.
+    Other processes make ranks wait for a core, which lengthens steps, but not the CPU time unless ranks wait by
+    spinning. So the CPU time shows additional work even if step times cannot, but no additional waiting.
     """
     return complete(map(busiest_cpu, measurement.launches))
 
 
 def sum_of(figure: Callable[[RankLaunch], float | None]) -> Sampler:
-    """Returns a metric: the sum of a figure over the ranks of each launch; None if a rank does not know its figure."""
+    """Makes a metric: the sum of a figure over the ranks of each launch; None if a rank has no figure."""
 
     def totals(measurement: Measurement) -> Samples | None:
         launches = complete(complete(map(figure, launch.ranks)) for launch in measurement.launches)
@@ -135,7 +135,7 @@ def sum_of(figure: Callable[[RankLaunch], float | None]) -> Sampler:
 
 
 def rate_of(count: Callable[[RankLaunch], float | None]) -> Sampler:
-    """Returns a metric: the whole group's rate, the sum of all ranks' counts of a step divided by the step time."""
+    """Makes a metric: the group's rate per second, the sum of the ranks' counts of a step / step time."""
 
     def rates(measurement: Measurement) -> Samples | None:
         totals = sum_of(count)(measurement)
@@ -150,13 +150,13 @@ token_throughput = rate_of(lambda rank: rank.tokens_per_step)
 
 @of_launches
 def straggler_skew(launch: Launch) -> float | None:
-    """Returns max / median - 1 of the ranks' median steps; None for one rank."""
+    """Returns max / median - 1 of the ranks' median step times, a number from 0; None for one rank."""
     times = [median(rank.step_times) for rank in launch.ranks]
     return max(times) / median(times) - 1 if len(times) > 1 else None
 
 
 def per_rank(of_group: Sampler) -> Sampler:
-    """Returns a metric: a figure of the whole group divided by the number of ranks."""
+    """Makes a metric: a figure of the whole group divided by the number of ranks."""
 
     def shares(measurement: Measurement) -> Samples | None:
         totals = of_group(measurement)
@@ -190,19 +190,19 @@ def counted_series(counts: Counts) -> tuple[Series, ...]:
 
 
 def _step_metric(name: str, unit: str, samples: Sampler, **columns: Any) -> Metric:
-    """Returns the row of a time (unit s) or a rate, whose two sides are compared by their ratio."""
+    """Returns the table's row for a time (unit s) or a rate; candidate and reference are compared by their ratio."""
     better: Better = "lower" if unit == "s" else "higher"
     return Metric(name=name, unit=unit, better=better, family="absolute", scale="ratio", samples=samples, **columns)
 
 
 def _bytes_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
-    """Returns the row of a metric in bytes, whose two sides are compared by their ratio."""
+    """Returns the table's row for a metric in bytes; candidate and reference are compared by their ratio."""
     defaults = {"family": "absolute", "scale": "ratio", "rules": _BYTES}
     return Metric(name=name, unit="B", better="lower", samples=samples, **{**defaults, **columns})
 
 
 def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
-    """Returns the row of a share, whose two sides are subtracted, because it may be near 0."""
+    """Returns the table's row for a fraction; it is compared by difference, not by ratio, as it may be near 0."""
     defaults = {"unit": "1", "better": "lower", "family": "relative", "scale": "difference", "gated": False}
     return Metric(name=name, samples=samples, **{**defaults, "bounds": (0.0, math.inf), **columns})
 

@@ -30,7 +30,7 @@ _MEASURED = 3  # how many candidates are measured: the fastest ones that fit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """The strategies, precisions and batch sizes of which each combination is a candidate."""
+    """The arguments of ``ddpperf.advise``; each combination of strategy, precision and batch size is a candidate."""
 
     strategies: Sequence[GivenStrategy] = STRATEGIES
     precisions: Sequence[str] = PRECISIONS
@@ -45,7 +45,7 @@ def asked_of(
     memory: float | str | None,
     accelerator: str | None,
 ) -> Asked:
-    """Returns a call's arguments with defaults; by default, the memory is the accelerator's. Raises SettingError."""
+    """Checks the arguments of ``ddpperf.advise`` and adds defaults; raises SettingError for an invalid one."""
     if memory is None:
         limit = ACCELERATORS[accelerator].memory if accelerator in ACCELERATORS else None  # type: ignore[index]
     else:
@@ -66,7 +66,7 @@ def _listed(name: str, given: Iterable[Any] | None) -> tuple[Any, ...] | None:
         return None
     found = () if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if not found:
-        raise SettingError(f"ddpperf.advise({name}={given!r}): expected a list of one or more")
+        raise SettingError(f"ddpperf.advise({name}={given!r}): expected a list of one or more values")
     return found
 
 
@@ -77,15 +77,15 @@ def advised(
     asked: Asked,
     measure: Callable[[Workload, Candidate], float] | None = None,
 ) -> StrategyAdvice:
-    """Returns all candidates, each with its memory and predicted step; the settings of the call hold for each.
+    """Predicts memory and step time of every candidate, with the settings of the call; returns all candidates.
 
     ``measure`` returns the seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
     """
     __tracebackhide__ = True
     if measure is not None and not predictor.runs_here(call):
         raise SettingError(
-            "ddpperf.advise(measure=True): the ranks would share cores or GPUs here; leave measure out, or "
-            "give fewer ranks"
+            "ddpperf.advise(measure=True): on this machine the ranks would share cores or GPUs; leave measure out, or "
+            "give a smaller world_size"
         )
     workloads = _workloads(subject, asked.batch_sizes)
     found: list[Candidate] = []
@@ -118,8 +118,8 @@ def _workloads(
     if isinstance(subject, Workload):
         if batch_sizes is not None:
             raise SettingError(
-                f"ddpperf.advise(batch_sizes={list(batch_sizes)}): this Workload has one size; give a function "
-                "batch_size -> Workload"
+                f"ddpperf.advise(batch_sizes={list(batch_sizes)}): a Workload has only one batch size; give a "
+                "function batch_size -> Workload"
             )
         return {None: subject}
     if not callable(subject) or isinstance(subject, Script) or batch_sizes is None:
@@ -134,7 +134,7 @@ def _workloads(
 def _simulated(
     predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
 ) -> tuple[Candidate, VerbCall, Contender]:
-    """Returns a candidate with the memory of its tensors from a simulated rank, its call, and the way to train it."""
+    """Simulates a rank; returns the candidate with the bytes of its tensors, its call, and the training to predict."""
     __tracebackhide__ = True
     words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
     own = replace(call, settings=overlay_words(call.settings, words, where="ddpperf.advise"))

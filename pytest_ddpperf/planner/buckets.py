@@ -43,7 +43,7 @@ def bucket_layout(
     first = FIRST_CAP_MB * MB if cap_mb is None else cap
     order = range(len(sizes) - 1, -1, -1) if ready_order is None else ready_order
     if sorted(order) != list(range(len(sizes))):
-        raise SettingError(f"ready_order must have each of the {len(sizes)} parameters once, in any order")
+        raise SettingError(f"ready_order={order!r:.60}: expected each index below {len(sizes)} exactly once")
     full: list[GradientBucket] = []
     filling: dict[Hashable, list[int]] = {}
     caps: dict[Hashable, float] = {}

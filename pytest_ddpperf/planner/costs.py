@@ -35,7 +35,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The work of one rank: its successive messages, and the bytes that it sends and adds up, in whole buffers."""
+    """The work of one rank: its successive messages, and the bytes that it sends and adds up, as buffer sizes."""
 
     messages: float
     sent: float
@@ -44,7 +44,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Complexity:
-    """The cost of one collective by one algorithm for n ranks and a buffer of S bytes; lg: the logarithm to base 2."""
+    """The cost of one collective by one algorithm for n ranks and a buffer of S bytes; lg is the binary logarithm."""
 
     collective: str
     algorithm: str
@@ -136,7 +136,7 @@ def collective_time(
     if (collective, algorithm) not in TABLE:
         raise _no_algorithm(collective, algorithm)
     if algorithm.endswith("_doubling") and collective != "all_reduce" and n & (n - 1):
-        raise SettingError(f"world_size={n} is no power of two, which {algorithm} of {collective} needs; use ring")
+        raise SettingError(f"world_size={n}: {algorithm} of {collective} needs a power of two; use algorithm='ring'")
     if n == 1:
         return 0.0
     terms = TABLE[collective, algorithm].terms(n)
@@ -145,10 +145,10 @@ def collective_time(
 
 def _no_algorithm(collective: str, algorithm: str) -> SettingError:
     if algorithm == "hierarchical" and collective in _IN_LEVELS:
-        return SettingError("algorithm='hierarchical' has two levels of links; call hierarchical_time")
+        return SettingError("algorithm='hierarchical' needs two links; call hierarchical_time, which takes both")
     known = [row.algorithm for row in TABLE.values() if row.collective == collective]
     return SettingError(
-        f"algorithm={algorithm!r}: the sources of these costs have no such algorithm of {collective}; give one of "
+        f"algorithm={algorithm!r}: there is no cost formula for {collective} by this algorithm; give one of "
         f"{', '.join(known)}"
     )
 
@@ -215,7 +215,7 @@ def estimate_communication_time(
         return collective_time(collective, size, world_size, network, algorithm)
     nodes = nodes_of(world_size, ranks_per_node)
     if local_bandwidth_gbps is None:
-        raise SettingError("local_bandwidth_gbps=None: hierarchical needs the bandwidth of a node's links; give Gbit/s")
+        raise SettingError("local_bandwidth_gbps=None: the hierarchical algorithm needs it; give Gbit/s in a node")
     inside = require_number("local_bandwidth_gbps", local_bandwidth_gbps, positive=True)
     latency = require_number("local_latency_ms", local_latency_ms) / 1e3
     local = Network(latency=latency, bandwidth=inside * _GBIT)
@@ -226,7 +226,7 @@ def nodes_of(world_size: int, ranks_per_node: int) -> int:
     """Returns the number of nodes; SettingError if ``ranks_per_node`` does not divide ``world_size``."""
     if require_ranks("world_size", world_size) % require_ranks("ranks_per_node", ranks_per_node):
         raise SettingError(
-            f"ranks_per_node={ranks_per_node} does not divide world_size={world_size}; give one that does"
+            f"world_size={world_size} is no multiple of ranks_per_node={ranks_per_node}; change one of them"
         )
     return world_size // ranks_per_node
 

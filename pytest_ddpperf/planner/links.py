@@ -24,7 +24,7 @@ _TRIANGLE = 3  # the fewest ranks whose links can be compared
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware(Network):
-    """A link, with the source of its bandwidth."""
+    """A link between ranks, with the source of its bandwidth."""
 
     source: str
 
@@ -52,7 +52,7 @@ CLUSTERS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """The rank that the others wait for in calls of a collective."""
+    """The rank that all others wait for in a collective."""
 
     rank: int
     collective: str
@@ -80,10 +80,10 @@ class WrongInterface:
 
 
 def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
-    """Returns for each collective the rank that the others wait for, if it is mostly the same and they wait long.
+    """Returns the rank that the others wait for in each collective, if it is mostly the same rank and they wait long.
 
-    It is the last rank to hand its work to the backend. The duration of a call on a rank is no evidence: in an
-    all-to-all over a slow link, the ranks that do not use this link end first.
+    A late rank is the last one to hand its work to the backend. The duration of a call is no evidence: in an all-to-all
+    over a slow link, the ranks that do not use this link end first.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for each in zip(*(rank.times for rank in ranks), strict=True):
@@ -104,7 +104,7 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 
 
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
-    """Returns links much slower than the fastest third of links; one entry if all links of a rank are slow.
+    """Returns the links that are much slower than the fastest third; one entry for a rank whose links are all slow.
 
     A slow link's fastest message is slow, because disturbances do not slow every message. The link is also slower than
     others in most rounds, because a busy machine may slow one link for a while. ``times`` is of the fastest message.
@@ -131,7 +131,7 @@ def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
 
 
 def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """Returns the slow links, each with its time relative to the usual time."""
+    """Returns the slow links, each with the quotient of its time and the usual time."""
     usual = sorted(pairs.values())[(len(pairs) - 1) // 3]  # of three ranks one may be slow, and so two links of three
     return {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
 

@@ -56,7 +56,7 @@ def model_state_bytes(
         precision: mixed, fp32, autocast or bf16.
         ddp_buckets: whether DDP has buckets in addition to gradients, as without ``gradient_as_bucket_view``.
         unsharded_gradients: whether FSDP accumulates whole gradients under ``no_sync``, in addition to its shards.
-        ranks_per_node: for HYBRID_SHARD.
+        ranks_per_node: number of ranks of a node, for HYBRID_SHARD.
     """
     count, n = require_ranks("parameters", parameters, least=0), require_ranks("world_size", world_size)
     require_one_of("sharding", sharding, (*SHARDED, *_LIKE))
@@ -64,13 +64,13 @@ def model_state_bytes(
     if sharding == "HYBRID_SHARD":
         if ranks_per_node is None:
             raise SettingError(
-                "ranks_per_node=None: HYBRID_SHARD is zero3 over the ranks of a node; give their number, "
-                "or sharding='zero3' with world_size=ranks of a node"
+                "ranks_per_node=None: sharding='HYBRID_SHARD' shards among the ranks of a node; give the number of "
+                "ranks of a node"
             )
         n = world_size // nodes_of(world_size, ranks_per_node)
     elif ranks_per_node is not None:
         raise SettingError(
-            f"ranks_per_node={ranks_per_node} is for HYBRID_SHARD, and sharding is {sharding}: leave it out"
+            f"ranks_per_node={ranks_per_node} is only for HYBRID_SHARD, not for sharding={sharding!r}: leave it out"
         )
     parameter, gradient, master, state = PRECISIONS[require_one_of("precision", precision, PRECISIONS)]
     states = master + state * STATES[require_one_of("optimizer", optimizer, STATES)]

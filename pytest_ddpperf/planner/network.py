@@ -25,7 +25,7 @@ def largest_bandwidths(fit: CollectiveFit) -> tuple[float, float]:
 
 
 def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
-    """Returns the fastest call of each collective and size in a sweep; a call lasts as long as on its slowest rank.
+    """Returns the seconds of the fastest call of each collective and size; a call lasts as long as on its slowest rank.
 
     Other calls are mostly slower for reasons outside of the network, which differ from size to size.
     """
@@ -42,9 +42,9 @@ def _calls(each: Sequence[CollectiveTimes]) -> list[float]:
 
 
 def usual_times(ranks: Sequence[RankSweep]) -> float:
-    """Returns the time of a usual call divided by the time of the fastest one: the median over collectives and sizes.
+    """Returns median time / fastest time of the calls of a collective and size: the median over collectives and sizes.
 
-    The usual time is the median. Each call lasts as long as on its slowest rank.
+    Each call lasts as long as on its slowest rank.
     """
     sizes = map(_calls, zip(*(rank.times for rank in ranks), strict=True))
     found = [statistics.median(calls) / min(calls) for calls in sizes]
@@ -52,7 +52,7 @@ def usual_times(ranks: Sequence[RankSweep]) -> float:
 
 
 def taken_share(ranks: Sequence[RankSweep]) -> float:
-    """Returns the share of computing that stops during an all-reduce, from 0 to 1: the median over rounds.
+    """Returns the fraction of computing that stops during an all-reduce, from 0 to 1: the median over rounds.
 
     If computing takes longer than sending, both together take the time of computing plus this share of the time of
     sending. Each round lasts as long as on its slowest rank.
@@ -80,7 +80,7 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
     """
     points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
     if len({size for size, _ in points}) < SIZES:
-        raise SettingError(f"sizes: {len(points)} are too few for a fit; measure {SIZES} or more")
+        raise SettingError(f"{len(points)} message sizes are too few for a fit; measure {SIZES} or more")
     one, two = _held_out(points, _one_line), _held_out(points, _two_lines)
     gain = statistics.fmean(one) - statistics.fmean(two)
     lines, errors = (_two_lines, two) if gain > _GAIN else (_one_line, one)
@@ -97,7 +97,7 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
 
 
 def weighted_line(points: Points) -> Line:
-    """Fits a line by least squares with weights 1/t^2, so that errors are relative; neither part is below 0.
+    """Fits a line by least squares with weights 1/t^2, so that errors are relative; slope and intercept are >= 0.
 
     The closed form: slope = (sum w x sum w S t - sum w S x sum w t) / (sum w x sum w S^2 - (sum w S)^2).
     """
@@ -137,7 +137,7 @@ def _squares(points: Points) -> float:
 
 
 def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]]) -> list[float]:
-    """Returns the relative error of each size but the outermost ones, by a fit of all other sizes."""
+    """Returns the relative error with which a fit of all other sizes predicts each size between the outermost ones."""
     errors = []
     for i in range(1, len(points) - 1):
         size, seconds = points[i]

@@ -36,7 +36,7 @@ class Training:
 
     @property
     def key(self) -> object:
-        """Returns a key that is equal for trainings that compute the same, so that these are timed only once."""
+        """Returns a key, equal for trainings that compute the same, so that each computation is timed only once."""
         variant = self.variant
         return (
             variant.strategy,
@@ -49,7 +49,7 @@ class Training:
 
     @property
     def accelerator(self) -> str | None:
-        """Returns the accelerator that computing is modelled for; None if computing is timed."""
+        """Returns the name of the accelerator for which computing is modelled; None if computing is timed."""
         return self.call.settings.accelerator
 
     @property
@@ -63,7 +63,7 @@ class Training:
 
     @property
     def job(self) -> LaunchJob:
-        """Returns the job that each simulated rank runs."""
+        """Returns the job of each simulated rank."""
         variant = self.variant
         counts = variant.samples_per_step, variant.tokens_per_step
         settings = variant.effective_settings(self.call.settings)
@@ -73,23 +73,23 @@ class Training:
 
 
 def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
-    """Raises SettingError for trainings that cannot be predicted."""
+    """Raises SettingError if the step of a training with these settings and ranks cannot be predicted."""
     if isinstance(way.subject, Script):
         raise SettingError(
-            f"{way.subject.name} is a Script, which makes its own process group: a prediction takes a Workload or a "
-            "function build(ctx) -> step"
+            f"{way.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "
+            "give a Workload or a function build(ctx) -> step"
         )
     if not callable(way.subject) and not isinstance(way.subject, Workload):
         kind = type(way.subject).__name__
         raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
     node = settings.ranks_per_node
     if settings.network in CLUSTERS and ranks > node and ranks % node:
-        raise SettingError(f"world_size={ranks} does not fill nodes of ranks_per_node={node}: give a multiple of it")
+        raise SettingError(f"world_size={ranks} is no multiple of ranks_per_node={node}: change one of them")
     if settings.accelerator is not None and settings.env:
         names = ", ".join(name for name, _ in settings.env)
         raise SettingError(
-            f"env of {names} has no effect on accelerator={settings.accelerator}, which models each operator; leave "
-            "one of the two out"
+            f"env sets {names}, which has no effect with accelerator={settings.accelerator}, a model of operators; "
+            "leave env or accelerator out"
         )
 
 
@@ -103,13 +103,13 @@ def require_network(
     named = ", ".join(CLUSTERS)
     cramped = f"{ranks} ranks would share cores or GPUs here" if ranks > room else ""
     if given == HERE and (environment.simulated or cramped):
-        what = "a simulated benchmark measures nothing between ranks" if environment.simulated else cramped
-        raise SettingError(f"network={HERE!r}: {what}; give one of {named}")
+        what = "a simulated benchmark has no network to measure" if environment.simulated else cramped
+        raise SettingError(f"network={HERE!r}: {what}; give network=NAME, one of {named}")
     if given is None and stored(environment) is None:
         cure = (
             f", and {cramped}: give" if cramped else f": measure it with ddpperf network --world-size={ranks}, or give"
         )
         known = named if cramped else f"{HERE}, {named}"
         raise SettingError(
-            f"network is not given, and none is stored of {environment_key(environment)}{cure} one of {known}"
+            f"network is not given, and no fit of {environment_key(environment)} is stored{cure} one of {known}"
         )

@@ -44,7 +44,7 @@ _VALUES_READ = (
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts the steps of trainings for one test."""
+    """The predictions of step times for one test."""
 
     session: Session  # its launchers run simulated ranks; its outputs list predictions
     test: str  # pytest node id
@@ -52,14 +52,14 @@ class Predictor:
     known: set[object] = field(default_factory=set)  # keys of the predictions that the test has made
 
     def predict(self, call: VerbCall, way: Contender, name: str | None = None, ranks: int | None = None) -> Prediction:
-        """Predicts the step of one way to train, by default on as many ranks as its call names; reports list it."""
+        """Predicts the step time of a training on ``ranks`` ranks (default: the call's); adds it to the reports."""
         __tracebackhide__ = True
         (found,) = self.predictions([(call, way, name)], ranks)
         self._list(found, None)
         return found
 
     def simulated(self, call: VerbCall, way: Contender, name: str | None) -> None:
-        """Predicts the step of one way to train for each number of ranks of its call; reports list the predictions."""
+        """Predicts the step time of a training for each number of ranks of its call; adds them to the reports."""
         __tracebackhide__ = True
         for ranks in self.session.world_sizes(call.settings):
             self.predict(call, way, name, ranks)
@@ -67,12 +67,12 @@ class Predictor:
     def what_if(
         self, call: VerbCall, subject: Subject | Mapping[str, Subject], ways: GivenWays, strategy: GivenStrategy
     ) -> WhatIf:
-        """Predicts the steps of several ways to train, or of several subjects; reports list the predictions."""
+        """Predicts the step times of several trainings or subjects, and the gains; adds them to the reports."""
         __tracebackhide__ = True
         if ways is None and not isinstance(subject, Mapping):
             raise SettingError(
-                "ddpperf.what_if: expected settings by name, such as ways={'now': {}, 'bf16': {'precision': 'bf16'}}, "
-                "or Workloads by name, such as {'small': workload, 'large': other}"
+                "ddpperf.what_if: nothing to compare; give ways={'now': {}, 'bf16': {'precision': 'bf16'}}, "
+                "or several Workloads, such as {'small': workload, 'large': other}"
             )
         networks: dict[str, Any] = {}
         if isinstance(ways, Mapping) and all(isinstance(own, Mapping) for own in ways.values()):
@@ -97,7 +97,7 @@ class Predictor:
         made = Predicted(test=self.test, prediction=prediction, gain=gain)
         if made.key in self.known:
             raise SettingError(
-                f"{self.test} predicts {prediction.name!r} twice on {prediction.network}; tell them apart with name=..."
+                f"{self.test} predicts {prediction.name!r} twice on {prediction.network}; give each another name=..."
             )
         self.known.add(made.key)
         listed = self.session.outputs.predictions
@@ -107,7 +107,7 @@ class Predictor:
     def predictions(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction]:
-        """Returns the predictions of several ways; raises the first failure."""
+        """Returns the predictions of several trainings; raises the first RankFailed."""
         __tracebackhide__ = True
         found = self.outcomes(asked, ranks)
         for failure in found:
@@ -118,7 +118,7 @@ class Predictor:
     def outcomes(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction | RankFailed]:
-        """Returns the predictions of several ways; their launches take turns, and equal trainings are timed once.
+        """Returns the predictions of several trainings; their launches are interleaved, equal trainings timed once.
 
         If a training ran out of memory here, its failure takes the place of its prediction.
         """
@@ -152,7 +152,7 @@ class Predictor:
         ]
 
     def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
-        """Returns the training to time for a way to train; ``ranks``: by default as many as its call names."""
+        """Returns the training to time for a contender; ``ranks``: number of ranks (default: the call's)."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, way, ranks)
         session, settings = self.session, call.settings
@@ -181,7 +181,7 @@ class Predictor:
         )
 
     def runs_here(self, call: VerbCall) -> bool:
-        """Returns whether each rank of a call can have its own cores or GPU on this machine."""
+        """Returns whether this machine has a core or a GPU for each rank of a call."""
         ranks = max(self.session.world_sizes(call.settings))
         return ranks <= self._room(self.session.environment(call.settings, 1))
 
@@ -213,7 +213,7 @@ class Predictor:
         unknown = [name for name in names if name not in COLLECTIVES]
         if unknown:
             raise SettingError(
-                f"network={HERE!r}: the plugin cannot measure {', '.join(unknown)}; give one of {', '.join(CLUSTERS)}"
+                f"network={HERE!r}: {', '.join(unknown)} cannot be measured; give one of {', '.join(CLUSTERS)}"
             )
         most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in sent))
         key = environment_key(environment)

@@ -61,13 +61,13 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """Returns the mean of the timelines of the same step in several launches, with the scatter of its computing.
+    """Returns the mean timeline of the same step in several launches, with the scatter of computing between launches.
 
     SettingError if launches send different transfers.
     """
     first = timelines[0]
     if any(_shape(one) != _shape(first) for one in timelines):
-        raise SettingError("launches differ in what their steps send; let each launch send the same")
+        raise SettingError("launches send different collectives; the step must send the same ones in every launch")
     if len(timelines) == 1:
         return first
     wholes = [one.computing for one in timelines]

@@ -11,14 +11,14 @@ from pytest_ddpperf.records.timeline import Timeline
 
 
 def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:
-    """Returns the times of a step; a transfer starts when it is called and the transfer before it has ended.
+    """Computes the times of a step, in which a transfer starts once it is called and the transfer before it has ended.
 
     All ranks are assumed to be equal. Transfers take the seconds in ``costs``, and times of computing are multiplied by
-    ``computing``. ``taken`` is the share of computing that stops during a transfer: 1 if the computing core has to
+    ``computing``. ``taken`` is the fraction of computing that stops during a transfer: 1 if the computing core has to
     send, 0 if sending does not slow computing.
     """
     if len(costs) != len(timeline.transfers):
-        raise SettingError(f"costs has {len(costs)} times for {len(timeline.transfers)} transfers; give one for each")
+        raise SettingError(f"costs has {len(costs)} numbers for {len(timeline.transfers)} transfers; give one for each")
     now = sent = 0.0  # the present time of computing, and the end of the last transfer that was started
     ends = [0.0] * len(costs)
     for moment in timeline.moments:

@@ -23,8 +23,8 @@ class Accelerator:
     def seconds(self, flops: float, moved: float, *, low: bool = False, tf32: bool = False) -> float:
         """Returns the seconds of an operator, by the roofline model (Williams, Waterman and Patterson 2009).
 
-        ``moved`` is the number of bytes that it reads and writes. ``low``: it computes in bf16 or fp16; ``tf32``: it
-        may use TF32 for products of fp32.
+        ``moved`` is the number of bytes that the operator reads and writes. ``low``: the operator computes in bf16 or
+        fp16; ``tf32``: it may use TF32 for products of fp32.
         """
         products = self.low_products if low else self.tf32_products if tf32 else self.products
         return max(self.operator, flops / products, moved / self.bandwidth)

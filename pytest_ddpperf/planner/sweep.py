@@ -36,7 +36,7 @@ def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
     largest is not twice the smallest, or if there are no four such sizes.
     """
     if most < 2 * least:
-        raise SettingError(f"--max-size={most} is less than twice --min-size={least}; give a wider range")
+        raise SettingError(f"--max-size={most} must be at least twice --min-size={least}; give a wider range")
     steps = max(_PER_DECADE, math.ceil(_PER_DECADE * math.log10(most / least)))
     share = ELEMENT * ranks
     between = (round(least * (most / least) ** (i / steps) / share) * share for i in range(1, steps))
@@ -44,8 +44,8 @@ def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
     sizes = tuple(sorted({size for size in between if ends[0] < size < ends[1]} | {*ends}))
     if len(sizes) < SIZES:
         raise SettingError(
-            f"--min-size={least} to --max-size={most} gives only {len(sizes)} sizes that are multiples of {share} B, "
-            f"which {ranks} ranks can share evenly; a fit needs {SIZES} sizes: give a wider range"
+            f"from --min-size={least} to --max-size={most} only {len(sizes)} sizes are multiples of {share} B, "
+            f"which {ranks} ranks can share evenly, and a fit needs {SIZES}: give a wider range"
         )
     return sizes
 

@@ -23,7 +23,7 @@ _LEGEND = {
 
 
 def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> Table:
-    """Returns one row for each collective: its range of sizes, latency and bandwidths, and the error of the fit."""
+    """Returns a table with a row for each collective: range of sizes, latency, bandwidths, and error of the fit."""
     return table_of(
         fits,
         {

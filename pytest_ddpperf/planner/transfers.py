@@ -25,7 +25,7 @@ _ALONE = ("send", "recv")  # one message of a pair of ranks
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The error band of a modelled time: its factors at best, most likely, and at worst."""
+    """The error band of a modelled time: factors for the best, the most likely and the worst case."""
 
     low: float
     likely: float
@@ -80,7 +80,7 @@ def _bytes_of(transfer: Transfer) -> int:
 
 
 def like(transfer: Transfer) -> str:
-    """Returns the name of the measured collective that is taken to last as long as a transfer."""
+    """Returns the name of the measured collective whose times are used for a transfer."""
     return _LIKE.get(transfer.name, transfer.name)
 
 
@@ -110,16 +110,16 @@ class FittedNetwork:
         fit = next((fit for fit in self.fits if (fit.collective, fit.world_size) == (name, transfer.ranks)), None)
         if fit is None:
             raise SettingError(
-                f"{self.name} was not measured for {name} of {format_count(transfer.ranks, 'rank')}, only for "
-                f"{', '.join(fit.collective for fit in self.fits)} of all its "
-                f"{format_count(self.fits[0].world_size, 'rank')}; choose a known network: {', '.join(CLUSTERS)}"
+                f"network {self.name} was not measured for {name} of {format_count(transfer.ranks, 'rank')}, only for "
+                f"{', '.join(fit.collective for fit in self.fits)} of {format_count(self.fits[0].world_size, 'rank')}; "
+                f"choose another network: {', '.join(CLUSTERS)}"
             )
         if transfer.nbytes > fit.max_bytes:
             size = power_of_two(transfer.nbytes, above=True)
             sent, measured = format_values((transfer.nbytes, fit.max_bytes), "B")
             raise SettingError(
-                f"a step sends {sent} in one {transfer.name}, and {self.name} was measured up to {measured}; measure "
-                f"it with ddpperf network --world-size={transfer.ranks} --max-size={size}"
+                f"a step sends {sent} in one {transfer.name}, but network {self.name} was measured only up to "
+                f"{measured}; run ddpperf network --world-size={transfer.ranks} --max-size={size}"
             )
         return fit.seconds(max(transfer.nbytes, fit.min_bytes))
 

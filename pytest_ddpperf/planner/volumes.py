@@ -23,10 +23,10 @@ class Model(Protocol):
     """The part of ``torch.nn.Module`` that estimates use."""
 
     def parameters(self) -> Iterable[Any]:
-        """Returns its parameters."""
+        """Returns the module's parameters."""
 
     def buffers(self) -> Iterable[Any]:
-        """Returns its buffers."""
+        """Returns the module's buffers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +145,7 @@ def estimate_fsdp_comm_cost(
     if sharding != "HYBRID_SHARD":
         return _cost(_parts(n, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced)), network)
     if ranks_per_node is None:
-        raise SettingError("ranks_per_node=None: HYBRID_SHARD shards in each node; give the number of ranks of a node")
+        raise SettingError("ranks_per_node=None: HYBRID_SHARD shards in each node; give the number of its ranks")
     nodes = nodes_of(n, ranks_per_node)
     inside = _parts(ranks_per_node, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced))
     between = _parts(nodes, unit, all_reduce=(syncs, reduced / ranks_per_node))

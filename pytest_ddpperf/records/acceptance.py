@@ -13,7 +13,7 @@ from pytest_ddpperf.records.results import Comparison
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """An intended worsening of a metric."""
+    """A worsening of a metric that the user accepts, with its limit and reason."""
 
     metric: str
     reason: str
@@ -21,9 +21,9 @@ class Acceptance:
     share: bool = True  # whether the limit is a share of the reference's value
 
     def covers(self, worse: Comparison) -> bool:
-        """Returns whether the limit covers a metric's worsening.
+        """Returns whether a metric's worsening is within the accepted limit.
 
-        The worsening of a count is the sum over its parts that grew, or on the rank where it grew most. No limit
+        The worsening of a count is the sum over its parts that grew, or on the rank with most growth. No limit
         accepts fewer batch rows or backward passes.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
@@ -51,14 +51,14 @@ def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
 
 
 def belongs(test: str, node: str) -> bool:
-    """Returns whether a node ID names the test, the file of the test, or its function without parameters."""
+    """Returns whether a node id names the test, the test's file or class, or its function without parameters."""
     return f"{test}[".startswith((f"{node}::", f"{node}["))
 
 
 def worsenings(value: object) -> Mapping[str, tuple[float, bool]]:
-    """Parses accepted worsenings, ``{"step_time": "+20%", "operators": 6}``; returns (number, is a share) by metric.
+    """Parses the setting ``accept``, such as ``{"step_time": "+20%", "operators": 6}``.
 
-    Only a count may worsen by a number without a percent sign.
+    Returns (limit, whether the limit is a fraction) by metric. Only a count may have a limit without a percent sign.
     """
     given = value if isinstance(value, Mapping) else {}
     found = {str(name): re.fullmatch(r"\s*[+-]?(\d+(?:\.\d*)?)\s*(%?)\s*", str(worse)) for name, worse in given.items()}
@@ -70,7 +70,7 @@ def worsenings(value: object) -> Mapping[str, tuple[float, bool]]:
 
 
 def allowed(value: object) -> tuple[tuple[str, str], ...]:
-    """Parses accepted worsenings, ``"perf/test_a.py::test_step step_time"``, one per line, to (test, metric) pairs."""
+    """Parses ``--ddpperf-allow``, such as ``"perf/test_a.py::test_step step_time"``; returns (test, metric) pairs."""
     lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, Iterable) else ()
     pairs = [str(line).strip().rpartition(" ")[::2] for line in lines if str(line).strip()]
     if not pairs or not all(test for test, _ in pairs):

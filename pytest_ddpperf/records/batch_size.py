@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A batch size that the search has tried."""
+    """A batch size that the search has tried, and whether it fits into memory."""
 
     size: int  # samples of one rank's batch
     fits: bool  # whether every rank could train with it
@@ -16,7 +16,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSize:
-    """The largest batch size that fits.
+    """The largest batch size that fits into memory.
 
     Attributes:
         size: the number that the user's function got, usually the samples of one rank's batch.

@@ -25,7 +25,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalValue:
-    """The last values of a strategy's trainings, in one figure."""
+    """The mean last value of a strategy's trainings, with its interval."""
 
     value: float  # the mean over launches
     # 95 % interval over launches; None for a single launch. In Standings, all intervals together hold with 95 %.
@@ -49,10 +49,11 @@ class Standing:
 
     @property
     def agreement(self) -> Agreement:
-        """Returns the verdict on the difference from the first strategy.
+        """Returns the verdict on the difference from the first strategy's last values.
 
-        ``worse``: by significantly more than the tolerance, or not finite; ``equal``: by no more than rounding
-        explains; ``differs``: by more; ``within tolerance``: the whole interval is; ``inconclusive``: else.
+        ``worse``: significantly worse by more than the tolerance, or not finite; ``equal``: rounding explains the
+        difference; ``differs``: rounding should explain it, but does not; ``within tolerance``: with the whole
+        interval; else ``inconclusive``.
         """
         if not math.isfinite(self.worse.value):
             return "worse"
@@ -114,8 +115,8 @@ class Convergence:
         __tracebackhide__ = True
         found: Mapping[str, Trainings] = {trained.name: trained for trained in self.strategies}
         if name not in found:
-            raise KeyError(f"{name!r} was not trained; there are {list(found)}")
+            raise KeyError(f"no strategy {name!r} was trained; give one of {list(found)}")
         finals, quantity = found[name].finals, quantity or self.metric
         if quantity not in finals:
-            raise KeyError(f"no quantity {quantity!r}; there are {list(finals)}")
+            raise KeyError(f"no quantity {quantity!r} was evaluated; give one of {list(finals)}")
         return finals[quantity]

@@ -74,7 +74,7 @@ COUNTS: Mapping[str, CountRow] = {
 
 
 def count_row(metric: str) -> CountRow:
-    """Returns the properties of a count; the defaults for a count of another version of the plugin."""
+    """Returns the properties of a count; defaults for an unknown count of another version of the plugin."""
     return COUNTS.get(metric, CountRow())
 
 
@@ -166,7 +166,7 @@ class Counts:
         return {**told, **self.unstable}
 
     def __repr__(self) -> str:
-        """The most important totals; all of them, with their details, would fill pages."""
+        """Returns only the most important totals, because all of them would fill pages."""
         main = {metric: self.totals[metric] for metric in _MAIN if metric in self.totals}
         shown = [f"{metric} {quantity_texts(metric, [total])[0]}" for metric, total in main.items()]
         left = [f"{len(self.totals) - len(main)} more"] if len(self.totals) > len(main) else []
@@ -174,7 +174,7 @@ class Counts:
 
 
 def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns a metric's (before, now) totals by rank; empty if all ranks are equal on both sides."""
+    """Returns a metric's (before, now) totals for each rank; empty if all ranks are equal before and now."""
     return _by_rank(*((counts.by_rank.get(metric, ()), counts.totals[metric]) for counts in (then, now)))
 
 
@@ -192,7 +192,7 @@ def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tup
 
 
 def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], float]) -> list[tuple[float, float]]:
-    """Returns (before, now) pairs by rank; a side without values by rank has one value for all ranks."""
+    """Returns (before, now) pairs by rank; counts without values by rank have one value for all ranks."""
     number = max(len(ranks) for ranks, _ in (then, now))
     before, after = (ranks or (value,) * number for ranks, value in (then, now))
     return list(zip(before, after, strict=False))  # if world sizes differ, the ranks that both have
@@ -231,7 +231,7 @@ def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, f
 
 
 def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
-    """Returns how many steps would be needed to decide whether a count changed; 0 if these steps decide it."""
+    """Returns the number of steps needed to decide whether a count changed; 0 if the counted steps decide it."""
     row, needed = count_row(metric), 0.0
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = {"": (then.totals[metric], now.totals[metric])}
@@ -259,7 +259,7 @@ def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float,
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
     """Returns by how much a part has to grow or fall so that the choice of the counted steps cannot explain it.
 
-    If only one side has unusual steps, the other side may have some, too, after more steps than were counted.
+    If only ``then`` or ``now`` has unusual steps, the other may have some, too, after more steps than were counted.
     """
     old, new = (counts.varying.get(metric, {}).get(part, ()) for counts in (then, now))
     before, after = rhythm_of_all(old), rhythm_of_all(new)
@@ -271,7 +271,7 @@ def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, fl
 
 
 def is_another_step(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether the FLOPs of forward changed in the same direction as a count of work; True without FLOPs."""
+    """Returns whether a changed count of work belongs to another step: the FLOPs of forward changed likewise."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
 

@@ -23,7 +23,7 @@ Bottleneck = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
-    """A cause that limits a step, with its time in a step."""
+    """A cause that limits the speed of a step, with the seconds that it takes in a step."""
 
     bottleneck: Bottleneck  # the cause
     seconds: float  # of the step
@@ -62,5 +62,5 @@ class Diagnosis:
     text: str = ""  # the diagnosis in one line; empty unless read from a file
 
     def cause(self, bottleneck: Bottleneck) -> Cause | None:
-        """Returns the given cause; None if it has no share of the step."""
+        """Returns the cause of this kind; None if it takes no time in the step."""
         return next((cause for cause in self.causes if cause.bottleneck == bottleneck), None)

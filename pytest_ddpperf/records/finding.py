@@ -12,7 +12,7 @@ APART = frozenset({"ranks_apart", "same_data", "parameters_apart"})
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fact that a reader of a result needs to know.
+    """A remark on a result, as a code with facts.
 
     Attributes:
         code: kind of note, in snake_case; ``reports.findings`` has its sentence.

@@ -42,7 +42,7 @@ class GpuHealth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """The state of the machine during a launch."""
+    """The state of processors and GPUs during a launch."""
 
     cpu: CpuHealth  # from the start of the launch to its end
     nodes: Mapping[str, CpuHealth] = field(default_factory=dict)  # the same for other nodes, by name

@@ -154,7 +154,7 @@ class Launch:
 
 
 def timed_window(launches: Sequence[Launch]) -> Window | None:
-    """Returns begin and end of the timed steps of launches that ran together; None if they are unknown.
+    """Returns begin and end of the timed steps of simultaneous launches, by ``time.monotonic``; None if unknown.
 
     The timed steps of a launch begin when its last rank begins, and end when its first rank ends.
     """
@@ -165,7 +165,7 @@ def timed_window(launches: Sequence[Launch]) -> Window | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeSpent:
-    """Seconds of one call of a verb (such as ``check``) by purpose; their sum is the call's wall time.
+    """Seconds of one call such as ``ddpperf.check(...)`` by purpose; their sum is the call's wall time.
 
     starting: launchers, and launches before their first step and after their last one.
     verifying: comparing the training with a single process.

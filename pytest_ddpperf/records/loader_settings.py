@@ -23,7 +23,7 @@ class LoaderSettings:
     """Changes of the settings of a workload's DataLoader; None keeps the workload's own setting.
 
     Raises:
-        ValueError: torch would refuse a value or a combination; the text describes the expected values.
+        ValueError: torch would refuse a value or a combination; the message describes the expected values.
     """
 
     # Processes that fetch batches for a rank (torch's ``num_workers``); 0 to fetch them in the rank itself.
@@ -42,12 +42,12 @@ class LoaderSettings:
                 object.__setattr__(self, name, _parsed(name, value, parse))
         picked = [name for name in _PARSERS if name != "sampler" and getattr(self, name) is not None]
         if self.auto and picked:
-            raise ValueError(f"auto alone or with sampler=rank: auto picks {picked[0]} itself")
+            raise ValueError(f"auto without {picked[0]}, which auto picks itself")
         if not self.auto and not picked and self.sampler is None:
             raise ValueError(_EXPECTED)
         for name in ("prefetch_factor", "persistent_workers"):
             if self.workers == 0 and getattr(self, name):
-                raise ValueError(f"{name} with workers=1 or more: with workers=0 the rank fetches its batches itself")
+                raise ValueError(f"{name} only with workers=1 or more, because workers=0 prefetches nothing")
 
     def __str__(self) -> str:
         """Writes the settings in the form of the command line."""

@@ -59,12 +59,12 @@ class Environment:
 
     @property
     def simulated(self) -> bool:
-        """Returns whether only one rank ran and the others were simulated: steps are then counted, not timed."""
+        """Returns whether a single rank ran in a simulated group, so that steps were counted and not timed."""
         return self.backend == SIMULATED
 
     @property
     def oversubscribed(self) -> bool:
-        """Returns whether ranks or threads have to share a core or a GPU; then times say little about real hardware."""
+        """Returns whether ranks or threads share a core or a GPU, so that times say little about real hardware."""
         if self.simulated:
             return False
         if self.device == "cpu":
@@ -74,7 +74,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The number of steps of every launch, fixed before measuring."""
+    """The numbers of warm-up and timed steps of every launch, fixed before measuring."""
 
     warmup: int  # untimed steps at the start
     steps: int  # timed steps
@@ -186,7 +186,7 @@ class Measurement(BenchmarkId):
 
     @property
     def lost(self) -> float:
-        """The share of the cores' time that other processes took on the busiest node, median over launches; GPUs: 0."""
+        """The fraction of the cores that other processes took on the busiest node, median over launches; 0 on GPUs."""
         return (self._lost or 0.0) if self.environment.device == "cpu" else 0.0
 
     @property
@@ -197,7 +197,7 @@ class Measurement(BenchmarkId):
 
     @property
     def busy(self) -> bool:
-        """Returns whether other work disturbed the machine; also True if that is unknown.
+        """Returns whether other processes disturbed the launches; also True if that is unknown.
 
         On the CPU, other processes took more than ``BUSY`` of the cores. On GPUs, another process used a GPU, or a GPU
         reduced its clocks.
@@ -265,12 +265,12 @@ class Measurement(BenchmarkId):
         __tracebackhide__ = True  # readers need the line of their test
         by_name = {series.metric: series for series in self.series}
         if metric not in by_name and self.unfit:
-            raise KeyError(f"no metric {metric!r}: {self.name} does not fit into memory: {self.unfit}")
+            raise KeyError(f"no metric {metric!r}, because {self.name} does not fit into memory: {self.unfit}")
         if metric not in by_name and not self.launches and self.counts is not None:
             why = "--ddpperf-budget had no time left" if self.untimed else "--ddpperf-counts=only leaves it out"
             raise NotTimed(f"{metric} was not measured: {why}")
         if metric not in by_name:
-            raise KeyError(f"no metric {metric!r}; there are {', '.join(by_name)}")
+            raise KeyError(f"no metric {metric!r} was measured; give one of {', '.join(by_name)}")
         return by_name[metric]
 
 

@@ -42,7 +42,7 @@ class CollectiveTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beside:
-    """Seconds on one rank: of some computing alone, of an all-reduce alone, and of both at the same time."""
+    """Seconds of computing alone, of an all-reduce alone, and of both at the same time, on one rank."""
 
     computing: float
     sending: float
@@ -51,7 +51,7 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSweep:
-    """The network as one rank measured it."""
+    """The times of collectives and messages that one rank measured."""
 
     times: tuple[CollectiveTimes, ...]  # the calls of each collective and size
     pairs: Mapping[int, tuple[float, ...]]  # the seconds of the fastest message of each turn, by the other rank
@@ -102,8 +102,8 @@ class CollectiveFit:
             above = nbytes > self.max_bytes
             wider = f"--{'max' if above else 'min'}-size={power_of_two(nbytes, above=above)}"
             raise SettingError(
-                f"nbytes={nbytes}: {self.collective} over {format_count(self.world_size, 'rank')} was measured from "
-                f"{ends}; measure that size too: ddpperf network --world-size={self.world_size} {wider}"
+                f"nbytes={nbytes}: {self.collective} of {format_count(self.world_size, 'rank')} was measured only "
+                f"from {ends}; measure this size too: ddpperf network --world-size={self.world_size} {wider}"
             )
         line = next(segment for segment in self.segments if nbytes <= segment.max_bytes)
         return line.latency + nbytes * line.seconds_per_byte

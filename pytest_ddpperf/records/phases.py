@@ -23,7 +23,7 @@ PHASES = (DATA_WAIT, FORWARD, BACKWARD, GRADIENT_SYNC, OPTIMIZER, OTHER)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryUse:
-    """The effect of a part of one step on its rank's memory, in bytes."""
+    """The effect of one phase or section of a step on the rank's memory, in bytes."""
 
     kind: MemoryKind  # see ``MemoryKind``
     change: int  # memory after the part minus memory before
@@ -32,7 +32,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionTimes:
-    """A part of a step that the user's code marks with ``ctx.phase(name)``."""
+    """The seconds and memory of a section, a part of a step in ``with ctx.phase(name)``, on one rank."""
 
     path: str  # its name after the names of the sections around it: outer/inner
     count: float  # how many times a step entered it, on average
@@ -43,7 +43,7 @@ class SectionTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseTimes:
-    """The steps of a diagnosing launch on one rank, by phase."""
+    """The seconds of each phase in the steps of a diagnosing launch, on one rank."""
 
     seconds: Mapping[str, tuple[float, ...]]  # of each step, by phase: all of PHASES, which add up to the step
     sections: tuple[SectionTimes, ...] = ()  # in the order in which steps first entered them
@@ -57,7 +57,7 @@ class PhaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class SectionSummary:
-    """A section of a step that the user's code marks, over all ranks and launches."""
+    """The mean seconds and memory of a section (``with ctx.phase(name)``) over all ranks and launches."""
 
     path: str  # outer/inner
     count: float  # how many times a step enters it
@@ -90,7 +90,7 @@ def collective_kind(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockTimes:
-    """Steps with and without synchronisation of gradients on one rank, from blocks that alternated."""
+    """The seconds of steps with and without synchronisation of gradients, from alternating blocks on one rank."""
 
     synchronised: tuple[float, ...]  # seconds of each whole step, in order
     unsynchronised: tuple[float, ...]  # seconds of each step that averaged no gradients

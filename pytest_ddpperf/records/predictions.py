@@ -28,7 +28,7 @@ class Replayed:
 
     @property
     def efficiency(self) -> float:
-        """The share of the step that is computing: the efficiency of weak scaling compared with one rank."""
+        """The fraction of the step that is computing: the efficiency of weak scaling compared with one rank."""
         return self.computing / self.seconds
 
 
@@ -100,7 +100,7 @@ class Prediction(Replayed):
         return [(self.corners[i], base.corners[j]) for i in ends for j in ends if i // 2 == j // 2]
 
     def gain_over(self, base: Prediction) -> Gain:
-        """Returns the share of a sample's time that this way saves over ``base``; of a step's if samples are unknown.
+        """Returns the fraction of a sample's time that this training saves over ``base``, or of a step's time.
 
         Modelled times have the same error in both predictions, so equal corners are compared. Computing that was timed
         separately adds scatter: if both were timed in the same launches, the scatter of the launches' quotients.
@@ -140,41 +140,41 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhatIf:
-    """Several ways to train, each with its prediction; gains are relative to the first way.
+    """Predictions of several trainings by name; gains are relative to the first training.
 
-    ``found["more ranks"]`` is the prediction of a way, and ``found.gain("more ranks")`` is the time that it saves.
+    ``found["more ranks"]`` is one of the predictions, and ``found.gain("more ranks")`` the time that it saves.
     """
 
     predictions: Mapping[str, Prediction]
 
     def __getitem__(self, name: str) -> Prediction:
-        """Returns the prediction of a way; raises KeyError with the names of all ways if there is no such way."""
+        """Returns the prediction with this name; raises KeyError with all names if there is none."""
         __tracebackhide__ = True
         if name not in self.predictions:
-            raise KeyError(f"no way {name!r}; there are {', '.join(self.predictions)}")
+            raise KeyError(f"no prediction is named {name!r}; give one of {', '.join(self.predictions)}")
         return self.predictions[name]
 
     @property
     def over(self) -> str:
-        """The name of the first way; gains are relative to it."""
+        """The name of the first training, to which gains are relative."""
         return next(iter(self.predictions))
 
     def gain(self, name: str) -> Gain:
-        """Returns the share of the first way's time per sample that a way saves; SettingError for an unknown way."""
+        """Returns the fraction of the first training's time per sample that this one saves; may raise SettingError."""
         __tracebackhide__ = True
         if name not in self.predictions:
-            raise SettingError(f"gain({name!r}): there is no such way; give one of {', '.join(self.predictions)}")
+            raise SettingError(f"gain({name!r}): there is no such name; give one of {', '.join(self.predictions)}")
         return self[name].gain_over(self[self.over])
 
     @property
     def fastest(self) -> str:
-        """The name of the way with the least time per sample, or per step if samples are unknown."""
+        """The name of the training with the least time per sample, or per step if samples are unknown."""
         return max(self.predictions, key=lambda name: self.gain(name).value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """A prediction in a test, and its gain over the first way to train in its call; the first way has no gain."""
+    """A prediction in a test, and its gain over the first training of the same call, which has no gain itself."""
 
     test: str
     prediction: Prediction
@@ -192,7 +192,7 @@ Standing = Literal["best", "maybe as good", "slower", "not timed", "does not fit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A way to train that advice considers.
+    """A combination of strategy and settings that ``ddpperf.advise`` considers.
 
     Attributes:
         name: strategy and settings in one line.

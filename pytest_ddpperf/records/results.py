@@ -102,7 +102,7 @@ class StoredBaseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairedRevision:
-    """The same benchmark under another revision, measured in the same rounds."""
+    """The reference measurement: the same benchmark with another revision, in the same rounds as the candidate."""
 
     paired: ClassVar[bool] = True
     differs: ClassVar[tuple[str, ...]] = ()  # both sides run on one machine, now
@@ -154,7 +154,7 @@ class Comparison:
         gated: whether it can fail a test.
         baseline: the value of the reference; None if the reference has no value.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
-        change_interval: interval of the change, with 95 % confidence over all looks (judgements after some launches).
+        change_interval: interval of the change, with 95 % confidence over all interim verdicts.
         standard_error: standard error of the change, on the scale of analysis (of its logarithm if all samples are
             above 0).
         tolerance: the change that the test accepts.
@@ -162,8 +162,8 @@ class Comparison:
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, if
             it had been suspected and measured for all the available time.
         bound: the worsening that the run excludes, one-sided with 95 % confidence; None without a known scatter.
-        interval_alpha: two-sided error of the interval, for this look alone.
-        bound_alpha: one-sided error of the bound, for this look alone; None if an earlier look proved the bound.
+        interval_alpha: two-sided error of the interval, for this verdict alone.
+        bound_alpha: one-sided error of the bound, for this verdict alone; None if an earlier verdict proved the bound.
         verdict: verdict on this metric alone.
         note: the reason for the verdict, if the numbers do not show it; else None.
         difference: the change of a count that is not comparable (the note says why); else None.
@@ -176,7 +176,7 @@ class Comparison:
             order as the samples of ``series``.
         worse_in: number of the candidate's samples that were worse than the reference's sample of the same round, or
             else its median; None if there are fewer than two samples, or nothing was compared.
-        paired: whether both sides were measured in the same rounds.
+        paired: whether candidate and reference were measured in the same rounds.
     """
 
     series: Series
@@ -235,7 +235,7 @@ class Result:
         measurement: the candidate's measurement.
         comparisons: one for each metric; ``result["step_time"]`` is one of them.
         verdict: verdict on the whole benchmark.
-        reference: the other side of the comparison: a stored baseline or another revision.
+        reference: the reference of the comparison: a stored baseline or another revision.
         findings: notes on the verdict.
         seconds: time to measure this benchmark and all benchmarks that were measured side by side with it.
         spent: seconds by purpose of the call that measured the benchmark; None if unknown.

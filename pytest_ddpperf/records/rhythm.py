@@ -56,7 +56,7 @@ def rhythm_of(values: Sequence[float]) -> Rhythm:
 
 
 def components_of(parts: Iterable[Sequence[float]]) -> Components:
-    """Returns the varying parts of a count; adds up the parts that vary in the same steps.
+    """Groups the varying parts of a count by the steps in which they vary; returns the sum of each group.
 
     Work in every 5th step and other work in every 9th step have separate rhythms, but their sum has none in 20 steps.
     If values repeat, two periods represent all steps; they begin with the largest value, so that the phase does not
@@ -83,7 +83,7 @@ def rhythm_of_all(components: Components) -> Rhythm:
 
 
 def unusual_of(components: Components) -> tuple[list[list[float]], float]:
-    """Returns each component's deviations from its most frequent value, sorted; and the sum of their means."""
+    """Returns each component's sorted deviations from its most frequent value, and the sum of the means."""
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
     return sorted([*filter(None, each)] for each in more), math.fsum(math.fsum(each) / len(each) for each in more)
 
@@ -107,7 +107,7 @@ def levels_of(values: Sequence[float], total: float) -> Levels:
 
 
 def rhythm_text(values: Sequence[float]) -> str:
-    """Returns in words how often steps do something else: ``more in 1 of 10 steps``."""
+    """Returns a text on the steps that differ from the usual ones: ``more in 1 of 10 steps``."""
     if len(set(values)) > 2:  # noqa: PLR2004
         if period := period_of(values):
             return f"the same again after {period} steps"

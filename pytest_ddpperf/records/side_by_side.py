@@ -31,7 +31,7 @@ class ScalingCurve:
         __tracebackhide__ = True
         points = {point.world_size: point for point in self.points}
         if world_size not in points:
-            raise KeyError(f"no point with {world_size} ranks; there are {list(points)}")
+            raise KeyError(f"no point has {world_size} ranks; the measured points have {list(points)}")
         point = points[world_size]
         return _over_itself(point, "scaling_efficiency", "speedup") if point is self._base else point
 
@@ -54,7 +54,7 @@ class ScalingCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideBySide:
-    """Several ways to do the same work, measured side by side.
+    """Several trainings for the same purpose, measured side by side.
 
     Attributes:
         over: the name of the base: the given one, or the first one that fits into memory if the given one does not fit.
@@ -77,7 +77,7 @@ class SideBySide:
         __tracebackhide__ = True  # readers need the line of their test
         kept = self.canonical(name)
         if kept not in self.names:
-            raise KeyError(f"{kept!r} was not measured; there are {list(self.names)}")
+            raise KeyError(f"{kept!r} was not measured; give one of {list(self.names)}")
         measured = self.measurements[self.names.index(kept)]
         return _over_itself(measured, "speedup", "memory_ratio") if kept == self.over else measured
 
@@ -103,7 +103,7 @@ class SideBySide:
 
     @property
     def unbeaten(self) -> tuple[str, ...]:
-        """The names that no other name beats in both speed and memory (Pareto), by their values."""
+        """The names of trainings that no other training beats in both speed and memory (Pareto-optimal ones)."""
         found = {name: (self._value(name, "speedup"), -self._value(name, "memory_ratio")) for name in self.compared}
         return tuple(
             name

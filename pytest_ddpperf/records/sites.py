@@ -89,7 +89,7 @@ def _by_caller(change: SiteChange, then: Sequence[CallSite], now: Sequence[CallS
 
 
 def _caller_of(site: CallSite) -> CallSite:
-    """Returns a site of the line that called the function."""
+    """Returns the site of the line that called the function around ``site``."""
     place, _, function = site.caller.rpartition(" in ")
     file, _, line = place.rpartition(":")
     where = replace(site, caller="", caller_source="", through="", source=site.caller_source)
@@ -106,7 +106,7 @@ def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSi
 
 
 def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
-    """Returns one site for each line, with the sum of the values of all parts."""
+    """Returns one site for each line of code, with the sum of the values of all parts."""
     return tuple(_grouped(sites, part="all"))
 
 
@@ -155,12 +155,12 @@ def _rank(change: SiteChange, lost: Collection[tuple[str, bool, float]]) -> tupl
 
 
 def part_of(kind: str, name: str, value: object) -> str:
-    """Returns the name of a setting of a kind: ``DistributedDataParallel: static_graph=True``."""
+    """Returns the name of a class's setting in counts: ``DistributedDataParallel: static_graph=True``."""
     return f"{kind}: {name}={value}"
 
 
 def setting_of(part: str) -> tuple[str, str, str]:
-    """Returns kind, setting and value of a part's name; setting and value are empty if the name has only a kind."""
+    """Splits a name of ``part_of`` into class, setting and value; setting and value may be empty."""
     kind, _, setting = part.partition(": ")
     name, _, value = setting.partition("=")
     return kind, name, value

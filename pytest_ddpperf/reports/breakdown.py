@@ -40,7 +40,7 @@ _MEANINGS = {
 
 
 def phase_table(results: Sequence[Result]) -> Table:
-    """Returns each phase's share of the step, a row for each benchmark whose phases were measured."""
+    """Returns a table of the phases' percentages of the step, with a row for each benchmark with measured phases."""
     taken_apart: list[tuple[str, Mapping[str, float]]] = []
     for name, result in with_names(results):
         seconds = {phase: found.series.value for phase in PHASES if (found := find(result, f"phase_{phase}"))}
@@ -59,7 +59,7 @@ def _part(part: str, row: tuple[str, Mapping[str, float]]) -> float | None:
 
 
 def section_table(results: Sequence[Result]) -> Table:
-    """Returns time and memory of each section that users marked in their steps, a row for each section."""
+    """Returns a table of time and memory of sections (``ctx.phase(name)``), with a row for each section."""
     named = [(name, section) for name, result in with_names(results) for section in result.step.sections]
     kinds = dict.fromkeys(_MEMORY[section.memory.kind] for _, section in named if section.memory is not None)
     columns: dict[str, Column[tuple[str, SectionSummary]]] = {
@@ -80,7 +80,7 @@ def _growth(section: SectionSummary) -> str:
 
 
 def communication_table(results: Sequence[Result]) -> Table:
-    """Returns exposed and profiled communication, a row for each benchmark that measured them."""
+    """Returns a table of exposed and profiled communication, with a row for each benchmark that measured them."""
     named = [(name, one) for name, one in with_names(results) if find(one, EXPOSED) or one.measurement.profile]
     sizes = {_parameters(result) for _, result in named} - {None}
 
@@ -144,7 +144,7 @@ def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
 
 
 def collective_table(results: Sequence[Result]) -> Table:
-    """Returns transfer, wait and bandwidth of collectives, a row for each benchmark that was profiled on all ranks."""
+    """Returns a table of transfer, wait and bandwidth of collectives, with a row for each profiled benchmark."""
     named = [
         (name, profile)
         for name, result in with_names(results)
@@ -197,7 +197,7 @@ def time_text(spent: TimeSpent) -> str:
 
 
 def time_table(results: Sequence[Result]) -> Table:
-    """Returns the seconds that each call of a verb spent on each purpose, the slowest call first.
+    """Returns a table of the seconds that calls such as ``check`` spent on each purpose, the slowest call first.
 
     A row has the name of the benchmark, or of the test if one call measured several benchmarks.
     """

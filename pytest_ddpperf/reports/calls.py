@@ -75,7 +75,7 @@ def call_tables(
 
 
 def batch_size_table(searches: Sequence[Search]) -> Table:
-    """Returns one row for each search of a batch size: which sizes fit, which do not, and the peak memory."""
+    """Returns a table with a row for each search of a batch size: sizes that fit, sizes that do not, peak memory."""
     return table_of(
         searches,
         {
@@ -94,7 +94,7 @@ def batch_size_table(searches: Sequence[Search]) -> Table:
 
 
 def convergence_table(convergences: Sequence[Convergence]) -> Table:
-    """Returns one row for each strategy: last loss and metric, how much worse they are than the first's, a verdict."""
+    """Returns a table with a row for each strategy: last loss and metric, change from the first strategy, verdict."""
     trainings = [(found, one) for found in convergences for one in found.strategies]
     finals = [final for _, one in trainings for final in one.finals.values()]
     kept = [row.worse for found in convergences for row in found.kept]
@@ -148,7 +148,7 @@ def _quality(agreements: Sequence[str]) -> str:
 
 
 def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
-    """Returns how often each benchmark, measured against itself, had a false alarm, and the slowdowns that it finds."""
+    """Returns a table of benchmarks that were compared with themselves: false alarms, and detectable slowdowns."""
     machines = dict.fromkeys(environment_text(benchmark.measurement.environment) for benchmark in calibrated)
     alarms = sum(benchmark.alarms.found for benchmark in calibrated)
     runs = sum(benchmark.alarms.of for benchmark in calibrated)
@@ -171,7 +171,7 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
 
 
 def predictions_table(predictions: Sequence[Predicted | PredictionEntry]) -> Table:
-    """Returns one row for each prediction, in the order of the calls."""
+    """Returns a table with a row for each predicted step, in the order of the calls."""
     found: list[tuple[Any, Any]] = [(one, getattr(one, "prediction", one)) for one in predictions]  # or of a file
     steps = [step for _, step in found]
     networks = dict.fromkeys(step.network for step in steps)
@@ -204,7 +204,7 @@ def _explained(table: Table, steps: Iterable[Any]) -> Table:
 
 
 def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
-    """Returns one row for each candidate, the best one first; candidates without a prediction come last."""
+    """Returns a table with a row for each candidate, the best one first; candidates without a prediction come last."""
     candidates: Sequence[Any] = advice.candidates
     predictions = [each.prediction for each in candidates if each.prediction is not None]
     alike = len({each.batch_size for each in candidates}) == 1  # then the step says as much as a sample

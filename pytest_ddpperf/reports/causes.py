@@ -26,14 +26,14 @@ EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change
 
 
 def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """Returns the metrics that fail the test, the worst first; none if the whole benchmark fails, as a broken one."""
+    """Returns the metrics that fail the test, the worst first; empty if the benchmark fails as a whole, when broken."""
     if general_cause(result, verdict):
         return phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
     return tuple(sorted(phrases.decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
 
 
 def general_cause(result: Result, verdict: Verdict) -> str:
-    """Returns why the whole benchmark fails, for example because it broke; empty if only single metrics fail."""
+    """Returns the reason why the benchmark fails as a whole, such as a crash; empty if only metrics fail."""
     if verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result)
     if verdict is Verdict.NEW and result.baseline is None:
@@ -76,7 +76,7 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
 
 
 def gains(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
-    """Returns a text on the counts that got better if others got worse, the largest shares first; else nothing."""
+    """Returns texts on counts that got better while others got worse, the largest first; empty if there are none."""
     worse = [head for head in heads if head.series.scale == "exact" and head.verdict is Verdict.REGRESSED]
     if general_cause(result, verdict) or not worse:
         return []
@@ -95,7 +95,7 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
 
 
 def parts_text(result: Result) -> str:
-    """Returns the phases that changed in the same direction as the step: significantly, by more than its tolerance."""
+    """Returns a text on the phases that changed like the step: significantly, by more than the step's tolerance."""
     step = phrases.find(result, "step_time")
     if step is None or step.baseline is None or step.change is None:
         return ""

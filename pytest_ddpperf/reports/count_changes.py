@@ -42,7 +42,7 @@ def other_work(metric: str, before: float, now: float, paired: bool) -> str:  # 
     """Returns a text on a step that does another amount of work than the reference's step."""
     passes, rows = format_count(round(now), "backward pass"), format_count(round(now), "row")
     there = f"a step has batches of {rows}" if metric == "batch_rows" else f"a step has {passes}"
-    return f"{there}, {before:g} in {reference_text(paired)}: it trains other batches, so nothing else is compared"
+    return f"{there}, {before:g} in {reference_text(paired)}: batches differ, so nothing else is compared"
 
 
 def other_batch_size(size: int, samples: float, passes: int) -> str:
@@ -59,7 +59,7 @@ def ungated_counts(
     paired: bool,  # noqa: FBT001 - a fact
     renew: bool,  # noqa: FBT001 - a fact
 ) -> str:
-    """Returns a text on ungated counts: why steps differ, on which side, and the largest counts of both sides."""
+    """Returns a text on ungated counts: why steps differ, in which revision, and the largest counts of both."""
     reference = reference_text(paired)
 
     def told(metric: str, reason: str, now: bool, values: tuple[float, ...]) -> str:  # noqa: FBT001 - of a tuple
@@ -73,7 +73,7 @@ def ungated_counts(
     varied = {metric for metric, *_ in counts}
     if "flops" in varied and not varied & {"operators", "collective_calls"}:  # the same operators on other shapes
         cure += "; if batches are padded to their longest sequence, pad them to one length, or pack them"
-    return f"not gated, because not all steps do the same: {', '.join(told(*count) for count in counts)}{cure}"
+    return f"not compared exactly, because steps differ: {', '.join(told(*count) for count in counts)}{cure}"
 
 
 def count_difference(metric: str, before: float, after: float) -> str:

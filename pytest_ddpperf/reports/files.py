@@ -21,17 +21,17 @@ _HEAD = 1024  # bytes of a file that tell whether it is JSON
 
 @contextmanager
 def _writing(path: Path, option: str) -> Iterator[None]:
-    """In this context, a failure to write a file raises SettingError, which names the option."""
+    """Turns a failure to write a file, in this context, into a SettingError that names the option."""
     try:
         yield
     except OSError as error:
-        why = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        why = "the folder of this path is a file" if isinstance(error, FileExistsError) else error.strerror or error
         raise SettingError(f"{option}: {path} cannot be written: {why}; name another file") from None
 
 
 @contextmanager
 def writing_into(folder: Path, option: str, what: str) -> Iterator[None]:
-    """In this context, a failure to write into a folder raises SettingError, which names the planned content."""
+    """Turns a failure to write into a folder, in this context, into a SettingError that names the planned content."""
     try:
         yield
     except OSError as error:
@@ -45,7 +45,7 @@ def ensure_folder(folder: Path, option: str, what: str) -> None:
     """Checks before the measurement that files can be written into a folder; raises SettingError if not."""
     with writing_into(folder, option, what):
         if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(0, "it is a file")
+            raise NotADirectoryError(0, "this is a file")
         require_writable_folder(folder)
 
 
@@ -67,7 +67,7 @@ def ensure_writable(path: Path, option: str) -> None:
             return
         with path.open("rb") as file:
             if not file.read(_HEAD).lstrip().startswith((b"{", b"[")):
-                raise OSError(0, "it holds something else than JSON")
+                raise OSError(0, "the file exists and is not JSON")
 
 
 def write_text(path: Path, text: str, option: str, *, append: bool = False) -> None:

@@ -28,7 +28,7 @@ from pytest_ddpperf.units import (
 )
 
 _PACKAGES = 8  # packages that are named, at most
-_PREDICTED = "by the fit of ddpperf network, the collectives of a step take {predicted:s} (median error {error:%})"
+_PREDICTED = "ddpperf network predicts {predicted:s} for the collectives of a step (median error {error:%})"
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
@@ -97,7 +97,7 @@ def _memory_growth(  # noqa: PLR0917 - called by name
     seen = f"seen in {format_count(steps, 'step')} of each of {format_count(launches, 'launch')}"
     named = f"rank{'s' * (len(ranks) > 1)} {words_of(list(map(str, ranks)))}"
     where = "every rank" if len(ranks) == world_size > 1 else named
-    return f"{kind} grows by {growth} a step on {where}, {seen}: something is kept from step to step"
+    return f"{kind} grows by {growth} a step on {where}, {seen}: steps keep memory that they do not free"
 
 
 def _not_profiled(what: str) -> str:
@@ -112,7 +112,7 @@ def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> 
     before, after, unit = worse.baseline or 0.0, worse.series.value, worse.series.unit
     values = (f"{before:g}", f"{after:g}") if unit == "1" else format_values((before, after), unit)
     words = "accepted" if covered else "worse than the accepted limit"
-    words = words if needed else "accept is not needed here, remove it if no other benchmark needs it"
+    words = words if needed else "the setting accept is not needed here; remove it if no other benchmark needs it"
     return f"{words}: {worse.series.metric} {' -> '.join(values)} ({reason})"
 
 
@@ -136,7 +136,7 @@ def _busy(now: float | None, then: float | None) -> str:
     told = [] if now is None else [_taken(now)]
     if then is not None:
         told.append(f"{format_percent(then) if now and then else _taken(then)} when the baseline was saved")
-    return f"stored times decide nothing: {words_of(told)}"
+    return f"stored times cannot decide: {words_of(told)}"
 
 
 def _taken(share: float) -> str:
@@ -158,7 +158,7 @@ def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
 
 def _slow_starts(starting: float, working: float, launches: int, slowest: SlowImport | None, setting: str) -> str:
     begun, worked = format_values((starting, working), "s")
-    told = f"{format_count(launches, 'launch')} spent {begun} on starting and {worked} on steps"
+    told = f"{format_count(launches, 'launch')} spent {begun} on their start and {worked} on steps"
     cures = [f"raise {setting}"]
     if slowest is not None:
         told += f", each {format_value(slowest.seconds, 's')} on the import of {slowest.module}"
@@ -222,11 +222,11 @@ def _not_on_network(
         why = f"the mean {collective} has {size}, but only sizes up to {largest} were measured"
         cure = cure.replace(" measures", f" --max-size={power_of_two(nbytes, above=True)} measures")
     elif reason != "not_swept":
-        cure = "" if profiled else "; --ddpperf-profile shows how long they are under way"
-        why = f"ddpperf network measures no {collective}"
+        cure = "" if profiled else "; --ddpperf-profile measures it"
+        why = f"it measures no {collective}"
         if reason == "smaller_groups":
-            why = f"it was measured between all {format_count(ranks, 'rank')}, but some collectives have fewer ranks"
-    return f"the fit of ddpperf network cannot predict the time of a step's collectives: {why}{cure}"
+            why = f"it measured all {format_count(ranks, 'rank')}, but some collectives are of fewer ranks"
+    return f"ddpperf network cannot predict the time of a step's collectives: {why}{cure}"
 
 
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
@@ -234,10 +234,10 @@ def _on_network(predicted: float, error: float, measured: float | None, how: str
     if measured is not None:
         return f"{told}; {how} {format_value(measured, 's')}"
     if not exposed:
-        return f"{told}; computing hides them"
+        return f"{told}; they are hidden behind computation"
     seen = format_value(exposed, "s")
     if exposed <= predicted:
-        return f"{told}; computing hides all but {seen} of them"
+        return f"{told}; all but {seen} are hidden behind computation"
     return f"{told}; {seen} are exposed, more than predicted: ranks wait for each other, or share cores or links"
 
 
@@ -245,7 +245,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "broken": "{reason}",
     "read_again": "{text}",  # read from a results file, which has only texts
     "does_not_fit": lambda reason, fitted: (
-        f"it does not fit into memory: {reason}{'; the reference fitted' if fitted else ''}"
+        f"the benchmark does not fit into memory: {reason}{'; the reference fits' if fitted else ''}"
     ),
     # What the test asks for.
     "target_met": "target met: {text}",
@@ -256,17 +256,17 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         f"never met: {seen[0]} runs in the history have {' to '.join(format_values(seen[1:], series.unit))}"
     ),
     "settings_of_a_workload": lambda settings: (
-        f"{', '.join(f'{name}={value}' for name, value in settings)} is for a Workload: this step has to do that itself"
+        f"{', '.join(f'{name}={value}' for name, value in settings)} has no effect on a step, only on a Workload"
     ),
-    "loader_without_effect": "loader={loader} has no effect: this workload has one batch for all steps",
+    "loader_without_effect": "loader={loader} has no effect: this Workload has one batch for all steps",
     "effective_batch_size": "effective batch size {size:g}: {micro_batches} micro-batches on each of {ranks:rank}",
     "picked_loader": "{reason}",
     "other_batch_size": count_changes.other_batch_size,
-    "evaluating": "the model of {model} is in eval mode, without dropout and with fixed statistics of BatchNorm: call "
-    "train()",
+    "evaluating": "the model of {model} is in eval mode, which switches dropout off and fixes BatchNorm: call "
+    "model.train()",
     "left_by_steps": lambda processes, threads: (
-        "steps leave {1} behind, {0} after the few steps of one launch: start them once in build(ctx) and end them in "
-        "close(), or join them in the step"
+        "steps start {1} and do not end them, {0} in the few steps of one launch: start them once in build(ctx) and "
+        "end them in close(), or join them in the step"
     ).format(*max((processes, "processes"), (threads, "threads"))),
     "without_gpu": _without_gpu,
     "mesh_without_data": lambda mesh, names: (
@@ -274,15 +274,14 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         f"begins with {', '.join(names[:-1])} or {names[-1]}"
     ),
     # How it was verified, launched and timed.
-    "simulated_with_values": "simulated on real tensors, which take memory: {reason}",
-    "ranks_send_nothing": "{ranks} ranks send each other nothing, so each trains alone: let the script join the "
-    "process group that the environment of torchrun describes, and wrap its model (DistributedDataParallel, FSDP); or "
-    "give world_size=1",
-    "unverified": "not compared with a single process: {reason}",
+    "simulated_with_values": "simulated with real tensors, not with tensors without memory: {reason}",
+    "ranks_send_nothing": "{ranks} ranks send each other nothing, so each trains alone: let the script call "
+    "init_process_group, as under torchrun, and wrap its model (DistributedDataParallel, FSDP); or give world_size=1",
+    "unverified": "gradients were not compared with a single process: {reason}",
     "lenient_verification": lambda precision, exact_steps: (
-        f"compared with a single process only by convergence{', except for the first steps' * bool(exact_steps)}"
+        f"compared with a single process only by how far the loss falls{', after exact steps' * bool(exact_steps)}"
         if precision is None
-        else f"compared with a single process by the tolerance of {precision}, in which gradients are sent or computed"
+        else f"compared with a single process by the tolerance of {precision}, the precision of the gradients"
     ),
     "oversubscribed": lambda ranks, threads, shared, resource: (
         f"oversubscribed: {format_count(ranks, 'rank')} "
@@ -292,7 +291,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "on_network": _on_network,
     "not_on_network": _not_on_network,
     "only_on_network": lambda predicted, error, profiled: (
-        f"{sentence(_PREDICTED, {'predicted': predicted, 'error': error})}; their time was not measured: "
+        f"{sentence(_PREDICTED, {'predicted': predicted, 'error': error})}; the real time was not measured: "
         + (
             "ranks ran different collectives, or not all ranks joined each one"
             if profiled
@@ -300,29 +299,29 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         )
     ),
     "faster_than_network": f"{_PREDICTED}; {{how}} {{measured:s}}, much less: maybe some data are not sent, or the "
-    "step does not wait for them. If the network has changed, measure it again with ddpperf network",
+    "step does not wait for collectives. If the network has changed, run ddpperf network again",
     "small_shared_memory": "shared memory (/dev/shm) holds {size:B}, which NCCL and data workers may fill: start the "
     "container with --shm-size=1g or more",
-    "background_work": "{paired:turns}: ranks of {benchmarks:list} also work between steps, for example in workers "
-    "of a DataLoader",
+    "background_work": "{paired:turns}: ranks of {benchmarks:list} also compute between steps, for example in "
+    "workers of a DataLoader",
     "short_of_memory": "{paired:turns}: all benchmarks together would take more than three quarters of the available "
     "memory; measure fewer in one call",
     "short_of_gpu_memory": "{paired:turns}: all benchmarks together would take more than nine tenths of a GPU's "
     "memory, or the memory that one needs is unknown",
     "suspected": "{metrics:and} looked worse in the first {launches:launch}; later launches had to confirm it",
-    "not_diagnosed": "not diagnosed: {reason}",
+    "not_diagnosed": "the step was not diagnosed: {reason}",
     "no_time_to_diagnose": lambda setting: (
-        f"not diagnosed, because no time was left: raise {'--ddpperf-' * (setting == 'budget')}{setting}"
+        f"the step was not diagnosed, because no time was left: raise {'--ddpperf-' * (setting == 'budget')}{setting}"
     ),
-    "no_time_to_measure": "only counted, because no time was left: raise --ddpperf-budget",
+    "no_time_to_measure": "steps were counted but not timed, because no time was left: raise --ddpperf-budget",
     "few_launches": "there was time for only {made} of {wanted:launch}, so the scatter is uncertain: raise max_time",
     "slow_starts": _slow_starts,
     "traced_steps": "{tracers:and} traced the Python code of timed steps, which slows them: switch tracing off, for "
     "example with --no-cov, or compare only counts with --ddpperf-counts=only",
     # What is strange about steps and launches.
     "skipped_steps": "fp16 gradients overflowed in {steps:timed step} of {launches:launch}, so these steps updated "
-    "nothing and the times omit them; a longer warm-up lets the loss scale settle",
-    "unsettled_warmup": "warm-up had not settled: in {slow} of {launches:launch} the first quarter of the timed steps "
+    "nothing and the times omit them; raise the warm-up, in which the loss scale falls",
+    "unsettled_warmup": "warm-up was too short: in {slow} of {launches:launch} the first quarter of the timed steps "
     "was more than {slower:%} slower than the rest; raise the warm-up (now {warmup:step})",
     "tf32_override": "NVIDIA_TF32_OVERRIDE={value} is set, so NVIDIA's libraries ignore precision={precision}",
     "unseen_work": "CUDA events and wall time of a block differ by up to {share:%} in {seen} of {launches:launch}, so "
@@ -330,28 +329,28 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "outlying_launches": _outlying_launches,
     "negative_scaling": "negative scaling: {world_size} ranks do less work per second than {base_size} "
     "(x{speedup:.2f})",
-    "grown_work": "a rank has {work:.2f} times the FLOPs that it has with {base_size:rank}; efficiency allows for that",
+    "grown_work": "a rank computes {work:.2f} times the FLOPs of one of {base_size:rank}; efficiency allows for that",
     "idle_gpus": "GPUs were busy for {share:%} of the time, less than {busy:%}: a larger batch, more workers of the "
     "loader or pin_memory=true may keep them busier; the diagnosis shows what they wait for",
-    "strided_gradients": "DDP copies gradients of shape {shape} into buckets of other strides, which takes time: "
-    "before DDP wraps the model, convert the parameters to the memory format in which steps use them, by contiguous() "
-    "or channels_last",
+    "strided_gradients": "gradients of shape {shape} have other strides than DDP's buckets, so DDP copies them, which "
+    "takes time: before DDP wraps the model, convert its parameters to the memory format of the steps "
+    "(contiguous() or channels_last)",
     # Memory.
     "memory_growth": _memory_growth,
     "uneven_memory": "{metric} is {least:B} on rank {least_rank} and {most:B} on rank {most_rank}",
     "full_gpu_memory": "GPU memory was full: the caching allocator emptied its cache {retries:time} and failed "
     "{failures:time}, which costs step time; use a smaller batch",
-    "no_memory_headroom": "exposed communication was not measured in {launches:launch}: to restore the "
-    "training state of a machine's ranks, copies of {needed:B} are needed, but only {free:B} of memory are free",
-    "synchronisation_kept": "exposed communication was not measured: {reason}: unsynchronised must skip the averaging "
-    "of gradients, and a step must be a whole optimizer step",
+    "no_memory_headroom": "exposed communication was not measured in {launches:launch}: it needs copies of the ranks' "
+    "training state, {needed:B} on a machine, but only {free:B} of memory are free",
+    "synchronisation_kept": "exposed communication was not measured: {reason}: let unsynchronised() skip the averaging "
+    "of gradients, and let a step be a whole optimizer step",
     # What else the machine did.
     "cores_used_by_others": _machine("other processes used {} of the cores", format_percent),
-    "cores_stolen": _machine("the hypervisor gave {} of the cores away", format_percent),
-    "cpu_quota": _machine("a CPU quota held processes back for {} of the time", format_percent),
+    "cores_stolen": _machine("the hypervisor gave {} of the cores to other machines", format_percent),
+    "cpu_quota": _machine("a CPU quota stopped processes for {} of the time", format_percent),
     "hot_cores": _machine("cores were too hot and slowed down {}", lambda number: format_count(int(number), "time")),
     "swapping": _machine("the machine swapped {}", lambda size: format_value(size, "B")),
-    "gpu_clocks_held_back": "GPU clocks were held back ({reason}) in {seen} of {launches:launch}",
+    "gpu_clocks_held_back": "the driver slowed GPU clocks down ({reason}) in {seen} of {launches:launch}",
     "gpu_used_by_others": lambda pid, nbytes, seen, launches: (
         f"process {pid} used {'' if nbytes is None else format_value(nbytes, 'B') + ' of '}a GPU of the ranks "
         f"in {seen} of {format_count(launches, 'launch')}: the metric outside_allocator is omitted"
@@ -363,29 +362,29 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "mig_instances": "the driver reports neither the utilisation of MIG instances nor other processes on them",
     "no_allocator_statistics": "CUDA's memory allocator keeps no statistics: memory metrics are omitted",
     "gpu_clock_fell": "the slowest GPU's clock was {lowest:MHz} in one launch and {highest:MHz} in another",
-    "last_attempt": "attempt {attempt} of its test: measurements of earlier attempts are omitted",
+    "last_attempt": "attempt {attempt} of the test: measurements of earlier attempts are omitted",
     "measured_beside": lambda pid, folder: (
         f"another run of pytest measured on this machine{f' (process {pid}' * bool(pid)}"
         f"{f' in {folder}' * bool(folder)}{')' * bool(pid)}: the times of both runs are longer"
     ),
     # The baseline that the result becomes.
-    "thin_baseline": "the stored baseline has {launches:launch} only: its memory and losses may be inconclusive later, "
-    "and so may times without its commit; save again with a larger max_time",
+    "thin_baseline": "the stored baseline has only {launches:launch}: comparisons of memory and losses with it may be "
+    "inconclusive, and of times if its commit cannot be measured; save again with a larger max_time",
     "busy_baseline": lambda lost: (
         "the machine was busy while the baseline was saved"
-        f"{f' (other processes took {format_percent(lost)} of the cores)' if lost else ''}: its stored times cannot "
-        "decide; later runs measure its commit again"
+        f"{f' (other processes took {format_percent(lost)} of the cores)' if lost else ''}: the stored times cannot "
+        "decide; later runs measure the commit again"
     ),
     # What a verdict rests on.
-    "unconfirmed": "worse in the last launches, but not in the first ones, so it is not confirmed: run it again",
-    "to_confirm": "worse, but the session ended before fresh launches could confirm it: run it again",
+    "unconfirmed": "worse in the last launches, but not in the first ones, so not confirmed: run the test again",
+    "to_confirm": "worse, but the session ended before fresh launches could confirm it: run the test again",
     "no_change_from": "no change can be computed from a baseline of {baseline:g}",
-    "proven_earlier": "the first {launches:launch} showed that it is not worse by the margin; it looked better, so "
-    "more launches followed",
-    "stale_baseline": "better than the baseline by more than the tolerance: the baseline is stale",
-    "looks_better": "looks better, but not for certain",
-    "told_late": "measured only in {launches:launch} after the verdict",
-    "single_launch": "with one launch on a side, the scatter is unknown; measure at least two",
+    "proven_earlier": "the first {launches:launch} showed that the metric is not worse by the margin; it looked "
+    "better, so more launches followed",
+    "stale_baseline": "better than the baseline by more than the tolerance: the baseline is stale, save again",
+    "looks_better": "probably better, but not significantly",
+    "told_late": "measured only after the verdict, in {launches:launch}",
+    "single_launch": "with a single launch, the scatter is unknown; measure at least two",
     "launches_needed": lambda launches, max_time, known: (
         f"about {format_count(launches, 'launch')}"
         f"{'' if max_time is None else f' (--ddpperf-max-time={max_time})'} would decide it"
@@ -393,31 +392,31 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     ),
     "no_launches_decide": _no_launches_decide,
     "busy": _busy,
-    "other_host": "stored times decide nothing: they are of another machine, {host}",
-    "other_clock": "stored times decide nothing: the GPU's clock was {then:MHz} then and is {now:MHz} now",
+    "other_host": "stored times cannot decide: they are of another machine, {host}",
+    "other_clock": "stored times cannot decide: the GPU's clock was {then:MHz} then and is {now:MHz} now",
     "gross": "a gross slowdown compared with the stored times, on a machine that was not busy",
     "stored_times": "compared with stored times, which can show only gross slowdowns",
-    "not_gross": "slower than the stored times, but not surely by more than {gross:%}: these can show only that",
-    "not_the_code": "not caused by this repository's code: the commit of the baseline takes as long now, {change:+%} "
-    "from the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages",
+    "not_gross": "slower than the stored times, but not surely by more than {gross:%}, the least that these can show",
+    "not_the_code": "not caused by this repository's code: the commit of the baseline takes as long now ({change:+%} "
+    "from the stored times); packages, data or the machine have changed: --ddpperf-against-python compares packages",
     "slower_than_stored": lambda change, differ: (
-        f"this run and the commit of the baseline both differ by {format_change(change)} from the stored times: not "
+        f"this run and the commit of the baseline differ alike from the stored times, by {format_change(change)}: not "
         f"the code, but packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
     ),
-    "unpaired": "times: only gross slowdowns can fail ({reason})",
+    "unpaired": "times: only gross slowdowns can fail the test ({reason})",
     "long_steps": _long_steps,
-    "rare_long_steps": "the mean over all steps changed by {whole:+%}, but most launches did not: only a few have "
-    "long steps; more steps in a launch (steps=...) show whether long steps recur",
-    "stands_in_for_step_time": "CPU time decides in place of the undecided step time",
+    "rare_long_steps": "the mean over all steps changed by {whole:+%}, but only in a few launches, which have long "
+    "steps; more steps in a launch (steps=...) show whether long steps recur",
+    "stands_in_for_step_time": "the step time is undecided, so the CPU time decides",
     # What is meant to be worse.
     "acceptance": _acceptance,
     # What cannot be compared.
     "incomparable": "the baseline is not comparable: {differs:list}",
-    "other_kind": "the baseline has this metric as {then}, not as {now}",
+    "other_kind": "the baseline has this metric as {then}, but this run as {now}: save again",
     "other_step_time": "the baseline was saved before step_time was the mean of all steps: save again",
     "other_base": "the baseline's speedup is relative to {then}, this run's to {now}",
     "timed_otherwise": lambda then_in_turns: (
-        "the baseline's steps were timed {}, this run's {}: save the baseline again or see --ddpperf-interleave".format(
+        "the baseline's steps were timed {}, this run's {}: save again, or change --ddpperf-interleave".format(
             *("alone", "in turns with other launches")[:: -1 if then_in_turns else 1]
         )
     ),
@@ -427,52 +426,52 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
         "--ddpperf-interleave=false, or save the baseline again"
     ),
     "loss_of_other_step": "the baseline's loss was taken after {then:step}, this run's after {now}",
-    "not_in_reference": "not in {paired:reference}",
+    "not_in_reference": "{paired:reference} has no such metric",
     "no_counts_in_reference": "{paired:reference} has no counts",
     "lost_metric": lambda metric, paired: (
-        f"{reference_text(paired)} has {metric}, but this run does not: it can no longer fail the test"
+        f"{reference_text(paired)} has {metric}, but this run does not: {metric} can no longer fail the test"
         + ("" if paired else "; --ddpperf-save accepts that")
     ),
     "lost_counts": "{paired:reference} has counts, but this run has none: no count can fail the test",
     "alike_baselines": lambda names: (
-        f"there {'is a baseline' if len(names) == 1 else 'are baselines'} for "
-        f"{', '.join(f'`{name}`' for name in names)}: options are part of a benchmark's identity"
+        f"there {'is a baseline' if len(names) == 1 else 'are baselines'} with other options: "
+        f"{', '.join(f'`{name}`' for name in names)}; options are part of a benchmark's name"
     ),
     "other_facts": "the environment differs from the baseline's: {differ:list}",
     # Counts.
     "no_device_counts": lambda counts: _not_profiled(f"not counted: {words_of(counts)}"),
-    "calls_unseen": "{library} is imported: its collectives are not counted, torch.distributed's are",
+    "calls_unseen": "{library} is imported, but only collectives of torch.distributed are counted",
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
     "count_changed": lambda metric, then, now: "; ".join(count_changes.difference_text(metric, then, now)),
     "unsteady_count": lambda reason, doubled: (
-        f"its mean has doubled, and steps differ irregularly ({reason}), so only times can decide"
+        f"the mean has doubled, but steps differ irregularly ({reason}), so only times can decide"
         if doubled
-        else f"not the same in every step, so not compared exactly: {reason}"
+        else f"the count differs from step to step, so it is not compared exactly: {reason}"
     ),
     "fewer_counted": count_changes.fewer_counted,
     "ranks_apart": "{ranks} ranks send each other nothing, so each trains alone: {paired:reference} has "
     "{calls:collective call} a step",
     "same_data": _same_data,
     "parameters_apart": _parameters_apart,
-    "not_compared": "not compared: {metrics:and} (the baseline is older); --ddpperf-save renews it",
+    "not_compared": "the baseline is older and has no {metrics:and}; --ddpperf-save renews it",
     "equal_batches": "ranks {ranks:and} train on the same batches; let the loader give each rank its own share",
     "other_work": count_changes.other_work,
     "ungated_counts": count_changes.ungated_counts,
     "unsure_counts": count_changes.unsure_counts,
     # The other revision.
     "cannot_run": lambda revision, reason, submodules: (
-        f"{revision} cannot run it: {reason}"
+        f"{revision} cannot run this benchmark: {reason}"
         + "; its submodules are not checked out, which --ddpperf-against-setup='git submodule update --init' does"
         * (submodules and any(words in reason for words in ("ModuleNotFound", "ImportError", "No such file")))
     ),
     "other_environment": _other_environment,
     "told_counts": _told_counts,
-    "tests_differ": "{files:list}: the reference has another version, but both sides run this checkout's version, so "
-    "its changes are not measured; --ddpperf-against-tests runs each side's own version",
-    "no_name_to_look_up": "both sides run this checkout's code, because {option} finds only names at the top level of "
-    "a module: {names:list}",
-    "tool_measured": "both sides run this checkout's {tool}, because {tool} measures both sides",
-    "same_code": "neither side imported a module from its checkout: both ran the same code; a module or namespace "
-    "package that was installed from elsewhere is not looked for there",
+    "tests_differ": "{files:list} differs in the reference, but both revisions ran this checkout's version, so "
+    "the difference is not measured; --ddpperf-against-tests runs each revision's own version",
+    "no_name_to_look_up": "both revisions ran this checkout's {names:list}, because {option} finds only names at the "
+    "top level of a module",
+    "tool_measured": "both revisions ran this checkout's {tool}, because {tool} measures both",
+    "same_code": "neither revision imported a module from its checkout, so both ran the same code; modules that are "
+    "installed elsewhere are not compared",
 }
 """The sentence of each code, with places for its facts, or a function that makes it from them."""

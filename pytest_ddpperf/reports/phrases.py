@@ -100,12 +100,12 @@ def first_of(lines: Sequence[str], most: int = _LISTED) -> list[str]:
 
 
 def confidence_text(confidence: float) -> str:
-    """Returns a confidence level: 0.95 is ``95 % CI``."""
+    """Returns a confidence level as text: ``95 % CI`` for 0.95."""
     return f"{format_percent(confidence)} CI"
 
 
 def value_texts(comparison: Comparison) -> tuple[str, ...]:
-    """Returns the value of the reference, if it has one, and the value now, in one unit."""
+    """Returns the values of reference (if there is one) and candidate as texts in the same unit."""
     series = comparison.series
     known = [value for value in (comparison.baseline, series.value) if value is not None]
     return quantity_texts(series.metric, known) if series.scale == "exact" else format_values(known, series.unit)
@@ -143,7 +143,7 @@ def _change(comparison: Comparison) -> str:
 
 
 def judges(comparison: Comparison) -> bool:
-    """Returns whether both values are comparable; if not, machine or training may explain their difference."""
+    """Returns whether the metric's two values are comparable: measured in comparable environments and trainings."""
     return comparison.verdict is not Verdict.INCOMPATIBLE
 
 
@@ -172,7 +172,7 @@ def size_text(size: float, comparison: Comparison) -> str:
 
 
 def bound_text(comparison: Comparison, bound: float | None = None) -> str:
-    """Returns the upper limit of the worsening, or ``bound``, as ``+4.9 %``; empty if the scatter is unknown."""
+    """Returns the upper bound of the worsening as text, such as ``+4.9 %``; empty if the scatter is unknown."""
     bound = comparison.bound if bound is None else bound
     if bound is None:
         return ""
@@ -240,7 +240,7 @@ def count_text(comparison: Comparison) -> str:
 
 
 def incomparable_changes(result: Result) -> tuple[str, ...]:
-    """Returns the changes of counts whose baseline is of another environment, so that they have no verdict."""
+    """Returns texts on changed counts without a verdict, because the baseline is of another environment."""
     return tuple(
         f"{comparison.series.metric}: {finding_text(comparison.difference)}"
         for comparison in decisive(result, {Verdict.INCOMPATIBLE})
@@ -249,13 +249,13 @@ def incomparable_changes(result: Result) -> tuple[str, ...]:
 
 
 def counts_words(result: Result) -> str:
-    """Returns whether any count changed, ``same`` or ``changed``; empty if no count is compared."""
+    """Returns the word ``changed`` if any count changed, else ``same``; empty if no count is compared."""
     compared, changed = compared_counts(result)
     return ("changed" if changed else "same") * bool(compared)
 
 
 def compared_counts(result: Result) -> tuple[int, int]:
-    """Returns how many counts are compared, and how many of them changed."""
+    """Returns two numbers: the compared counts, and those among them that changed."""
     accepted = [finding.facts["worse"].series.metric for finding in result.findings if finding.code == "acceptance"]
     gated = [c for c in result.comparisons if c.gated or c.series.metric in accepted]
     verdicts = [c.verdict for c in gated if c.series.scale == "exact" and c.verdict in _COMPARED]
@@ -263,7 +263,7 @@ def compared_counts(result: Result) -> tuple[int, int]:
 
 
 def commit_text(commit: str, *, dirty: bool) -> str:
-    """Returns a commit for reports: ``3f2a1c0``; ``3f2a1c0+changes`` if tracked files differed from it."""
+    """Returns a commit as text: ``3f2a1c0``, or ``3f2a1c0+changes`` if tracked files differed from the commit."""
     return commit[:SHORT_COMMIT] + "+changes" * dirty
 
 
@@ -299,7 +299,7 @@ def environment_text(environment: Environment) -> str:
 
 
 def machines_text(results: Sequence[Result]) -> str:
-    """Returns machines, software and ranks of all benchmarks in a line, and whether sides were measured in pairs."""
+    """Returns machines, software and ranks of all benchmarks as one line, which also says if times are side by side."""
     machines = dict.fromkeys(environment_text(one.measurement.environment) for one in results)
     ranks = span(str, (one.measurement.world_size for one in results))
     beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""

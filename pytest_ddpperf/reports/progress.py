@@ -70,7 +70,7 @@ class LiveLine:
 
     @property
     def tells_more(self) -> bool:
-        """Returns whether pytest's output is verbose (``-v``)."""
+        """Returns whether pytest was started with ``-v``, so that its output is verbose."""
         return self._reporter is not None and self._reporter.config.get_verbosity() > 0
 
     @property

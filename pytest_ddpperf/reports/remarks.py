@@ -105,7 +105,7 @@ def ruled_out(results: Iterable[Result]) -> str:
 
 
 def green_meanings(results: Sequence[Result]) -> dict[str, str]:
-    """Returns the meanings of good verdicts, as far as they apply to the step times."""
+    """Returns, by green verdict of a step time among the results, the sentence that explains it."""
     steps = [phrases.find(one, "step_time") for one in results if one.verdict is Verdict.UNCHANGED]
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
     stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
@@ -137,7 +137,7 @@ def common_text(common: CommonChange | None) -> list[str]:
 
 
 def overall_lines(results: Sequence[Result]) -> list[str]:
-    """Returns lines on all benchmarks: how many targets were missed and met, and the slowdown that is ruled out."""
+    """Returns lines of text on all benchmarks: numbers of missed and met targets, and the slowdown ruled out."""
     codes = Counter(finding.code for result in results for finding in result.findings)
     numbers = {"missed": codes["target_missed"], "inconclusive": codes["target_open"], "met": codes["target_met"]}
     told = [f"{number} {word}" for word, number in numbers.items() if number]

@@ -102,7 +102,7 @@ def _commit(record: BaselineRecord) -> str:
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
-    """Returns how many baselines were saved in each folder, and which were not saved, with the reasons."""
+    """Returns lines of text on the number of saved baselines in each folder, and on unsaved ones with the reason."""
     folders: dict[Path, list[SavedRecord]] = {}
     for _, each in stored.saved:
         folders.setdefault(each.file.parents[1], []).append(each)

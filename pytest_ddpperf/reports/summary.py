@@ -117,7 +117,7 @@ def _word(result: Result, accepted: Collection[str]) -> str:
 def counts_text(result: Result) -> str:
     """Returns a summary of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
 
-    It is empty if no count is compared. The number of steps is the smaller one of both sides.
+    It is empty if no count is compared. The number of steps is the smaller one of both measurements.
     """
     compared, changed = phrases.compared_counts(result)
     counts = result.measurement.counts

@@ -34,7 +34,7 @@ Paint: TypeAlias = "Callable[[str, str], str]"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text."""
+    """A table of text, with title, headers, rows and notes."""
 
     headers: tuple[str, ...]  # of the columns; a unit stands on a second line
     rows: tuple[tuple[str, ...], ...]  # a row with only a first cell is the heading of the rows below

@@ -24,7 +24,7 @@ _DIFFERENCE = {"time": "time of a step, mean over steps and ranks, or of an oper
 
 
 def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
-    """Returns one row for each rank: the parts of its step."""
+    """Returns a table with a row for each rank: seconds of the step, and of its parts."""
     times = sorted(map(times_of, traces), key=lambda each: each.rank)
     steps = span(str, (each.steps for each in times))
 
@@ -54,7 +54,7 @@ def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
 
 
 def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
-    """Returns which rank comes last to collectives and how long others wait, or why this is unknown."""
+    """Returns lines of text on the rank that is last in collectives, and the waits of others, or why it is unknown."""
     if len(traces) == 1:
         return []
     profile = group_profile(traces)
@@ -71,7 +71,7 @@ def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
 
 
 def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> str:
-    """Returns by how much the times of each rank were shifted in a merged trace, with the uncertainty."""
+    """Returns a sentence on the shift of each rank's times in a merged trace, with the uncertainty."""
     if len(traces) == 1:
         return "merged: a single rank"
     moved = [
@@ -86,7 +86,7 @@ def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> st
 
 
 def difference_table(found: TraceDifference, most: int) -> Table:
-    """Returns the totals, then at most ``most`` changes, the largest first."""
+    """Returns a table of two runs' steps: total seconds, then at most ``most`` changed operators, the largest first."""
     changes = [*found.totals, *found.changes[:most]]
 
     def calls(use: TraceUse | None) -> str:

@@ -37,7 +37,7 @@ def trends_text(trends: Sequence[Trend], metric: str) -> str:
 
 
 def trend_table(trend: Trend) -> Table:
-    """Returns a row for each commit, with a plot of the value (``o``, outliers ``x``) and the fitted level (``|``)."""
+    """Returns a table with a row for each commit, a plot of the value (``o``, outlier ``x``) and the level (``|``)."""
     benchmark, points = trend.benchmark, trend.points
     unit, number = _number_format([point.value for point in points], benchmark)
     change = _number_format([max((abs(point.change or 0.0) for point in points), default=0.0)], benchmark)

@@ -40,17 +40,17 @@ class Change:
 
     @property
     def estimate(self) -> float:
-        """Relative change for ratios (0.132 is +13.2 %), absolute change for differences."""
+        """The estimated change: relative for ratios (0.132 is +13.2 %), absolute for differences."""
         return from_log(self.shift) if self.logarithmic else self.shift
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of ``shift``; None if the scatter is unknown."""
+        """The standard error of ``shift``; None if the scatter is unknown."""
         return None if self.sampling_variance is None else math.sqrt(self.sampling_variance + self.fixed_variance)
 
     @property
     def df(self) -> float:
-        """Degrees of freedom of the standard error; infinite if the error is 0, and 0 if it is unknown."""
+        """The degrees of freedom of the standard error; infinite if the error is 0, and 0 if it is unknown."""
         error = self.standard_error
         return min(self.freedom) if error else 0.0 if error is None else math.inf
 
@@ -93,9 +93,9 @@ def change(
 ) -> Change | None:
     """Returns the change from ``base`` to ``new``, whose launches share no rounds, with its uncertainty.
 
-    The degrees of freedom are those of the smaller side (Hsu 1938): Welch's approximation is too optimistic for few
-    launches, if their scatter is examined after each of them. A side with a single launch borrows the other side's
-    scatter. Ratios with samples that are not positive have no logarithm: their change is the difference of means as a
+    The degrees of freedom are those of the smaller sample (Hsu 1938): Welch's approximation is too optimistic for few
+    launches, if their scatter is examined after each of them. A single launch borrows the scatter of the other sample.
+    Ratios with samples that are not positive have no logarithm: their change is the difference of means as a
     fraction of the base's mean, and the base's error is propagated to first order. None for a ratio to zero, and for
     samples that are not finite.
     """
@@ -121,7 +121,7 @@ def paired(
 ) -> Change | None:
     """Returns the change from ``base`` to ``new``, measured in the same rounds, with its uncertainty.
 
-    A disturbance of a whole round affects both sides and cancels out (Student 1908). More rounds shrink the whole
+    A disturbance of a whole round affects both samples and cancels out (Student 1908). More rounds shrink the whole
     error. Ratios and None are as in ``change``; a ratio without a logarithm is a difference relative to the base's
     mean. ``expected`` is the scatter of the differences.
     """
@@ -150,7 +150,7 @@ def paired(
 
 
 def with_launches(change: Change, launches: int) -> Change:
-    """Returns the change with the uncertainty that ``launches`` launches of the new side would give.
+    """Returns the change with the uncertainty that ``launches`` launches of the new run would give.
 
     The launches have the same scatter. More launches add degrees of freedom to the measured scatter, but not to the
     expected scatter. The estimate stays the same.
@@ -212,7 +212,7 @@ def _if_finite(change: Change) -> Change | None:
 
 
 def _scatter(new: Center, base: Center) -> dict[str, Any]:
-    """Returns the uncertainty as fields of a Change; a single launch takes the other side's scatter; empty for two."""
+    """Returns the uncertainty as fields of a Change; a single launch borrows the other scatter; empty for two."""
     if new.variance is not None and base.variance is not None:
         freedom = (new.df, base.df)
         return {
@@ -229,7 +229,7 @@ def _scatter(new: Center, base: Center) -> dict[str, Any]:
 
 
 def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
-    """Divides both sides by the base's mean, and propagates the error of this mean to the quotient."""
+    """Divides both means by the base's mean, and propagates the error of this mean to the quotient."""
     size = abs(base.mean) or 1.0  # 0 only if both sides are nothing but zeros
     leverage = abs(new.mean) / size
     return (
@@ -244,7 +244,7 @@ def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The share of runs in which an event happened."""
+    """The fraction of runs in which an event happened."""
 
     found: int  # runs in which it happened
     of: int  # runs

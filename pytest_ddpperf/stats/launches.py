@@ -148,7 +148,7 @@ def variance_of(moved: Sequence[float]) -> float:
 def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
     """Returns how pairs of blocks influence the difference of two launches; one tuple for each pair of launches.
 
-    ``new`` and ``base`` are influences on each side. A disturbance of both blocks of a pair cancels out. If two
+    ``new`` and ``base`` are influences in each launch. A disturbance of both blocks of a pair cancels out. If two
     launches have different numbers of blocks, the blocks are not paired, and all of them influence the difference.
     """
     return tuple(map(_paired, new, base))
@@ -200,7 +200,7 @@ _ITERATIONS = 50  # far more than convergence takes
 
 @dataclass(frozen=True, slots=True)
 class Center:
-    """The mean of one side's samples, with its error."""
+    """The mean of samples, with its error."""
 
     n: int  # launches
     mean: float
@@ -210,7 +210,7 @@ class Center:
 
 
 def center_of(samples: Sequence[float], *, robust: bool = False) -> Center:
-    """Returns the mean of samples; if ``robust``, Huber's M-estimate, which outliers at either end hardly change."""
+    """Returns the mean of samples with its error; if ``robust``, Huber's M-estimate, which ignores most outliers."""
     if len(samples) == 1:
         return Center(1, samples[0], None, 0.0)
     return _capped(sorted(samples)) if robust else _mean(samples)

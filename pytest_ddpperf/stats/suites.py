@@ -22,7 +22,7 @@ and +0.7 %; none of these runs is called slower.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonChange:
-    """The part of the relative change of the step time that all tests of a suite share."""
+    """The relative change of the step time that all tests of a run have in common."""
 
     tests: int  # number of tests
     change: float  # relative: 0.031 is +3.1 %

@@ -56,13 +56,13 @@ def _require_powersgd(ctx: RankView, options: Mapping[str, Any]) -> None:
     """Raises a SettingError if torch's PowerSGD fails on this rank, or might hang."""
     if ctx.backend == "gloo" and options.get("find_unused_parameters"):
         raise SettingError(
-            "comm_hook=powersgd with find_unused_parameters=true works with nccl only: on gloo, ranks could start "
-            "the collectives of PowerSGD and of DDP in different orders; remove one of the two options"
+            "comm_hook=powersgd with find_unused_parameters=true needs backend=nccl: on gloo, ranks could start "
+            "the collectives of PowerSGD and of DDP in different orders; leave one of the two options out"
         )
     if ctx.device.type == "cpu" and torch.cuda.is_available():
         raise SettingError(
-            "comm_hook=powersgd on the CPU: torch's hook synchronises a CUDA device wherever there is one, and fails "
-            "for tensors on the CPU; hide the GPUs (CUDA_VISIBLE_DEVICES=) or use device=cuda"
+            "comm_hook=powersgd with device=cpu: torch's hook fails for tensors on the CPU if the machine has a GPU; "
+            "hide the GPUs (CUDA_VISIBLE_DEVICES=) or use device=cuda"
         )
 
 
@@ -75,13 +75,13 @@ def _one_bucket(module: nn.Module, given: float | None) -> float:
     dtypes = sorted({str(parameter.dtype) for parameter in module.parameters() if parameter.requires_grad})
     if len(dtypes) > 1:
         raise SettingError(
-            "comm_hook=powersgd on gloo works with a single bucket only, and the trained parameters are of "
-            f"{' and '.join(dtypes)}, which never share one: train parameters of one type, or use nccl or another hook"
+            "comm_hook=powersgd on gloo needs a single bucket, but DDP makes a bucket for each type of trained "
+            f"parameter ({' and '.join(dtypes)}): train parameters of one type, or use nccl or another hook"
         )
     needed = max(1.0, 2 * sum(parameter.nbytes for parameter in module.parameters()) / 2**20)
     if given is not None and given < needed:
         raise SettingError(
-            f"bucket_cap_mb={given:g} with comm_hook=powersgd on gloo: there PowerSGD works with a single bucket only; "
+            f"bucket_cap_mb={given:g} makes several buckets, but comm_hook=powersgd on gloo needs a single one; "
             f"leave bucket_cap_mb out, or give at least {needed:.0f}"
         )
     return needed if given is None else given

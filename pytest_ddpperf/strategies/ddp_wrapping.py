@@ -22,7 +22,7 @@ from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parame
 def wrap(
     module: nn.Module, ctx: RankView, *, broadcast_buffers: bool | None = None, **options: Any
 ) -> DistributedDataParallel:
-    """Wraps the module with the options that are not None; the other options have torch's defaults."""
+    """Wraps the module in DistributedDataParallel; options that are None keep torch's defaults."""
     _require_writable_buffers(module)
     if broadcast_buffers is not None:
         if not broadcast_buffers:
@@ -41,9 +41,9 @@ def _require_writable_buffers(module: nn.Module) -> None:
     for name, buffer in module.named_buffers():
         if name not in ignored and is_expanded(buffer):
             raise WorkloadError(
-                f"the model's buffer {name} is an expanded tensor, whose elements share memory, and "
-                "DistributedDataParallel cannot write rank 0's values into it: give register_buffer a copy (.clone()), "
-                "or expand it in forward"
+                f"DistributedDataParallel cannot write rank 0's values into the model's buffer {name}, because it is "
+                "an expanded tensor, whose elements share memory: give register_buffer a copy (.clone()), or expand "
+                "the buffer in forward"
             )
 
 
@@ -86,10 +86,10 @@ def import_distributed_optimizers() -> Any:
 
 
 def require_optimizer(given: object, strategy: str) -> torch.optim.Optimizer:
-    """Returns the factory's optimizer; raises a WorkloadError if it is not one of torch's, which can be wrapped."""
+    """Returns ``given`` if it is a torch optimizer, which the strategy can wrap; raises a WorkloadError otherwise."""
     if not isinstance(given, torch.optim.Optimizer):
         raise WorkloadError(
-            f"{strategy} wraps the workload's optimizer, and optimizer(parameters) gave a value of type "
-            f"{type(given).__name__}: give a torch.optim.Optimizer"
+            f"strategy {strategy} needs a torch.optim.Optimizer, but the Workload's optimizer(parameters) returned "
+            f"a value of type {type(given).__name__}: return a torch optimizer"
         )
     return given

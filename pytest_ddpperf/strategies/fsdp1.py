@@ -46,8 +46,8 @@ def fsdp1(
     """Returns the module wrapped in FullyShardedDataParallel: each block is a unit, and the rest of the model another.
 
     A tied weight inside a unit stays tied. A unit may hold both frozen and trainable parameters only with
-    ``use_orig_params``. All ranks have to use the same units in a step. If a step uses a unit, but not one of the
-    unit's parameters, this parameter has a gradient of zeros.
+    ``use_orig_params``. All ranks have to use the same units in a step. A parameter that a step does not use gets a
+    gradient of zeros if the step uses its unit.
     """
     if cpu_offload:
         require_gpu("fsdp1", ctx)
@@ -96,8 +96,8 @@ def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
         trained = {parameter.requires_grad: name for name, parameter in reversed(parameters)}
         if len(trained) > 1:
             raise SettingError(
-                f"fsdp1[use_orig_params=false] makes one flat parameter of {trained[True]}, which is trained, and "
-                f"{trained[False]}, which is frozen: use use_orig_params=true"
+                f"fsdp1[use_orig_params=false] cannot flatten a trained parameter ({trained[True]}) together with a "
+                f"frozen one ({trained[False]}): use use_orig_params=true"
             )
 
 
@@ -111,14 +111,14 @@ def _known_to_the_user() -> Iterator[None]:
 
 
 def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:
-    """Returns the whole parameters on the CPU, under the names and in the shapes that they had before."""
+    """Returns the full parameters on the CPU, by their original names and in their original shapes."""
     with FullyShardedDataParallel.summon_full_params(wrapped, writeback=False):
         return parameters_of(wrapped)
 
 
 @torch.no_grad()
 def _gradients(wrapped: FullyShardedDataParallel) -> dict[str, Tensor | None]:
-    """Returns the whole gradients, gathered in the place of the parameters.
+    """Returns the full gradients on the CPU, gathered in the place of the parameters.
 
     torch gathers gradients itself only with ``use_orig_params``, but it can always gather parameters from shards and
     padded flat parameters. So this function gathers twice in the parameters' place: first the gradients, and then a one

@@ -74,7 +74,7 @@ def fsdp2(
 
 @contextmanager
 def _no_sync(module: nn.Module) -> Iterator[None]:
-    """Keeps whole gradients on this rank during forward and backward; the last backward of a step scatters them."""
+    """Keeps full gradients on this rank in this context; the last backward of a step, outside of it, scatters them."""
     assert isinstance(module, FSDPModule)  # noqa: S101  fully_shard has made it one
     module.set_is_last_backward(False)
     module.set_requires_gradient_sync(False)
@@ -104,7 +104,7 @@ def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, dev
 
 
 class ShardScaler(sharding.OffloadedScaler):
-    """A gradient scaler that checks this rank's shards for overflow, and then asks the other ranks on the GPU."""
+    """A gradient scaler that checks this rank's shards for overflow, and all-reduces the result on the GPU."""
 
     def _unscale_grads_(self, optimizer: Any, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -133,5 +133,5 @@ def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _whole(tensor: Tensor, device: torch.device) -> Tensor:
-    """Returns a whole DTensor on the CPU; offloaded shards go through the GPU, because NCCL needs them there."""
+    """Returns a full DTensor on the CPU; offloaded shards go through the GPU, because NCCL needs them there."""
     return whole(tensor.detach().to(device))

@@ -27,7 +27,7 @@ MB = 2**20  # as torch's DDP has it
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter's gradient, with its place in the reduction."""
+    """A parameter's gradient, with its position in the bucket that is all-reduced."""
 
     trained: Trained
     bucket: Bucket | None = None  # that it is sent with; None until the buckets have been formed
@@ -42,7 +42,7 @@ class Slot:
 
     @property
     def kind(self) -> tuple[torch.dtype, torch.device]:
-        """Returns type and device, which all gradients in a bucket have in common."""
+        """Returns dtype and device, which all gradients in a bucket have in common."""
         return self.trained.parameter.dtype, self.trained.parameter.device
 
     def adopt(self) -> None:
@@ -77,8 +77,8 @@ class Slot:
         self.arrived = False
         if replaced:
             raise WorkloadError(
-                f"the gradient of parameter {self.trained.name} was replaced between backward and its synchronisation: "
-                "clip or unscale gradients after the synchronisation, or in place"
+                f"the gradient of parameter {self.trained.name} was replaced after backward and before its "
+                "synchronisation: clip or unscale gradients in place, or after the synchronisation"
             )
 
 
@@ -99,7 +99,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects gradients of parameters that this backward did not use, or only an earlier micro-batch used."""
+        """Collects the gradients that this backward did not compute, which are zeros or of an earlier micro-batch."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:
@@ -180,8 +180,8 @@ class Reducer:
         """Collects a gradient that backward has accumulated, and sends its bucket once that is complete and next."""
         if slot.arrived:
             raise WorkloadError(
-                f"backward reached parameter {slot.trained.name} twice before synchronise(), when its gradient was "
-                "already being sent: add the losses up and run backward once, or run all but the last in no_sync()"
+                f"a second backward reached parameter {slot.trained.name} before synchronise(), while its gradient was "
+                "being sent: add the losses up and run backward once, or run all but the last in no_sync()"
             )
         if not self._sending:
             slot.adopt()

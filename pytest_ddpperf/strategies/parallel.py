@@ -118,6 +118,6 @@ def shares_data(sizes: Mapping[str, int]) -> bool:
 
 
 def share_of_samples(sizes: Mapping[str, int]) -> float:
-    """Returns the share of its samples that a rank counts, so that samples which several ranks share count once."""
+    """Returns the fraction of its samples that a rank counts, so that samples of several ranks count only once."""
     own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
     return own / math.prod(sizes.values())

@@ -43,17 +43,17 @@ class Trained:
         return laid_out
 
     def check_plain(self, gradient: Tensor) -> None:
-        """Raises a WorkloadError for a gradient that is sparse, or that itself requires gradients."""
+        """Raises a WorkloadError for a sparse gradient, and for a gradient that requires gradients itself."""
         if gradient.layout is not torch.strided:
             raise WorkloadError(
-                f"parameter {self.name} has a gradient of layout {gradient.layout}, and this strategy sends dense "
-                "gradients only: leave out sparse=True of its nn.Embedding, or use strategy 'ddp'"
+                f"parameter {self.name} has a gradient of layout {gradient.layout}, but this strategy sends only dense "
+                "gradients: create its nn.Embedding without sparse=True, or use strategy 'ddp'"
             )
         if gradient.requires_grad:
             raise WorkloadError(
-                f"the gradient of parameter {self.name} itself requires gradients, as after "
-                "backward(create_graph=True), and this strategy would cut its graph: use torch.autograd.grad(..., "
-                "create_graph=True) for the inner gradient"
+                f"the gradient of parameter {self.name} requires gradients itself, as after "
+                "backward(create_graph=True), but this strategy would cut its graph: compute the inner gradient by "
+                "torch.autograd.grad(..., create_graph=True)"
             )
 
     def _is_laid_out(self, gradient: Tensor) -> bool:
@@ -123,23 +123,23 @@ def is_expanded(tensor: Tensor) -> bool:
 
 
 def in_memory_order(gradient: Tensor) -> Tensor:
-    """Returns the memory of a tensor without gaps as a vector, a layout that every backend accepts."""
+    """Returns a dense tensor's memory as a contiguous vector, which every backend accepts."""
     return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
 
 
 def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
-    """Returns copies of the whole gradients on the CPU, by name; None for a parameter without a gradient."""
+    """Returns copies of the full gradients on the CPU, by name; None for a parameter without a gradient."""
     named = module.named_parameters()
     return {name: None if parameter.grad is None else whole(parameter.grad) for name, parameter in named}
 
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
-    """Returns copies of the whole parameters on the CPU, by name."""
+    """Returns copies of the full parameters on the CPU, by name."""
     return {name: whole(parameter) for name, parameter in module.named_parameters()}
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Returns a copy of a whole tensor, dense and on the CPU; a collective if the tensor is sharded."""
+    """Returns a dense copy of a full tensor on the CPU; a collective if the tensor is sharded."""
     found: Any = tensor.detach()
     if hasattr(found, "full_tensor"):  # a DTensor, whose import takes most of a second
         groups = found.device_mesh.get_all_groups() if found.is_cuda else ()
@@ -151,7 +151,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def in_pieces(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yields consecutive items in lists of up to 32 MiB: few messages, and no copy of a whole large model."""
+    """Splits items into lists of up to 32 MiB, so that few messages suffice without a copy of a large model."""
     piece: list[T] = []
     size = 0
     for item in items:
@@ -175,7 +175,7 @@ def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
         pairs = itertools.zip_longest(received[0], ours, fillvalue="nothing more")
         there, here = next((theirs, own) for theirs, own in pairs if theirs != own)
         raise WorkloadError(
-            f"rank {ctx.rank} built another model than rank 0: here [{here}], there [{there}]; "
+            f"rank {ctx.rank} built [{here}], but rank 0 built [{there}]: "
             "model() must build the same model on every rank"
         )
 

@@ -23,7 +23,7 @@ _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the b
 
 
 def still_sent(*, resharded: bool) -> str:
-    """Returns the communication besides gradients, in words; ``resharded``: backward gathers parameters again."""
+    """Returns a text on FSDP's communication without gradients; ``resharded``: backward gathers parameters again."""
     return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
 
 
@@ -62,16 +62,16 @@ class OffloadedScaler(ShardedGradScaler):
 
 
 def require_gpu(strategy: str, ctx: RankView) -> None:
-    """Raises an error for offloading without a GPU: torch pins the memory, which needs a GPU."""
+    """Raises a SettingError for CPU offloading without a GPU, because torch's pinned memory needs a GPU."""
     if ctx.device.type == "cpu":
         raise SettingError(
-            f"{strategy}[cpu_offload=true] needs a GPU to offload from, and these ranks compute on the CPU: drop "
-            "cpu_offload, or use device=cuda"
+            f"{strategy}[cpu_offload=true] needs GPUs, but these ranks compute on the CPU: leave cpu_offload out, or "
+            "use device=cuda"
         )
 
 
 def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> tuple[nn.Module, ...]:
-    """Returns the modules that are sharded one by one: the blocks, inner before outer, each once, and last the module.
+    """Returns the modules to shard one by one: first the blocks, inner before outer ones, and last the whole module.
 
     Units that share a parameter raise a SettingError: each unit would train a separate copy, and torch does not warn.
     """
@@ -83,15 +83,15 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
             home = homes.setdefault(parameter, unit)
             if home != unit:
                 raise SettingError(
-                    f"{strategy} cannot shard {home or 'the rest'} and {unit or 'the rest'} of the model one by one, "
-                    f"because they share the parameter {name}: choose blocks that share none, "
-                    "Workload(blocks=lambda model: []) for no blocks"
+                    f"{strategy} cannot shard {home or 'the rest of the model'} and {unit or 'the rest of the model'} "
+                    f"separately, because they share the parameter {name}: choose blocks that share none, or no blocks "
+                    "by Workload(blocks=lambda model: [])"
                 )
     return units
 
 
 def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """Returns the parameters of each unit with their names, without parameters of inner units; tied ones once."""
+    """Returns (name, parameter) pairs of each unit, without parameters of inner units; tied parameters come once."""
     names = {inside: name for name, inside in module.named_modules() if inside in units}
     found: dict[str, dict[nn.Parameter, str]] = {names[unit]: {} for unit in units}
     homes: dict[str, str] = {}  # the name of the unit of each module

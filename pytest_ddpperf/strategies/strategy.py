@@ -19,7 +19,7 @@ _TEXT = re.compile(r"\s*(?P<name>[^\[\]\s]+)\s*(?:\[(?P<options>[^\[\]]*)\])?\s*
 
 @dataclass(frozen=True, init=False)
 class Strategy:
-    """A way to train on several ranks: ``Strategy("ddp", bucket_cap_mb=5)``, as text ``ddp[bucket_cap_mb=5]``.
+    """A strategy of parallel training with options: ``Strategy("ddp", bucket_cap_mb=5)`` or ``ddp[bucket_cap_mb=5]``.
 
     Attributes:
         name: the row of the table; for a function its name with the arguments of a partial, as in ``mine(cap=1)``.
@@ -50,7 +50,7 @@ class Strategy:
 
 
 def parse(text: str) -> Strategy:
-    """Returns the strategy for the text ``name[option=value,...]``; the values stay text."""
+    """Parses ``name[option=value,...]`` and returns the strategy; the values stay text."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise SettingError(f"strategy {text!r}: expected a name, or a name with options as in ddp[bucket_cap_mb=5]")
@@ -59,7 +59,7 @@ def parse(text: str) -> Strategy:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not name or not value:
             raise SettingError(
-                f"strategy {text!r}: {part!r} is no option; write option=value, as in ddp[bucket_cap_mb=5]"
+                f"strategy {text!r}: cannot read option {part!r}; write option=value, as in ddp[bucket_cap_mb=5]"
             )
         if name in options:
             raise SettingError(f"strategy {text!r}: option {name} is given twice")
@@ -75,12 +75,12 @@ def _called(function: Callable[..., Any]) -> str:
         said, function = ",".join(words), function.func
     name = getattr(function, "__qualname__", type(function).__qualname__).rpartition("<locals>.")[2]
     if name == "<lambda>":
-        raise SettingError("a strategy of your own has to have a name: give a function made with def")
+        raise SettingError("a function that is a strategy needs a name: define it with def")
     return f"{name}({said})"
 
 
 def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, Option]) -> Strategy:
-    """Returns a strategy with this name; ``function`` is given if the strategy is in no table."""
+    """Returns a strategy with this name; ``function`` implements a strategy that is not in the plugin's table."""
     strategy = Strategy(name, **options)
     object.__setattr__(strategy, "function", function)
     return strategy

@@ -51,7 +51,7 @@ class StrategyRow:
 
 
 def _ddp_options(options: Mapping[str, Any]) -> str | None:
-    """Returns why options do not fit: an option of a hook needs that hook, and a value that the hook supports."""
+    """Returns a text if options do not fit: an option of a hook needs this hook, and a value that it supports."""
     hook = options.get("comm_hook")
     for name, needed in _HOOK_OF.items():
         if name in options and hook != needed:
@@ -72,14 +72,14 @@ def _ddp_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _distributed_data_parallel_options(options: Mapping[str, Any]) -> str | None:
-    """Returns why options do not fit: a static graph finds unused parameters itself, so torch warns of both options."""
+    """Returns a text if options do not fit: with static_graph, torch warns of find_unused_parameters."""
     if options.get("static_graph") and options.get("find_unused_parameters"):
         return "static_graph=true finds unused parameters by itself: drop find_unused_parameters"
     return None
 
 
 def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
-    """Returns why options do not fit: ``replicas`` and hybrid sharding need each other."""
+    """Returns a text if options do not fit: ``replicas`` and hybrid sharding need each other."""
     hybrid = options.get("sharding") == "HYBRID_SHARD"
     if hybrid and "replicas" not in options:
         return "sharding=HYBRID_SHARD needs the number of copies of the model: add replicas=2, for example"
@@ -89,7 +89,7 @@ def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Returns why FSDP1 cannot train these replicas: if each has a single rank, torch does not sum their gradients."""
+    """Returns a text if FSDP1 cannot train these replicas: torch sums no gradients of replicas with a single rank."""
     replicas = options.get("replicas")
     if replicas is not None and replicas == world_size > 1:
         return (
@@ -100,7 +100,7 @@ def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
 
 
 def _whole_replicas(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Returns why the ranks cannot be split into this many equal replicas of the model."""
+    """Returns a text if the ranks cannot be split into this number of equal replicas of the model."""
     replicas = options.get("replicas")
     if replicas is not None and world_size % replicas:
         return (
@@ -197,7 +197,7 @@ OPTION_ALIASES: Mapping[tuple[str, str], str] = {("fsdp1", "sharding_strategy"):
 
 
 def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
-    """Returns the table's row of a strategy, or a row for a strategy with a function of the user."""
+    """Returns the row of a strategy in the table, or a new row if the user's function implements the strategy."""
     if strategy.function is not None:
         return StrategyRow(strategy.name, "a strategy of the user's own")
     row = STRATEGIES.get(ALIASES.get(strategy.name, strategy.name))
@@ -210,7 +210,7 @@ def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
 
 
 def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = _NONE) -> Strategy:
-    """Returns the strategy that a test gives, with the table's name and with checked and parsed options."""
+    """Returns the strategy that a test names, with its name in the table; raises SettingError for wrong options."""
     if not isinstance(given, (str, Strategy)) and not callable(given):
         raise SettingError(
             f"strategy={given!r}: expected a name such as 'ddp', a Strategy, or a function parallelise(module, ctx)"
@@ -242,8 +242,8 @@ def require_world_size(strategy: Strategy, world_size: int) -> None:
     row = row_of(strategy)
     if row.single_rank and world_size != 1:
         raise SettingError(
-            f"strategy {strategy.name!r} does not synchronise and needs world size 1, but the world size is "
-            f"{world_size}: use world_size=1, or a strategy that synchronises, such as 'ddp'"
+            f"strategy {strategy.name!r} does not synchronise gradients, so it needs world_size=1, but world_size is "
+            f"{world_size}: use 1, or a strategy that synchronises, such as 'ddp'"
         )
     wrong = row.misfit(strategy.options, world_size) if row.misfit is not None else None
     if wrong is not None:
@@ -251,14 +251,14 @@ def require_world_size(strategy: Strategy, world_size: int) -> None:
 
 
 def modules_of(strategy: Strategy | None) -> tuple[str, ...]:
-    """Returns the module that ranks import for a strategy; empty for a user's function or step."""
+    """Returns the Python module that ranks import for a strategy; empty for a user's function or step."""
     return () if strategy is None or strategy.function is not None else (row_of(strategy).module,)
 
 
 def parallelise(
     strategy: str | Strategy, module: nn.Module, ctx: RankView, blocks: Sequence[nn.Module] = ()
 ) -> Parallel:
-    """Makes the module ready for this rank by a strategy, which is given as for ``resolve``.
+    """Wraps or changes the module for this rank as a strategy requires; ``strategy`` is given as for ``resolve``.
 
     ``blocks`` are the modules inside ``module`` that a sharding strategy shards one by one.
     """
@@ -270,7 +270,7 @@ def parallelise(
     parallel = function(module, ctx, **by_block, **resolved.options)
     if not isinstance(parallel, Parallel):
         kind = "None" if parallel is None else f"a {type(parallel).__name__}"
-        raise SettingError(f"strategy {resolved} gave {kind}: return a pytest_ddpperf.Parallel(module, synchronise)")
+        raise SettingError(f"strategy {resolved} returned {kind}: return a pytest_ddpperf.Parallel(module, ...)")
     return parallel
 
 

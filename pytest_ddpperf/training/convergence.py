@@ -32,7 +32,7 @@ _STEPS_SEED = 500_000  # weights, data and steps must not use the same random nu
 
 
 def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]:
-    """Trains by each strategy, then by the first from weights that differ by rounding; all ranks call it together."""
+    """Trains by each strategy, then by the first one from weights changed by rounding; all ranks call it together."""
     ways = [(strategy, False) for strategy in job.strategies]
     found = []
     for strategy, moved in (*ways, (job.strategies[0], True)):
@@ -108,9 +108,9 @@ def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
     given = workload.batch if workload.loader is None else workload.loader
     assert given is not None  # noqa: S101  a Workload has one of the two
     raise WorkloadError(
-        f"{located(given)} gave ranks {same[0]} and {same[1]} the same first batch, so that a strategy that averages "
-        "nothing would train as well: give each rank its own share, such as by loader(rank, world_size) with a "
-        "DistributedSampler(data, world_size, rank)"
+        f"{located(given)} gave ranks {same[0]} and {same[1]} the same first batch, so even a strategy that averages "
+        "no gradients would train as well: give each rank its own share of the data, for example by a "
+        "loader(rank, world_size) with a DistributedSampler(data, world_size, rank)"
     )
 
 
@@ -137,8 +137,8 @@ def _evaluate(
         if not isinstance(number, (int, float)) or not (held or math.isfinite(number)) or name == LOSS:
             what = "a metric named loss, the name of the training loss" if name == LOSS else f"{name}={number!r:.60}"
             raise WorkloadError(
-                f"{located(workload.evaluate)} gave {what}: evaluate(model, device) must give a finite number, or "
-                "several by name, such as {'accuracy': 0.9}"
+                f"{located(workload.evaluate)} returned {what}: evaluate(model, device) must return a finite number, "
+                "or a dict of numbers, such as {'accuracy': 0.9}"
             )
         found[str(name)] = float(number)
     return found

@@ -24,7 +24,7 @@ NextBatch = Callable[[], tuple[Any, Any]]
 
 @dataclass(eq=False)
 class Batches:
-    """A callable that returns the next step's ``(inputs, targets)`` on the rank's device; owns the loading workers."""
+    """A function that returns the next ``(inputs, targets)`` on the rank's device; it owns the DataLoader's workers."""
 
     next_batch: NextBatch  # what a call calls; a phase hook may replace it
     loads: bool  # whether a step waits for data; not if one batch was made for all steps
@@ -43,7 +43,7 @@ class Batches:
 def batches(
     ctx: RankView, workload: Workload, settings: LoaderSettings | None = None, *, first_epoch: int = 0
 ) -> Batches:
-    """Makes the batches of this rank, with these loader settings; a collective if they are ``auto``.
+    """Returns the source of this rank's batches, with these loader settings; a collective if they are ``auto``.
 
     A sampler that shuffles by the epoch's number begins with ``first_epoch``. In strong mode every rank makes the same
     global batches and takes its own slice of each. Raises a WorkloadError for batches that are no pair or cannot be
@@ -53,8 +53,8 @@ def batches(
         source = located(workload.batch)
         if settings is not None:
             raise SettingError(
-                f"loader={settings}: this workload has one batch for all steps, by {source}, so there is nothing to "
-                "load; give it a loader(rank, world_size), or leave loader=... out"
+                f"loader={settings}: this Workload uses one batch of {source} in all steps, and no DataLoader; give "
+                "Workload(loader=...) in place of batch=..., or leave the setting loader out"
             )
         whole = _pair(workload, workload.batch(), source)
         _require_samples(whole, source)
@@ -67,7 +67,7 @@ def batches(
     if settings is not None:
         loader, picked = with_settings(ctx, loader, settings, source)
     if not isinstance(loader, Iterable):
-        raise WorkloadError(f"loader {source} gave a {type(loader).__name__}: give an iterable of batches")
+        raise WorkloadError(f"loader {source} returned a {type(loader).__name__}: return an iterable of batches")
     stream = _endless(workload, loader, source, first_epoch)
     first = next(stream)
     _require_samples(first, source)
@@ -142,18 +142,18 @@ def _endless(
             found = _size(pair)
             if size is not None and found != size:
                 raise WorkloadError(
-                    f"loader {source} gave a batch of {found} after batches of {size}: steps must be alike to be "
-                    "compared (drop_last=True leaves out an incomplete batch)"
+                    f"loader {source} yielded a batch of {found} after batches of {size}, but all steps must have the "
+                    "same batch size: leave the incomplete last batch out, by drop_last=True"
                 )
             size = found
             yield pair
             empty = False
         if empty and epoch == first_epoch:
-            raise WorkloadError(f"loader {source} gave no batch: its data must fill at least one")
+            raise WorkloadError(f"loader {source} yielded no batch: give it data for at least one batch")
         if empty:
             raise WorkloadError(
-                f"loader {source} gave no batch when begun again: give an iterable that can be run through many "
-                "times, such as a DataLoader, instead of an iterator"
+                f"loader {source} yielded no batch in its second epoch: return an iterable that can be iterated many "
+                "times, such as a DataLoader, not an iterator"
             )
         epoch += 1
 
@@ -162,15 +162,15 @@ def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
     """Returns the inputs and targets of a batch; for ``forward`` the whole batch, and no targets."""
     if batch is None or isinstance(batch, (Iterator, DataLoader)):
         raise WorkloadError(
-            f"{source} gave {describe_value(batch)} as a batch: return (inputs, targets); for many batches give "
-            "Workload(loader=lambda rank, world_size: ...), in place of batch"
+            f"{source} returned {describe_value(batch)} as a batch: return (inputs, targets), or for many batches "
+            "give Workload(loader=lambda rank, world_size: ...) in place of batch"
         )
     if workload.forward is not None:
         # Such as the one that tokenizers give, which is no dict: torch would take it for a single leaf.
         return (dict(batch) if isinstance(batch, Mapping) else batch), ()
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:  # noqa: PLR2004
         raise WorkloadError(
-            f"{source} gave a batch of type {type(batch).__name__}: a batch must be (inputs, targets); for others give "
+            f"{source} gave a batch of type {type(batch).__name__}: return (inputs, targets), or for others give "
             "Workload(forward=...) in place of loss, such as forward=lambda model, batch: model(**batch).loss"
         )
     return batch[0], batch[1]
@@ -184,7 +184,7 @@ def _require_samples(pair: tuple[Any, Any], source: str) -> None:
         )
     if _size(pair) == 0:
         raise WorkloadError(
-            f"{source} gave a batch of 0 samples (its first tensor is empty along dimension 0): give at least one"
+            f"{source} gave a batch of 0 samples (the first tensor's dimension 0 is empty): give at least one sample"
         )
 
 
@@ -193,7 +193,7 @@ def _shapes(pair: tuple[Any, Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int | None:
-    """Returns the common first size of a batch's tensors, if it contradicts the number of samples; else None.
+    """Returns the size of dimension 0 of a batch's tensors if it contradicts the number of samples; else None.
 
     None, too, if samples may lie along the second dimension, or may be packed into a single row.
     """
@@ -220,8 +220,8 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
             return leaf
         if leaf.shape[0] % ranks:
             raise WorkloadError(
-                f"{source} gave a tensor of {leaf.shape[0]} along dimension 0, which {ranks} ranks cannot share "
-                f"equally: in strong mode a batch is the global one, so make it a multiple of {ranks}"
+                f"{source} gave a batch of {leaf.shape[0]} samples, which {ranks} ranks cannot share equally (with "
+                f"mode='strong', the batch is the global one): make the batch size a multiple of {ranks}"
             )
         size = leaf.shape[0] // ranks
         return leaf[ctx.rank * size : (ctx.rank + 1) * size]
@@ -230,7 +230,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 
 def _mover(ctx: RankView, first: tuple[Any, Any]) -> Callable[[tuple[Any, Any]], tuple[Any, Any]]:
-    """Returns a function that moves such batches to the rank's device, without a wait if all memory is pinned."""
+    """Returns a function that moves batches like ``first`` to the rank's device, without a wait from pinned memory."""
     if ctx.device.type == "cpu":
         return lambda pair: pair  # it was made there
     on_host = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]

@@ -67,7 +67,7 @@ class LaunchJob:
 
     @property
     def counts(self) -> bool:
-        """Returns whether the times of the timed steps are used."""
+        """Returns whether the step times of this launch are part of the result."""
         return self.times_matter and self.stands_for is None
 
     @property
@@ -127,7 +127,7 @@ class PrepareJob:
 
     @property
     def subject(self) -> Subject | ScriptRun:
-        """Returns the subject that is trained."""
+        """Returns the Workload, function or script that is trained."""
         return self.training.subject
 
     @property

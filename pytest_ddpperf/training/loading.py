@@ -48,14 +48,14 @@ def require_data_loader(loader: object, source: str) -> DataLoader[Any]:
     """Returns the loader if its settings can be changed; raises a WorkloadError otherwise."""
     if not isinstance(loader, DataLoader):
         raise WorkloadError(
-            f"{source} gave a {type(loader).__name__}, and loader=... changes the settings of a torch DataLoader: "
-            "give one, or leave loader=... out"
+            f"{source} returned a {type(loader).__name__}, but loader=... is for a torch DataLoader: "
+            "return a DataLoader, or leave loader=... out"
         )
     kind = type(loader)
     if kind.__iter__ is not DataLoader.__iter__ or kind._get_iterator is not DataLoader._get_iterator:  # noqa: SLF001
         raise WorkloadError(
-            f"{source} gave a {kind.__name__}, a DataLoader that loads in its own way, so loader=... cannot change its "
-            "settings: set them in its constructor, and leave loader=... out"
+            f"{source} returned a {kind.__name__}, whose loading differs from torch's DataLoader, so loader=... cannot "
+            "change its settings: set them in its constructor, and leave loader=... out"
         )
     return loader
 
@@ -71,7 +71,7 @@ def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, in
     if not workers and (settings.prefetch_factor or settings.persistent_workers):
         word = "prefetch_factor" if settings.prefetch_factor else "persistent_workers"
         raise SettingError(
-            f"loader={settings}: {word} needs workers, and the DataLoader of {source} has none; add workers=2"
+            f"loader={settings}: {word} needs workers, but the DataLoader of {source} has none; add workers=2"
         )
     with_workers = {
         "prefetch_factor": own.prefetch_factor if settings.prefetch_factor is None else settings.prefetch_factor,
@@ -100,8 +100,8 @@ def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int
     if isinstance(own.dataset, IterableDataset):
         if settings.sampler:
             raise SettingError(
-                f"loader={settings}: the dataset of {source} is an IterableDataset, which no sampler can share out; "
-                "let it read its rank's part (loader gets rank and world_size), and leave sampler=rank out"
+                f"loader={settings}: the dataset of {source} is an IterableDataset, which no sampler can split; let "
+                "the dataset read its rank's part (loader gets rank and world_size), and leave sampler=rank out"
             )
         return {"batch_size": own.batch_size, "drop_last": own.drop_last}
     sizes = {"batch_size": own.batch_size, "drop_last": own.drop_last}
@@ -114,8 +114,8 @@ def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int
     inner = getattr(batch_sampler, "sampler", None)
     if settings.sampler and not isinstance(inner, DistributedSampler):
         raise SettingError(
-            f"loader={settings}: {source} has a batch_sampler of its own, which cannot be shared out; give it "
-            "batch_size and shuffle instead, or share out the batches in it, and leave sampler=rank out"
+            f"loader={settings}: {source} has its own batch_sampler, which cannot be split among ranks; use batch_size "
+            "and shuffle instead, or let the batch_sampler know the rank, and leave sampler=rank out"
         )
     if type(batch_sampler) is BatchSampler:
         batch_sampler = BatchSampler(_own_order(inner), batch_sampler.batch_size, batch_sampler.drop_last)
@@ -141,8 +141,8 @@ def _shared_out(
     shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == count
     if not shuffles and type(sampler) is not SequentialSampler:
         raise SettingError(
-            f"loader={settings}: sampler=rank shares out data that are read in order or shuffled, and the loader of "
-            f"{source} draws them by a {type(sampler).__name__}; tell that sampler the rank, and leave sampler=rank out"
+            f"loader={settings}: sampler=rank replaces only a sequential or a shuffling sampler, but {source} uses a "
+            f"{type(sampler).__name__}; let that sampler know the rank, and leave sampler=rank out"
         )
     part, parts = share
     return DistributedSampler(own.dataset, parts, part, shuffle=shuffles, drop_last=own.drop_last)
@@ -155,7 +155,7 @@ def _generator() -> torch.Generator:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The cost of a batch that a rank fetches itself: seconds, the share of them on a core, the batch's bytes."""
+    """The cost of a batch that a rank fetches without workers: seconds, the fraction of CPU time, the batch's bytes."""
 
     seconds: float
     busy: float
@@ -163,7 +163,7 @@ class Fetch:
 
 
 def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
-    """Returns settings for this machine and this loader's data, with a sentence that explains them.
+    """Returns the fastest settings for this machine and this loader's data, with a sentence that explains them.
 
     A collective: rank 0 fetches a few batches and decides for all ranks.
     """
@@ -240,7 +240,7 @@ def _measured(loader: DataLoader[Any]) -> Fetch:
 
 
 def _undisturbed() -> float:
-    """Returns the seconds of a clock that stands still while this thread waits for a core that others use."""
+    """Returns seconds of a clock that stops while this thread waits for a core that other processes use."""
     try:
         _, waited, _ = _SCHEDULED.read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -118,10 +118,10 @@ def within_limit(ctx: RankView, job: LaunchJob) -> AbstractContextManager[None]:
 
 
 def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
-    """Raises MemoryError if resident memory peaks above the setting, which the kernel does not enforce exactly."""
+    """Raises MemoryError if a peak of resident memory exceeds ``memory_limit``, which the kernel enforces roughly."""
     limit, peak = job.settings.memory_limit, peaks.get("peak_resident")
     if limit is not None and peak is not None and peak > limit:
-        raise MemoryError(f"steps took {format_value(peak, 'B')}, above memory_limit={format_value(limit, 'B')}")
+        raise MemoryError(f"steps took {format_value(peak, 'B')}, more than memory_limit={format_value(limit, 'B')}")
 
 
 def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
@@ -202,7 +202,7 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
-    """Waits for this rank's device, the launch's turn and the other ranks, so that all ranks go on together.
+    """Waits for this rank's device, the turn of an interleaved launch and the other ranks, so that all start together.
 
     So no step waits for another rank's earlier work; gloo's barrier waits only for hosts. ``progress`` is the share of
     the timed steps that have run, from 0 to 1.
@@ -216,7 +216,7 @@ def begin_together(device: torch.device, turns: TurnClient | None, step: Step, p
 
 
 def works_in_background() -> bool:
-    """Returns whether this rank has other processes or threads, such as those that load data."""
+    """Returns whether other processes or threads of this rank may compute between steps, such as DataLoader workers."""
     ours, dummy = {threading.main_thread(), threading.current_thread()}, threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
     others = [thread for thread in threading.enumerate() if thread not in ours and not isinstance(thread, dummy)]
     return bool([thread for thread in others if thread.name != ANSWERING] or multiprocessing.active_children())
@@ -272,6 +272,6 @@ def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: i
         of_each = "" if period == 1 else f", at least once in every {period} of them"
         raise WorkloadError(
             f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so no complete update was "
-            "timed: raise the warm-up until the scale has settled, or use precision=bf16"
+            "timed: raise the warm-up, in which the loss scale falls, or use precision=bf16"
         )
     return kept

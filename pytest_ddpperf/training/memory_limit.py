@@ -64,7 +64,7 @@ def _impose(device: torch.device, limit: int) -> Callable[[], object]:
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     facts = kernel_table(kernel_text(_STATUS).replace(":", ""))
     if "VmData" not in facts:  # what RLIMIT_DATA counts (proc(5)), in KiB
-        raise OSError(f"{_STATUS} has no VmData, which a memory limit on the CPU needs: use device=cuda")
+        raise OSError(f"memory_limit on the CPU needs VmData in {_STATUS}, which is missing: use device=cuda")
     used = facts["VmData"] * 1024
     allowed = used + limit + limit // 4 + _SLACK + torch.get_num_threads() * _THREAD_STACK
     ceilings = [ceiling for ceiling in (allowed, soft, hard) if ceiling != resource.RLIM_INFINITY]

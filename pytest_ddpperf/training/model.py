@@ -38,7 +38,7 @@ def build_model(workload: Workload, number: int = MODEL_SEED) -> nn.Module:
     model = workload.model()
     if not isinstance(model, nn.Module):
         raise WorkloadError(
-            f"{located(workload.model)} gave {describe_value(model)}: model() must give a torch.nn.Module"
+            f"{located(workload.model)} returned {describe_value(model)}: model() must return a torch.nn.Module"
         )
     require_new(model, workload.model, "model()")
     _require_trainable(model, f"{located(workload.model)} gave a {type(model).__name__}")
@@ -47,22 +47,22 @@ def build_model(workload: Workload, number: int = MODEL_SEED) -> nn.Module:
 
 def _require_trainable(model: nn.Module, gave: str) -> None:
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise WorkloadError(f"{gave}: model() must give the plain module, which the strategy wraps (strategy='ddp')")
+        raise WorkloadError(f"{gave}: model() must return the unwrapped module; strategy='ddp' wraps it")
     named = [*model.named_parameters(), *model.named_buffers()]
     lazy = next((name for name, tensor in named if is_lazy(tensor)), None)
     if lazy is not None:
-        raise WorkloadError(f"{gave} with {lazy}, which has no shape yet: model() must run it once on a batch")
+        raise WorkloadError(f"{gave} with uninitialized {lazy}, which has no shape yet: let model() run one batch")
     empty = next((name for name, tensor in named if tensor.is_meta), None)
     if empty is not None:
         raise WorkloadError(
-            f"{gave} with {empty} on the meta device, which has no values to train: model() must build it on the CPU, "
+            f"{gave} with {empty} on the meta device, which has no values: model() must build it on the CPU, "
             "without torch.device('meta'); a strategy shards and moves it"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         frozen = next(model.parameters(), None) is not None
         lacking = "whose parameters are all frozen" if frozen else "without parameters"
-        cure = "call requires_grad_(True) on what is to be trained" if frozen else "give a model with parameters"
-        raise WorkloadError(f"{gave} {lacking}, so there is nothing to train: {cure}")
+        cure = "call requires_grad_(True) on some of them" if frozen else "return a model with parameters"
+        raise WorkloadError(f"{gave} {lacking}: {cure}")
 
 
 def require_new(made: object, factory: Callable[..., object], call: str) -> None:
@@ -70,7 +70,7 @@ def require_new(made: object, factory: Callable[..., object], call: str) -> None
     with contextlib.suppress(TypeError):  # an object that takes no weak reference
         if _made.get(id(made)) is made:
             raise WorkloadError(
-                f"{located(factory)} gave the same {type(made).__name__} twice: {call} must make a new one at each call"
+                f"{located(factory)} returned the same {type(made).__name__} twice: each {call} must make a new one"
             )
         _made[id(made)] = made
 
@@ -78,16 +78,16 @@ def require_new(made: object, factory: Callable[..., object], call: str) -> None
 def require_optimizer(optimizer: Any, factory: Callable[..., object], module: nn.Module | None) -> None:
     """Raises an error for an object without ``step``, or an optimizer that trains no parameter of the given module."""
     require_new(optimizer, factory, "optimizer(parameters)")
-    gave = f"{located(factory)} gave {describe_value(optimizer)}"
+    gave = f"{located(factory)} returned {describe_value(optimizer)}"
     if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
-        raise WorkloadError(f"{gave}: optimizer(parameters) must give a torch optimizer")
+        raise WorkloadError(f"{gave}: optimizer(parameters) must return a torch optimizer")
     gave = f"{located(factory)} gave a {type(optimizer).__name__}"
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise WorkloadError(f"{gave}: its step needs a closure, so give build(ctx) -> step in place of a Workload")
+        raise WorkloadError(f"{gave}, whose step needs a closure: give build(ctx) -> step in place of a Workload")
     if module is None or not hasattr(optimizer, "param_groups"):
         return
     if len(untrained(module, optimizer)) == sum(parameter.requires_grad for parameter in module.parameters()):
-        raise WorkloadError(f"{gave} that trains no parameter of the model: optimizer must use its argument parameters")
+        raise WorkloadError(f"{gave} without any parameter of the model: optimizer(parameters) must use its argument")
 
 
 def untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:
@@ -98,7 +98,7 @@ def untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.P
 
 
 def describe_value(value: object) -> str:
-    """Describes a value for a message."""
+    """Returns the type or shape of a value, for error messages."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return "None" if value is None else f"a value of type {type(value).__name__}"
@@ -130,7 +130,7 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
 
 
 def repeated(module: nn.Module) -> tuple[nn.Module, ...]:
-    """Returns the siblings of one class with the most parameters: a transformer's layers, a network's stages.
+    """Returns the repeated modules of one class with the most parameters, such as the layers of a transformer.
 
     Only classes with modules inside count, because a Linear is too small to be treated alone. The outermost repetition
     wins. Empty if nothing repeats.
@@ -217,6 +217,6 @@ def _copied(value: Any) -> Any:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Returns this rank's part of a tensor. Only DTensors have shards, and most ranks never import DTensor."""
+    """Returns this rank's shard of a DTensor, or any other tensor itself; does not import DTensor."""
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()

@@ -43,7 +43,7 @@ _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
 def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
-    """Does the tasks of the job on this rank; a collective, called on every rank of a separate launch.
+    """Times, counts and verifies the job's step on this rank, as the job asks; a collective in a separate launch.
 
     Timing comes first, so that its memory figure covers only steps; counting continues with the same step. Verification
     builds separate models, with random numbers, memory and compilers as in a fresh process.
@@ -95,7 +95,7 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 @contextmanager
 def _warnings_noted() -> Iterator[list[str]]:
-    """Collects the texts of warnings; warnings are shown as usual, except warnings about the hooks of counters."""
+    """Collects the texts of warnings in this context, and shows them as usual; ignores those about counters' hooks."""
     said: list[str] = []
     show = warnings.showwarning
 

@@ -42,12 +42,12 @@ def scheduler_for(
     step.
     """
     scheduler = factory(optimizer)
-    gave = f"Workload(scheduler=...): {located(factory)} gave {describe_value(scheduler)}"
+    gave = f"Workload(scheduler=...): {located(factory)} returned {describe_value(scheduler)}"
     step = getattr(scheduler, "step", None)
     if not callable(step) or getattr(scheduler, "optimizer", optimizer) is not optimizer:
         another = ", which schedules another optimizer" if callable(step) else ""
         raise WorkloadError(
-            f"{gave}{another}: scheduler(optimizer) must give a scheduler of torch for that optimizer, such as "
+            f"{gave}{another}: scheduler(optimizer) must return a torch scheduler for that optimizer, such as "
             "torch.optim.lr_scheduler.LinearLR(optimizer)"
         )
     problem = unfit(step)

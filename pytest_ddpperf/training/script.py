@@ -66,7 +66,7 @@ class Script:
 
     @property
     def name(self) -> str:
-        """Returns the file's name, or the function's name and place."""
+        """Returns the name of the file, or the function's name with file and line."""
         return located(self.target) if callable(self.target) else Path(self.target).name
 
     def found_in(self, folders: Iterable[Path]) -> Script:
@@ -80,12 +80,12 @@ class Script:
         path = next((place for place in places if place.is_file()), None)
         if path is None:
             raise SettingError(
-                f"Script({self.target!r}): there is no such file; looked for {', '.join(map(str, places))}"
+                f"Script({self.target!r}) does not exist; these files were tried: {', '.join(map(str, places))}"
             )
         return Script(path, *self.arguments, keep_files=self.keep_files)
 
     def projects(self, root: Path) -> tuple[str, ...]:
-        """Returns the folders that each launch has separately: the current folder, the file's, and git's top folder."""
+        """Returns the folders that each launch copies: the current folder, the script's, and git's top folder."""
         top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
         others = {Path(current_folder()), top if callable(self.target) else Path(self.target).parent}
         folders = () if self.keep_files else dict.fromkeys((top, *sorted(others)))
@@ -102,7 +102,7 @@ class Script:
             return
         file = Path(own(self.target, code=True))  # that of the reference's checkout, or of the launch's own files
         if not file.is_file():
-            raise WorkloadError(f"there is no script {file}")
+            raise WorkloadError(f"the script {file} does not exist on this node")
         code = compile(source := file.read_bytes(), told(str(file)), "exec", dont_inherit=True)
         module = ModuleType("__main__")
         module.__file__ = str(file)

@@ -40,7 +40,7 @@ class ScriptStopped(BaseException):
 
 
 class _EndedError(Exception):
-    """Raised if the script ends before the requested steps; the script's own error says more."""
+    """The error if the script ends before the requested number of steps; the script's own error says more."""
 
 
 class _Order(NamedTuple):
@@ -111,7 +111,7 @@ class ScriptRun:
         return dist.ProcessGroupGloo(dist.PrefixStore("ddpperf", store), rank, ranks, _PATIENCE)  # type: ignore[attr-defined]
 
     def marked(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
-        """Lets the script run ``steps`` steps; returns the marks made before them and after each."""
+        """Lets the script run ``steps`` steps; returns the results of ``mark`` before the first step and after each."""
         if not self._ended:
             of_functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's
             modes = [*of_functions, *_get_current_dispatch_mode_stack()]
@@ -124,8 +124,8 @@ class ScriptRun:
             raise _EndedError
         if not self.made:
             raise WorkloadError(
-                f"{self._script.name} ended before its first optimizer step: its last output may say why; steps "
-                "of processes that it starts itself (mp.spawn, ddp_spawn) are not seen: let it train under torchrun"
+                f"{self._script.name} ended before its first optimizer step: see its last output; if it trains in "
+                "processes that it starts itself (mp.spawn, ddp_spawn), change it so that it runs under torchrun"
             )
         raise TrainingEnded(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "

@@ -30,7 +30,7 @@ _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not count
 
 
 class Seen:
-    """Observations on steps before a step is counted: the Python objects that steps leave behind, and DataLoaders.
+    """The observations on steps before the counted step: Python objects that steps leave behind, and DataLoaders.
 
     Objects are counted two steps before the end of the warm-up, at its end, and after the ``steps`` that follow it.
     """
@@ -40,7 +40,7 @@ class Seen:
         self._after = {max(0, warmup - 2), warmup, warmup + steps}
 
     def look(self, ran: int) -> None:
-        """Counts the objects if ``ran``, the number of steps so far, is one of the three moments of the class."""
+        """Counts the objects if ``ran``, the number of steps so far, is one of the three steps described above."""
         if ran in self._after:
             self.objects.take(ran)
 

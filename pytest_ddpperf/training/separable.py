@@ -38,7 +38,7 @@ class OwnSynchronisation:
         return nothing
 
     def snapshot_bytes(self) -> int:
-        """Returns the memory that a snapshot takes: none."""
+        """Returns 0, the bytes of a snapshot."""
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:
@@ -62,12 +62,12 @@ class OwnSynchronisation:
 
 
 def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
-    """Returns the synchronisation that a user's step offers; raises a WorkloadError if it returns no context."""
+    """Wraps ``step.unsynchronised`` of a user's step; raises a WorkloadError if it returns no context manager."""
     problem = unfit(offered) if callable(offered) else f"it is {describe_value(offered)}"
     if problem is not None:
         raise WorkloadError(
-            f"the unsynchronised of the step of {who} must be called without arguments and give a context, such as "
-            f"model.no_sync: {problem}"
+            f"step.unsynchronised of {who} must be a function without arguments that returns a context manager, such "
+            f"as model.no_sync: {problem}"
         )
     return OwnSynchronisation(who=who, unsynchronised=offered)
 

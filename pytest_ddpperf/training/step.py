@@ -43,7 +43,7 @@ _UNKNOWN = -1  # the size of a batch without tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step, and the known facts about it."""
+    """A training step as a function, with the known facts about it."""
 
     run: Callable[[], Any]  # returns the loss: a number, a scalar tensor, or None
     samples_per_step: float | None  # of this rank; None if unknown
@@ -155,7 +155,7 @@ def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> f
 
 
 def of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
-    """Returns the numbers of every rank, in the order of ranks; a collective with equally many numbers on each rank."""
+    """Gathers the numbers ``own`` of every rank, in the order of ranks; every rank has to pass equally many numbers."""
     if ctx.backend == SIMULATED:
         return [list(own)]
     mine = torch.tensor(own, device=ctx.device)
@@ -170,8 +170,8 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
     if given is not None and len({size for size in sizes if size != _UNKNOWN}) > 1:
         told = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes) if size != _UNKNOWN)
         raise WorkloadError(
-            f"{located(given)} gave the ranks batches of different sizes ({told}): the mean would give their "
-            "gradients the same weight, and samples_per_step holds for every rank: give all ranks batches of one size"
+            f"{located(given)} gave the ranks batches of different sizes ({told}), but averaging weighs the gradients "
+            "of all ranks alike, and samples_per_step holds for each rank: give all ranks batches of the same size"
         )
 
 
@@ -219,13 +219,13 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
         step = build(given)
     if not callable(step) or isinstance(step, nn.Module):
         raise WorkloadError(
-            f"{located(build)} returned {describe_value(step)}; it must return a callable that runs one training step, "
-            "and a function that trains by itself is measured as Script(function)"
+            f"{located(build)} returned {describe_value(step)}: return a function that runs one training step, or, to "
+            "measure a function that trains by itself, give Script(function)"
         )
     word = "yield" if inspect.isgeneratorfunction(step) else "async" if inspect.iscoroutinefunction(step) else ""
     if word:
         raise WorkloadError(
-            f"the step of {located(build)} is a function with {word}, so a call of it runs nothing: make it a plain "
+            f"the step of {located(build)} is a function with {word}, so calling it runs nothing: return a plain "
             "function that runs one training step"
         )
     problem = unfit(step)
@@ -266,14 +266,14 @@ def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
 @contextmanager
 def _group_kept(who: str) -> Iterator[None]:
     """Raises an error for code that changes the default process group, in which ranks meet: they would hang."""
-    ours, cure = dist.group.WORLD, "; leave that out, or give code that does it as it is: Script(function)"
+    ours, cure = dist.group.WORLD, "; leave this out, or give Script(function)"
     try:
         yield
     except Exception as error:
         if dist.group.WORLD is not ours:
             raise WorkloadError(f"{who} ended the process group that the plugin made{cure}") from error
         if dist.init_process_group.__name__ in {frame.name for frame in traceback.extract_tb(error.__traceback__)}:
-            raise WorkloadError(f"{who} calls init_process_group, and the plugin has done that{cure}") from error
+            raise WorkloadError(f"{who} calls init_process_group, but the plugin has called it{cure}") from error
         raise
     if dist.group.WORLD is not ours:
         done = "ended" if dist.group.WORLD is None else "replaced"

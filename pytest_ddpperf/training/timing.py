@@ -31,7 +31,7 @@ DEVICE_BLOCKS, MIN_DEVICE_STEPS = 10, 5  # of a launch on CUDA; in the first ste
 
 
 def warmup_seconds(device: torch.device, job: LaunchJob) -> float:
-    """Returns the least seconds of a launch's warm-up after its first step: on CUDA until clocks have risen."""
+    """Returns the minimal seconds of warm-up after the first step: on CUDA the time in which clocks rise, else 0."""
     return CUDA_WARMUP_SECONDS if device.type == "cuda" and job.times_matter else 0.0
 
 
@@ -64,7 +64,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
     while ran < job.plan.warmup or all_overflowed():
         if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
             raise WorkloadError(
-                f"the gradients of the first {ran} steps all overflowed in fp16, so that none updated the parameters: "
+                f"fp16 gradients overflowed in each of the first {ran} steps, so no step updated the parameters: "
                 "scale the loss down, or use precision=bf16"
             )
         ran += 1
@@ -91,7 +91,7 @@ def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
 
 
 def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001  it is what is asked
-    """Returns whether a fact holds on at least one rank; a collective."""
+    """Returns whether ``here`` is True on at least one rank; a collective."""
     import torch
     import torch.distributed as dist
 
@@ -108,12 +108,10 @@ def loss_value(loss: Any, when: str) -> float | None:
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         shape = getattr(value, "shape", None)
         found = f"a value of type {type(value).__name__}" + ("" if shape is None else f" and shape {tuple(shape)}")
-        raise WorkloadError(
-            f"the step returned {found} {when}; it must return the loss (a number or a scalar tensor) or None"
-        )
+        raise WorkloadError(f"the step returned {found} {when}: return the loss (a number or a scalar tensor) or None")
     if not math.isfinite(value):
         raise WorkloadError(
-            f"loss is {float(value)} {when}: training diverges, so it is not worth timing; "
+            f"loss is {float(value)} {when}, so training diverges and cannot be measured: "
             "check the learning rate and the data"
         )
     return float(value)
@@ -137,7 +135,7 @@ def timed_block(
 
     ``losses`` gets the result of each call, a scalar tensor as a number: a view would keep all of its tensor alive.
 
-    The marks are consecutive, so the loop's own time is included and the times add up to the block's time. If events
+    One step's end is the next one's start, so the loop's own time is included, and the times add up. If CUDA events
     miss work, for example of a stream that the marked stream does not wait for, each step gets an equal part of the
     wall time.
     """
@@ -182,7 +180,7 @@ def timed_blocks(
     *,
     keep_losses: bool = False,
 ) -> TimedSteps:
-    """Times blocks of these sizes; ``begin`` waits before each block, and gets the share of blocks that have run."""
+    """Times blocks of ``sizes`` steps; calls ``begin`` before each block with the fraction of blocks that have run."""
     seconds: list[float] = []
     cpu: list[float] = []
     loss, losses = None, list[Any]() if keep_losses else None
@@ -207,7 +205,7 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_P
     """Returns the number of steps of each block of an interleaved launch, in whole periods.
 
     There are ``blocks`` blocks, or fewer with at least ``least`` periods each, but at least one. No untimed step
-    precedes a block: on every side the first step pays for caches that went cold while its ranks waited, and another
+    precedes a block: in every launch the first step pays for caches that went cold while its ranks waited; another
     step would only cost time.
     """
     periods = steps // period
@@ -228,10 +226,10 @@ def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
 
 
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
-    """Returns which blocks are synchronised, in an order that is the same on all ranks.
+    """Returns for each block whether its steps synchronise gradients; the order is the same on all ranks.
 
-    Neighbouring pairs begin with opposite sides, and so do launches with neighbouring seeds. A drift over the blocks
-    then affects both sides.
+    Each pair has one block of either kind. Neighbouring pairs begin with opposite kinds, and so do launches with
+    neighbouring seeds, so that a drift over the blocks affects both kinds alike.
     """
     return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))
 
@@ -239,11 +237,11 @@ def sides(pairs: int, seed: int) -> tuple[bool, ...]:
 def alternating_blocks(
     run: Callable[[], Any], trainer: Separable, device: torch.device, *, steps: int, period: int, seed: int
 ) -> BlockTimes | None:
-    """Times synchronised and unsynchronised steps on this rank; None if a step overflowed in fp16.
+    """Times blocks of steps with and without synchronisation on this rank; None if a step overflowed in fp16.
 
-    A collective, called with the same numbers on all ranks. Ranks begin the timed steps of a block together; within it
-    they meet only in the steps' own collectives. After each block a trainer restores parameters, buffers, the state of
-    optimizer and scaler and the number of steps; the learning rate, data and random numbers go on.
+    A collective, called with the same arguments on all ranks, which begin each block together. After each block the
+    trainer restores parameters, buffers, the state of optimizer and scaler and the number of steps, but not the
+    learning rate, the data and random numbers.
     """
     still_sent = trainer.still_sent(run)
     pairs, of_block = blocks_for(steps, period)

@@ -56,8 +56,8 @@ class Trainer:
     ) -> None:
         if settings.precision == "fp16" and strategy.options.get("comm_hook") == "powersgd":
             raise SettingError(
-                "precision=fp16 with comm_hook=powersgd: an overflow would stay in the values that PowerSGD "
-                "keeps for later steps; use bf16, or another hook"
+                "precision=fp16 with comm_hook=powersgd: PowerSGD keeps errors for later steps, so one overflow "
+                "would spoil them all; use precision=bf16 or another hook"
             )
         self._forward_context = prepare_precision(settings.precision, ctx.device)
         model = (build_model(workload) if module is None else module).to(ctx.device)
@@ -70,9 +70,7 @@ class Trainer:
         if settings.compile != "no":
             known = torch.compiler.list_backends(exclude_tags=())
             if settings.compile_backend not in known:
-                raise SettingError(
-                    f"compile_backend={settings.compile_backend}: torch.compile knows {', '.join(known)}"
-                )
+                raise SettingError(f"compile_backend={settings.compile_backend}: expected one of {', '.join(known)}")
         if settings.compile == "model":
             self.parallel.module.compile(backend=settings.compile_backend)
         self.optimizer = self._make_optimizer(workload, settings)
@@ -143,7 +141,7 @@ class Trainer:
         return restore
 
     def still_sent(self, _run: Callable[[], Any]) -> str:
-        """Returns, in words, the communication that steps still do when they average no gradients."""
+        """Returns a text on the communication that remains in steps that average no gradients; empty if none."""
         return self.parallel.still_sent
 
     def snapshot_bytes(self) -> int:
@@ -169,14 +167,14 @@ class Trainer:
             self.schedule(self._scheduler)
 
     def _watch_updates(self) -> None:
-        """Notes each call of the optimizer's step, because reading the scaler's scale would wait for the device.
+        """Records each call of the optimizer's step, because reading the scaler's scale would wait for the device.
 
         Raises an error for an optimizer that itself skips overflowed steps, because such steps would go unnoticed.
         """
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             raise SettingError(
-                "precision=fp16 with a fused optimizer: this optimizer silently skips steps that overflow, so "
-                "the plugin would time them as full steps; create the optimizer with fused=False"
+                "precision=fp16 with a fused optimizer: the plugin cannot see which steps such an optimizer skips "
+                "after an overflow, and would time them as full steps; create the optimizer with fused=False"
             )
         step = self.optimizer.step
 
@@ -197,10 +195,10 @@ class Trainer:
             arguments = {"loss": "outputs, targets", "forward": "model, batch"}[self.computes_loss]
             scalar = isinstance(loss, torch.Tensor) and loss.numel() == 1
             found = "a loss that does not depend on the parameters" if scalar else describe_value(loss)
-            cure = ", with its gradient: no detach(), no_grad(), argmax() or item() on the way" if scalar else ""
+            cure = " with a gradient; compute it without detach(), no_grad(), argmax() and item()" if scalar else ""
             raise WorkloadError(
-                f"{located(getattr(self, self.computes_loss))} gave {found}: "
-                f"{self.computes_loss}({arguments}) must give a scalar tensor{cure}"
+                f"{located(getattr(self, self.computes_loss))} returned {found}: "
+                f"{self.computes_loss}({arguments}) must return a scalar tensor{cure}"
             )
         if weight is not None:
             loss = loss * weight
@@ -233,9 +231,9 @@ class Trainer:
         named = self.parallel.module.named_parameters()
         names = [name for name, parameter in named if parameter is self._untrained[0]]
         raise SettingError(
-            f"precision=fp16: the optimizer does not hold {names[0]} ({len(self._untrained)} such trainable "
-            "parameters), whose gradient would stay scaled; freeze what is not to be trained with "
-            "requires_grad_(False), give it to the optimizer, or use precision=bf16"
+            f"precision=fp16: the optimizer lacks trainable parameters ({len(self._untrained)}, such as {names[0]}), "
+            "whose gradients would stay scaled; give them to the optimizer, freeze them by "
+            "requires_grad_(False), or use precision=bf16"
         )
 
     def _make_optimizer(self, workload: Workload, settings: Settings) -> torch.optim.Optimizer:
@@ -250,15 +248,15 @@ class Trainer:
         for setting, given in reads_groups.items():
             if given and not hasattr(optimizer, "param_groups"):
                 raise WorkloadError(
-                    f"{setting} needs an optimizer with param_groups, as torch's have, and "
-                    f"{located(workload.optimizer)} gave {describe_value(optimizer)} without; "
-                    f"give a torch.optim.Optimizer, or leave {setting} out"
+                    f"{setting} needs an optimizer with param_groups, but "
+                    f"{located(workload.optimizer)} returned {describe_value(optimizer)}, which has none; "
+                    f"return a torch.optim.Optimizer, or leave {setting} out"
                 )
         return optimizer
 
 
 def prepare_precision(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a function that makes the context of each forward pass and its loss.
+    """Returns a function that returns the autocast context of a forward pass and its loss.
 
     Raises RankSkipped for a device without the precision.
     """

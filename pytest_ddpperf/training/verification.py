@@ -43,7 +43,7 @@ class Extent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discrepancy:
-    """The largest difference from a single process."""
+    """The largest difference of the ranks' training from a single process: the tensor, its error, the likely cause."""
 
     quantity: Quantity
     name: str  # of the parameter or buffer; "the mean loss" if no single one is meant
@@ -67,7 +67,7 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leniency:
-    """The reason why a strategy has weaker requirements than others."""
+    """The reason why a strategy is compared with a single process less strictly than others."""
 
     precision: str | None  # in which it sends or computes gradients; None if only convergence is checked
     exact_steps: int = 0  # first steps with the usual requirements, before only convergence is checked
@@ -75,7 +75,7 @@ class Leniency:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
-    """The findings of a verification; the same on every rank."""
+    """The result of comparing a training with a single process; the same on every rank."""
 
     discrepancy: Discrepancy | None = None
     unverified: str = ""  # why there is nothing to compare with; empty if there is
@@ -85,7 +85,7 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedTensor:
-    """The name, the shape and a sketch of a tensor, in place of its elements."""
+    """A short description that stands for a tensor in comparisons: its name, its shape and a sketch of its values."""
 
     name: str
     shape: tuple[int, ...]
@@ -94,7 +94,7 @@ class TracedTensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedStep:
-    """A step of an optimizer, parameter by parameter in the optimizer's order."""
+    """The gradients and parameters of one optimizer step, in the optimizer's order."""
 
     gradients: tuple[TracedTensor, ...]  # zeros for a parameter without one
     before: tuple[TracedTensor, ...]  # parameters
@@ -104,7 +104,7 @@ class TracedStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepsTrace:
-    """The first steps of one rank, or of the twin, a single process."""
+    """The first optimizer steps of one rank, or of the single process that the ranks are compared with."""
 
     steps: tuple[TracedStep, ...]
     losses: tuple[float | None, ...]  # that each call of the user's step returned
@@ -112,7 +112,7 @@ class StepsTrace:
 
 
 def discrepancy_text(found: Discrepancy) -> str:
-    """Returns a discrepancy in one line: the tensor, the place, the error, the cause, and the extent."""
+    """Returns a discrepancy as one line of text: tensor, step and rank, error, likely cause, and extent."""
     place = found.name
     if found.rank is not None:
         place += f" on rank {found.rank}"

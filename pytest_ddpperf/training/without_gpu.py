@@ -71,7 +71,7 @@ class GpuCalls:
             yield
 
     def _noted_kind(self, kind: type) -> type:
-        """Returns a class that takes any arguments, and notes that an object is made; annotations need a class."""
+        """Returns a stand-in for a class, which takes any arguments and records its use; annotations need a class."""
         return type(kind.__name__, (kind,), {"__init__": lambda *_, **__: self._note(kind.__name__)})
 
     def _choose(self, device: Any) -> None:
@@ -85,7 +85,7 @@ class GpuCalls:
             self._stack.enter_context(replaced(owner, name, functools.wraps(function)(called)))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by ``answers``, and notes calls; torch itself answers libraries that ask for devices."""
+        """Replaces functions by ``answers`` and records calls; calls from libraries still get torch's own answers."""
 
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -123,7 +123,7 @@ class GpuCalls:
         init(*args, **{**kwargs, "device_id": _CPU})
 
     def _note(self, call: str) -> None:
-        """Notes a call with the line of the script that leads to it."""
+        """Records a call with the line of the script that leads to it."""
         from pytest_ddpperf.instruments.counting.sites import Stack, call_sites
 
         if not self._noted:

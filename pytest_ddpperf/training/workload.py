@@ -79,21 +79,19 @@ class Workload:
     def __post_init__(self) -> None:
         if (self.batch is None) == (self.loader is None):
             raise WorkloadError(
-                f"Workload has {'neither batch nor' if self.batch is None else 'both batch and'} loader: give one of "
-                "them, batch() for the same data in every step or loader(rank, world_size) for an iterable of batches"
+                f"Workload has {'neither batch nor' if self.batch is None else 'both batch and'} loader: give one, "
+                "either batch() for the same data in every step, or loader(rank, world_size) for an iterable of batches"
             )
         if (self.loss is None) == (self.forward is None):
             raise WorkloadError(
-                f"Workload has {'neither loss nor' if self.loss is None else 'both loss and'} forward: give one of "
-                "them, loss(outputs, targets), or forward(model, batch), which returns the loss"
+                f"Workload has {'neither loss nor' if self.loss is None else 'both loss and'} forward: give one, "
+                "either loss(outputs, targets), or forward(model, batch), which returns the loss"
             )
         for name in _ARGUMENTS:
             value = getattr(self, name)
             required = name in {"model", "optimizer"}
             if not callable(value) and (required or value is not None):
-                raise WorkloadError(
-                    f"Workload({name}=...) is {_short(value)}, which cannot be called: give a function, {_FORMS[name]}"
-                )
+                raise WorkloadError(f"Workload({name}=...) is {_short(value)}, not a function: give {_FORMS[name]}")
         _require_count("samples_per_step", self.samples_per_step)
         if self.tokens_per_step is not None:
             _require_count("tokens_per_step", self.tokens_per_step)
@@ -115,13 +113,13 @@ class Workload:
             )
         if isinstance(self.loss, type) and issubclass(self.loss, torch.nn.Module):
             name = self.loss.__name__
-            raise WorkloadError(f"Workload(loss=...) is the class {name}: give an object of it, loss={name}()")
+            raise WorkloadError(f"Workload(loss=...) is the class {name}: give an instance, loss={name}()")
 
 
 def _require_count(name: str, value: object) -> None:
     is_count = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     if not is_count:
-        raise WorkloadError(f"Workload({name}=...) is {_short(value)}: give a number above 0")
+        raise WorkloadError(f"Workload({name}={_short(value)}): give a finite number above 0")
 
 
 def _short(value: object, limit: int = 60) -> str:
@@ -130,7 +128,7 @@ def _short(value: object, limit: int = 60) -> str:
 
 
 def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
-    """Returns why a function cannot be called with these arguments, in a sentence; None if it can, or if unknown.
+    """Returns a sentence if a function cannot be called with these arguments; None if it can, or if that is unknown.
 
     ``names`` name the positional arguments; ``options`` are the keyword arguments.
     """
@@ -160,18 +158,18 @@ def _takes(function: Callable[..., object], *names: str, **options: object) -> b
 
 
 def require_same_names(workload: Workload, names: Iterable[str], others: Iterable[str], where: str) -> None:
-    """Raises a WorkloadError unless two results of the workload's ``evaluate`` have the same names."""
+    """Raises a WorkloadError if two results of the workload's ``evaluate`` have different names of metrics."""
     odd = sorted({*names} ^ {*others})
     if odd:
         assert workload.evaluate is not None  # noqa: S101  the loss alone has one name
         raise WorkloadError(
-            f"{located(workload.evaluate)} gave {', '.join(odd)} not everywhere; other names came {where}: "
-            "evaluate(model, device) must give the same names on every rank and at every point"
+            f"{located(workload.evaluate)}: evaluate(model, device) must return the same names on every rank and in "
+            f"every call, but these names differ {where}: {', '.join(odd)}"
         )
 
 
 def located(function: Callable[..., object]) -> str:
-    """Returns a function's name and place for messages: ``build (perf_tests/test_x.py:12)``."""
+    """Returns a function's name with file and line, for messages: ``build (perf_tests/test_x.py:12)``."""
     name = _name(function)
     code = getattr(inspect.unwrap(_without_partial(function)), "__code__", None)
     if code is None:

@@ -55,18 +55,18 @@ def test_the_oldest_torch_is_that_of_the_package_s_metadata() -> None:
 @pytest.mark.parametrize(
     ("packages", "said"),
     [
-        ({}, "ranks need torch, cloudpickle, numpy there: new/bin/python -m pip install torch cloudpickle numpy"),
-        ({"torch": "2.13.0", "numpy": "2"}, "ranks need cloudpickle there: new/bin/python -m pip install cloudpickle"),
+        ({}, "lacks modules that ranks need: run new/bin/python -m pip install torch cloudpickle numpy"),
+        ({"torch": "2.13.0", "numpy": "2"}, "lacks modules that ranks need: run new/bin/python -m pip install cloud"),
         (
             {**NEEDED, "torch": "2.5.1+cpu"},
-            r"it has torch 2.5.1\+cpu, but ranks need 2.6 or newer: new/bin/python -m pip install 'torch>=2.6'",
+            r"has torch 2.5.1\+cpu, but ranks need 2.6 or newer: run new/bin/python -m pip install 'torch>=2.6'",
         ),
-        ({**NEEDED, "cloudpickle": "2.2.1"}, "it has cloudpickle 2.2.1, and pytest's environment 3.*cloudpickle==3"),
+        ({**NEEDED, "cloudpickle": "2.2.1"}, "has cloudpickle 2.2.1, but pytest's environment has 3.*cloudpickle==3"),
     ],
 )
 def test_what_ranks_need_is_asked_for_before_any_test(tmp_path: Path, packages: Mapping[str, str], said: str) -> None:
     virtual_environment(tmp_path / "new", packages)
-    with pytest.raises(SettingError, match=f"^--ddpperf-against-python=new/bin/python: {said}"):
+    with pytest.raises(SettingError, match=f"^--ddpperf-against-python=new/bin/python {said}"):
         other_interpreter("new/bin/python", tmp_path)
 
 
@@ -83,22 +83,22 @@ def test_a_torch_that_pythonpath_brings_to_both_sides_is_refused(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(harmless))
     assert other_interpreter("new/bin/python", tmp_path).packages == NEEDED
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*harmless, str(tmp_path / "mine")]))
-    said = rf"because of PYTHONPATH, both sides import {torch} instead .*: remove {tmp_path / 'mine'} from PYTHONPATH$"
-    with pytest.raises(SettingError, match=f"^--ddpperf-against-python=new/bin/python: {said}"):
+    said = rf": because of PYTHONPATH, both environments import {torch} instead .*: remove {tmp_path / 'mine'} from PY"
+    with pytest.raises(SettingError, match=f"^--ddpperf-against-python=new/bin/python{said}"):
         other_interpreter("new/bin/python", tmp_path)
 
 
 def test_another_minor_version_is_refused(tmp_path: Path) -> None:
     stand_in(tmp_path, tag="cpython-39")
     ours = f"{sys.version.split()[0]} ({sys.implementation.cache_tag})".replace("(", r"\(").replace(")", r"\)")
-    with pytest.raises(SettingError, match=rf"Python 3.9.1 \(cpython-39\), but pytest runs {ours}: .* -m venv NEW$"):
+    with pytest.raises(SettingError, match=rf"Python 3.9.1 \(cpython-39\), but pytest runs on {ours}, .* -m venv NEW$"):
         other_interpreter("python", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("gone", "there is no such file; make an environment with .* -m venv NEW$"),
+        ("gone", "there is no such file; create an environment with .* -m venv NEW$"),
         ("new", "expected the interpreter of a virtual environment, but this is a folder: give new/bin/python$"),
         ("empty", "expected the interpreter .*: it has no bin/python$"),
         ("text", "this is not a working Python 3: Permission denied; it cannot be executed$"),
@@ -117,7 +117,7 @@ def test_what_is_no_interpreter_is_told(tmp_path: Path, given: str, said: str) -
 
 def test_this_environment_is_no_other_one_unless_a_revision_runs_in_it(tmp_path: Path) -> None:
     settings = Settings(against_python=sys.executable)
-    with pytest.raises(SettingError, match="this is the environment that pytest runs in, so both sides would be alike"):
+    with pytest.raises(SettingError, match="is the environment that pytest itself runs in"):
         reference(settings, tmp_path, tmp_path)
     (tmp_path / "old").mkdir()
     both = reference(Settings(against="old", against_python=sys.executable), tmp_path, tmp_path)

@@ -103,8 +103,8 @@ def test_what_a_node_lacks_is_told_with_the_cure(wanted: Redirection, tmp_path: 
         f"{tmp_path} is in no git repository": {"root": str(tmp_path)},
         "cannot create a folder for its files: No such file .*; set TMPDIR": {"target": f"{tmp_path}/a/b/checkout"},
         "--ddpperf-against-setup made /e on the controller's node only: set TMPDIR": {"environment": "/e"},
-        f"{wanted.target} does not exist on this node: put that checkout on each node": {"revision": None},
-        "/no/python does not exist on this node: make that environment on each node": {"python": "/no/python"},
+        f"{wanted.target} does not exist on this node: put the checkout there on each node": {"revision": None},
+        "/no/python does not exist on this node: create this environment on each node": {"python": "/no/python"},
     }
     for words, fields in given.items():
         with pytest.raises(LaunchError, match=words):

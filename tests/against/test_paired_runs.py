@@ -198,7 +198,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit_with_traces_of_bo
     )
     for line in (
         f"WARNING test_fresh custom: revision {short} (HEAD) cannot run it: *fresh*",
-        "WARNING test_own custom: neither side imported a module from its checkout: *",
+        "WARNING test_own custom: neither revision imported a module from its checkout, *",
         f"*= ddpperf: * | against {short} (HEAD) =*",
     ):
         run.stdout.fnmatch_lines([line])
@@ -252,7 +252,7 @@ def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
             ["--ddpperf-against=gone"],
             "ERROR: --ddpperf-against=gone: there is no such branch, tag, commit or folder in *",
         ),
-        (["--ddpperf-against=HEAD", "--ddpperf-save"], "ERROR: *reads no baseline and --ddpperf-save writes one*"),
+        (["--ddpperf-against=HEAD", "--ddpperf-save"], "ERROR: *uses no baselines, but --ddpperf-save writes them*"),
         (["--ddpperf-against="], "ERROR: *--ddpperf-against=: expected a text that is not empty*"),
     ],
 )
@@ -393,9 +393,9 @@ def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) 
     assert modules["test_tests"]["there"].endswith("/checkout/perf/test_tests.py")
     assert found["test_conftest"]["against"]["modules"]["conftest"]["there"].endswith("/checkout/perf/conftest.py")
     for line in (
-        "test_added custom: revision * cannot run it: *LookupError: there is no test_added.py in that revision",
-        "*both sides run this checkout's code, because * finds only names *: test_local.<locals>.build (test*",
-        "test_fresh custom: revision * cannot run it: *LookupError: test_tests.py of that revision has no fresh",
+        "test_added custom: revision * cannot run *: *LookupError: the reference revision has no file test_added.py",
+        "*both revisions ran this checkout's test_local.<locals>.build (test*, because * finds only names *",
+        "test_fresh custom: revision * cannot run *: *LookupError: *.py of the reference revision has no f*",
     ):
         run.stdout.fnmatch_lines([line])
 

@@ -262,5 +262,5 @@ def test_a_measurement_gives_the_evidence() -> None:
 def test_without_steps_that_were_taken_apart_there_is_no_diagnosis() -> None:
     assert diagnosis_of(make_measurement(launches=(make_launch((0.1, 0.1)),))) is None
     assert diagnosis_of(make_measurement()) is None
-    with pytest.raises(SettingError, match=r"measurement=3 is no measurement; use ddpperf.measure or"):
+    with pytest.raises(SettingError, match=r"measurement=3 is not a Measurement; ddpperf.measure"):
         diagnosis_of(3)  # type: ignore[arg-type]

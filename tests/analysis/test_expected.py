@@ -93,8 +93,7 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
     found = finding(profiled(0.012), (*FITS, replace(FIT, collective="reduce_scatter", error=0.4)))
     assert found.code == "on_network"
     assert finding_text(found) == (
-        "by the fit of ddpperf network, the collectives of a step take 11.0 ms (median error 6 %); the "
-        "profiler saw 12.0 ms"
+        "ddpperf network predicts 11.0 ms for the collectives of a step (median error 6 %); the profiler saw 12.0 ms"
     )
 
 
@@ -120,8 +119,8 @@ def test_exposed_communication_is_all_of_it_where_nothing_is_sent_in_backward() 
 @pytest.mark.parametrize(
     ("exposed", "words"),
     [
-        (0.0, "; computing hides them"),
-        (0.002, "; computing hides all but 2.00 ms of them"),
+        (0.0, "; they are hidden behind computation"),
+        (0.002, "; all but 2.00 ms are hidden behind computation"),
         (0.015, "; 15.0 ms are exposed, more than predicted: ranks wait for each other, or share cores or links"),
     ],
 )

@@ -25,7 +25,7 @@ def test_the_serial_fraction_of_a_point() -> None:
     assert serial_fraction(2, 4) == pytest.approx(1 / 3)
     assert serial_fraction(4, 4) == 0
     assert serial_fraction(3.49, 4) == pytest.approx(0.0487, abs=5e-5)
-    with pytest.raises(SettingError, match="ranks=1 is no more than the base has; give a number above 1"):
+    with pytest.raises(SettingError, match="ranks=1 must be above 1, the base's number of ranks"):
         serial_fraction(1, 1)
 
 
@@ -62,7 +62,7 @@ def test_points_that_share_cores_are_left_out() -> None:
     found = fit_law(points, "amdahl")
     assert found.serial == pytest.approx(0.1)
     assert (found.ranks, found.interval) == ((2,), None)  # of a single sample
-    with pytest.raises(SettingError, match="points: none has more ranks than the base and no shared cores or GPUs"):
+    with pytest.raises(SettingError, match="points: none can be fitted, because in all of them ranks share"):
         fit_law(points[1:], "amdahl")
 
 

@@ -186,7 +186,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
     with pytest.raises(BaselineError) as caught:
         decode(newer, FILE)
     assert str(caught.value) == (
-        f"baseline file {FILE}: field schema: a newer pytest-ddpperf wrote this file (baseline/5); "
+        f"baseline file {FILE}: field schema is baseline/5, which a newer pytest-ddpperf wrote; "
         "this version reads baseline/4: upgrade pytest-ddpperf"
     )
 
@@ -259,7 +259,7 @@ def test_nan_is_never_written() -> None:
     series = replace(record.series[0], samples=(0.04, float("nan")))
     with pytest.raises(
         BaselineError,
-        match=r"was not written: field records\[0\]\.series\[0\]\.samples\[1\]: expected `float`, got `null`; mend",
+        match=r"was not written: field records\[0\]\.series\[0\]\.samples\[1\]: expected `float`, got `null`; correct",
     ):
         encode(BaselineFile(test="m.py::t", records=(replace(record, series=(series,)),)), FILE)
 

@@ -81,7 +81,7 @@ def test_a_dash_is_standard_output(capsys: pytest.CaptureFixture[str], tmp_path:
 
 
 def test_folders_and_links_in_a_circle_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="it is a folder"):
+    with pytest.raises(OSError, match="this is a folder"):
         require_writable(tmp_path)
     first, second = tmp_path / "first", tmp_path / "second"
     first.symlink_to(second)
@@ -96,9 +96,9 @@ def test_a_file_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "a.json"
     path.write_text("old")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write to any file
-    with pytest.raises(PermissionError, match="it is read-only"):
+    with pytest.raises(PermissionError, match="the file is read-only"):
         require_writable(path)
-    with pytest.raises(PermissionError, match="it is read-only"):
+    with pytest.raises(PermissionError, match="the file is read-only"):
         write_file(path, "new")
     assert path.read_text() == "old"
 
@@ -143,7 +143,7 @@ def test_where_a_folder_cannot_be_locked_no_other_user_can_keep_what_stands_in_f
     monkeypatch.setattr(fcntl, "flock", refusing)
     holder = os.open(temporary, os.O_RDONLY)
     flock(holder, fcntl.LOCK_EX)
-    with locked(stored), pytest.raises(BaselineError, match="another process has held its lock"), locked(stored):
+    with locked(stored), pytest.raises(BaselineError, match="another process has locked it"), locked(stored):
         pass
     os.close(holder)
 
@@ -154,7 +154,7 @@ def test_a_lock_that_another_process_keeps_is_waited_for_and_told(
     monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
     holder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
-    with pytest.raises(BaselineError, match=r"another process has held its lock for 0\.1 s; end that process"):  # noqa: SIM117
+    with pytest.raises(BaselineError, match=r"another process has locked it for 0\.1 s; end that process"):  # noqa: SIM117
         with locked(tmp_path):
             pass
     os.close(holder)

@@ -92,7 +92,7 @@ def test_what_may_have_no_end_is_refused(tmp_path: Path) -> None:
     """A pipe would be waited for until somebody writes into it."""
     os.mkfifo(tmp_path / "pipe")
     for file in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(BaselineError, match=f"file {file}: cannot be read: it is a pipe or a device: name a file"):
+        with pytest.raises(BaselineError, match=f"file {file} cannot be read: this is a pipe or a device: name a file"):
             read_text(file, BASELINE)
 
 

@@ -90,10 +90,10 @@ def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
         (
             None,
             8,
-            "network is not given, and none is stored of KEY: measure it with ddpperf network --world-size=2, or",
+            "network is not given, and no fit of KEY is stored: measure it with ddpperf network --world-size=2, or",
         ),
         (None, 8, "or give one of here, nvlink-infiniband400"),
-        (None, 1, "none is stored of KEY, and 2 ranks would share cores or GPUs here: give one of nvlink"),
+        (None, 1, "no fit of KEY is stored, and 2 ranks would share cores or GPUs here: give one of nvlink"),
         ('{"schema": "pytest-ddpperf', 8, "network.json"),
     ],
 )

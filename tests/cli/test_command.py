@@ -50,7 +50,7 @@ def test_list_reads_the_ini_file_as_pytest_does(
     assert "test_night" in printed("list")
     assert "test_a[x]" in printed("list", "--set", "default")
     assert "test_night" in printed("list", "--baselines", "kept", "--set", "nightly")
-    assert "there is no folder none" in complaint("list", "--baselines", "none")
+    assert "the folder of baselines none/@nightly does not exist" in complaint("list", "--baselines", "none")
 
     ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline_set = a/b\n")
     assert complaint("list").startswith("ddpperf: error: ddpperf_baseline_set = a/b: expected ")
@@ -123,7 +123,7 @@ def test_show_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch
 def test_show_what_is_not_there(complaint: Run) -> None:
     """A command of the terminal in a name is shown, and not sent."""
     assert complaint("show", "x\x1b[2J") == (
-        "ddpperf: error: no baseline in baselines is of a test x\\x1b[2J; ddpperf list shows all baselines\n"
+        "ddpperf: error: no baseline in baselines has x\\x1b[2J in its name; ddpperf list shows all names\n"
     )
 
 
@@ -202,4 +202,4 @@ def test_a_current_folder_that_was_removed_is_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    assert complaint("list") == "ddpperf: error: the current folder was removed; go to one that exists\n"
+    assert complaint("list") == "ddpperf: error: the current folder was removed; run pytest in a folder that exists\n"

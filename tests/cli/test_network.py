@@ -86,13 +86,13 @@ def test_a_network_is_measured_stored_and_predicts(
     first, second = printed(*QUICK, "--predict=4KiB").splitlines()
     assert first.startswith("all_reduce of 4.00 KiB: ")
     assert second.startswith("broadcast of 4.00 KiB: ")
-    larger = "from 1.00 KiB to 8.00 KiB; measure that size too: ddpperf network --world-size=2 --max-size=2MiB"
+    larger = "from 1.00 KiB to 8.00 KiB; measure this size too: ddpperf network --world-size=2 --max-size=2MiB"
     assert larger in complaint(*QUICK, "--predict=1100KB")
     assert "ddpperf network --world-size=2 --min-size=512" in complaint(*QUICK, "--predict=1000")
     (line,) = printed(*QUICK, "--predict=4KiB", "--collectives=broadcast").splitlines()
     assert line.startswith("broadcast of ")
     unknown = complaint(*QUICK, "--predict=4KiB", "--collectives=all_to_all")
-    assert "has no all_to_all; it has all_reduce, broadcast" in unknown
+    assert ", only all_reduce, broadcast; run" in unknown
     monkeypatch.setattr(running, "_GPUS", ("/",))
     assert running.stored_environment(2, "cpu", "auto") is None
 
@@ -128,7 +128,7 @@ def test_check_names_what_is_wrong_and_fails(printed: Run, complaint: Run, monke
     assert "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one" in out
     assert "of the 450 GB/s of nvlink4" in out
     assert not Path("baselines").exists()
-    assert "measure the network here with ddpperf network" in complaint(*QUICK, "--predict=4KiB")
+    assert "measure this network with ddpperf network" in complaint(*QUICK, "--predict=4KiB")
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="ranks that share a core wait for each other, so none is named")
@@ -188,13 +188,10 @@ def test_check_names_a_link_that_is_slow(printed: Run, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--predict=4KiB", "--check"], "--check measures, and --predict reads the stored fit: give one of them"),
-        (["--collectives=gossip"], "--collectives=gossip is not known; it takes all_reduce, reduce_scatter"),
-        (["--min-size=1MiB", "--max-size=1MiB"], "--max-size=1048576 is less than twice --min-size=1048576"),
-        (
-            ["--min-size=16", "--max-size=32"],
-            "--min-size=16 to --max-size=32 gives only 3 sizes that are multiples of 8 B",
-        ),
+        (["--predict=4KiB", "--check"], "--check measures the network, and --predict uses a stored measurement"),
+        (["--collectives=gossip"], "--collectives=gossip: expected some of all_reduce, reduce_scatter"),
+        (["--min-size=1MiB", "--max-size=1MiB"], "--max-size=1048576 must be at least twice --min-size=1048576"),
+        (["--min-size=16", "--max-size=32"], "from --min-size=16 to --max-size=32 only 3 sizes are multiples of 8 B"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(complaint: Run, arguments: list[str], words: str) -> None:

@@ -60,12 +60,12 @@ def test_what_cannot_be_shown_is_named(tmp_path: Path, complaint: Run) -> None:
         "trace", "summary", tmp_path / "A" / "x", "--merge", tmp_path
     )
     assert complaint("trace", "summary", tmp_path / "gone").startswith(
-        f"ddpperf: error: no trace is at {tmp_path}/gone: name a folder"
+        f"ddpperf: error: there is no trace at {tmp_path}/gone: name a folder"
     )
-    assert "--merge=all.json is for one benchmark, and there are 2: name one" in complaint(
+    assert "--merge=all.json merges traces of one benchmark, not of 2: name one" in complaint(
         "trace", "summary", tmp_path / "A", "--merge", "all.json"
     )
     (tmp_path / "A" / "x_rank_0_trace.json").write_text("{")
-    assert "x_rank_0_trace.json is no Chrome trace: " in complaint(
+    assert "x_rank_0_trace.json is not a Chrome trace: " in complaint(
         "trace", "diff", tmp_path / "A" / "x", tmp_path / "A" / "y"
     )

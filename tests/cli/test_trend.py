@@ -100,7 +100,7 @@ def test_a_test_is_no_file_to_write_to(
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.iterdir())
     assert complaint("trend", "--history", history, "--json", test).endswith(
-        f"a file would be FILE.json; for a test: ddpperf trend {test} --json\n"
+        f"expected a file FILE.json; to name a test: ddpperf trend {test} --json\n"
     )
     assert set(tmp_path.iterdir()) == before
 
@@ -116,13 +116,13 @@ def test_the_history_of_the_ini_file(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "no history: name its file with --history FILE, or set ddpperf_history in the ini file of pytest; "),
-        (["--history", "none.sqlite"], "history file none.sqlite: there is no such file; "),
-        (["test_c", "--history", "H"], "history file H has no test test_c; it has t.py::test_slower, t.py::test_still"),
-        (["--metric", "speed", "--history", "H"], "history file H has no speed of any test; it has other, step_time"),
+        ([], "no history file is given: name it by --history FILE, or set ddpperf_history in the ini file of pytest; "),
+        (["--history", "none.sqlite"], "history file none.sqlite does not exist; "),
+        (["test_c", "--history", "H"], "history file H has no test test_c; its tests are t.py::test_slower, t"),
+        (["--metric", "speed", "--history", "H"], "history file H has no values of speed for any test; its metrics"),
         (
             ["still", "--metric", "other", "--world-size", "2", "--branch", "main", "--history", "H"],
-            "history file H has no other of still, world size 2, branch main; it has other, step_time",
+            "history file H has no values of other for still, world size 2, branch main; its metrics",
         ),
         (["--branch", "x", "--history", "H"], "history file H has no branch x; it has main, topic\n"),
         (["still", "--world-size", "8", "--history", "H"], "history file H has no world size 8; it has 2\n"),

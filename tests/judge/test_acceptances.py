@@ -219,5 +219,5 @@ def test_a_test_without_a_metric_is_refused(wrong: object) -> None:
 
 
 def test_an_accepted_metric_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"^accepted: there is no metric 'step_tim'; did you mean step_time\?"):
+    with pytest.raises(SettingError, match=r"^accept or allow: no metric 'step_tim'; did you mean step_time\?"):
         acceptances("t.py::test", Settings(allow=(("t.py", "step_tim"),)), ())

@@ -171,8 +171,9 @@ def test_a_count_that_is_not_the_same_in_every_step_is_not_gated_and_that_is_tol
     assert result.verdict is Verdict.UNCHANGED
     assert not result["operators"].gated
     reason = "part 9 in one step, 10 in the next"
-    assert finding_text(result["operators"].note) == f"not the same in every step, so not compared exactly: {reason}"
-    assert findings(result) == (f"not gated, because not all steps do the same: operators ({reason}{more})",)
+    said = f"the count differs from step to step, so it is not compared exactly: {reason}"
+    assert finding_text(result["operators"].note) == said
+    assert findings(result) == (f"not compared exactly, because steps differ: operators ({reason}{more})",)
 
 
 @pytest.mark.parametrize("now", [10.0, 50.0])
@@ -183,7 +184,7 @@ def test_a_count_that_is_steady_again_asks_for_a_new_baseline(now: float) -> Non
     more = "; at most 50 now, 10 in the baseline" if now > 10 else ""
     assert findings(result) == (
         (
-            "not gated, because not all steps do the same: operators (in the baseline part 9 in one step, 10 in the "
+            "not compared exactly, because steps differ: operators (in the baseline part 9 in one step, 10 in the "
             f"next{more}); --ddpperf-save renews the baseline"
         ),
     )
@@ -194,7 +195,7 @@ def test_an_unstable_count_without_a_baseline_asks_for_none() -> None:
     assert not counted(now, None)["operators"].gated
     assert counted(now, None)["flops"].gated
     assert findings(counted(now, None)) == (
-        "not gated, because not all steps do the same: operators (part 9 in one step, 10 in the next)",
+        "not compared exactly, because steps differ: operators (part 9 in one step, 10 in the next)",
     )
     assert counted(now, counts(flops=10.0)).verdict is Verdict.UNCHANGED
 
@@ -303,7 +304,7 @@ def test_a_step_with_more_backward_passes_is_another_one_and_nothing_else_is_com
     assert result.verdict is Verdict.INCOMPATIBLE
     assert [one.series.metric for one in result.comparisons if one.gated] == ["backward_passes"]
     assert findings(result)[0] == (
-        "a step has 4 backward passes, 1 in the baseline: it trains other batches, so nothing else is compared"
+        "a step has 4 backward passes, 1 in the baseline: batches differ, so nothing else is compared"
     )
     fewer = counted(
         counts(backward_passes=1.0, collective_calls=1.0), counts(backward_passes=4.0, collective_calls=4.0)
@@ -319,15 +320,13 @@ def test_a_step_with_larger_batches_is_another_one_if_forward_computes_more_too(
     assert (more.verdict, less.verdict) == (Verdict.INCOMPATIBLE, Verdict.REGRESSED)
     assert [one.series.metric for one in less.comparisons if one.gated] == ["batch_rows"], "nothing is improved"
     assert findings(more)[0] == (
-        "a step has batches of 16 rows, 8 in the baseline: it trains other batches, so nothing else is compared"
+        "a step has batches of 16 rows, 8 in the baseline: batches differ, so nothing else is compared"
     )
     flat = counts(backward_passes=1.0, batch_rows=32.0, flops_forward=1024.0, flops=3072.0)
     assert counted(flat, small).verdict is Verdict.UNCHANGED, "the same samples, flattened before forward"
     accumulated = counts(backward_passes=2.0, batch_rows=16.0, flops_forward=2048.0, flops=6144.0)
-    told = [each for each in findings(counted(accumulated, small)) if "trains other batches" in each]
-    assert told == [
-        "a step has 2 backward passes, 1 in the baseline: it trains other batches, so nothing else is compared"
-    ]
+    told = [each for each in findings(counted(accumulated, small)) if "batches differ" in each]
+    assert told == ["a step has 2 backward passes, 1 in the baseline: batches differ, so nothing else is compared"]
 
 
 def test_rows_that_a_run_is_not_sure_of_are_not_lost() -> None:
@@ -566,7 +565,7 @@ def test_a_count_that_an_older_baseline_lacks_is_said_not_to_be_compared() -> No
     """Neither one that not every run is sure of, nor one that is only shown, says that a baseline is older."""
     later = {"python_objects": 5.0, "backward_passes": 2.0, "workers_restarted": 1.0, "flops_forward": 9.0}
     result = counted(counts(flops=10.0, **later), counts(flops=10.0))
-    said = "not compared: backward_passes and python_objects (the baseline is older); --ddpperf-save renews it"
+    said = "the baseline is older and has no backward_passes and python_objects; --ddpperf-save renews it"
     assert (result.verdict, findings(result)) == (Verdict.UNCHANGED, (said,))
     assert findings(counted(counts(flops=10.0, **later), counts(flops=10.0), "torch 2.11 -> 2.13")) == ()
 

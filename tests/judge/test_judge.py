@@ -375,7 +375,7 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
     assert one(sides(1.0, 1.2), after(8.0)) == Action("more", 1, benchmarks=frozenset({("b", 2)}))
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
     assert finding_text(one.results[1]["step_time"].note) == (
-        "worse in the last launches, but not in the first ones, so it is not confirmed: run it again"
+        "worse in the last launches, but not in the first ones, so not confirmed: run the test again"
     )
     assert one(sides(1.2, 1.2), after(9.0)) == Action("stop", explain=True, worse=True)
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED, Verdict.INCONCLUSIVE]
@@ -589,7 +589,7 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     assert one(sides, after(4.0)) == Action("more", 1)
     assert one(sides, after(60.0)) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
-    assert finding_text(one.results[0]["step_time"].note) == "looks better, but not for certain"
+    assert finding_text(one.results[0]["step_time"].note) == "probably better, but not significantly"
     longer = measured(FASTER * 5), measured([0.1] * 20)
     one = of_one()
     assert one(longer, AT_THE_END) == Action("stop")
@@ -615,7 +615,8 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     assert proven is not None
     assert margin is not None
     assert proven <= margin
-    note = "the first 4 launches showed that it is not worse by the margin; it looked better, so more launches followed"
+    shown = "the first 4 launches showed that the metric is not worse by the margin"
+    note = f"{shown}; it looked better, so more launches followed"
     assert finding_text(result["step_time"].note) == note
 
 

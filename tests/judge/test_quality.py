@@ -133,9 +133,9 @@ def test_curves_and_ends_are_found_by_name() -> None:
     assert found.curves["flat"][2].values["loss"] == (9.0, 9.001, 0.7)
     assert found.final("flat").value == pytest.approx(0.8)
     assert found.final("flat", "loss").value == pytest.approx(0.6)
-    with pytest.raises(KeyError, match=r"'fsdp2' was not trained; there are \['ddp', 'flat'\]"):
+    with pytest.raises(KeyError, match=r"no strategy 'fsdp2' was trained; give one of \['ddp', 'flat'\]"):
         found.final("fsdp2")
-    with pytest.raises(KeyError, match=r"no quantity 'f1'; there are \['loss', 'accuracy'\]"):
+    with pytest.raises(KeyError, match=r"no quantity 'f1' was evaluated; give one of \['loss', 'accuracy'\]"):
         found.final("flat", "f1")
 
 

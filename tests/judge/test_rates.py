@@ -140,7 +140,7 @@ def test_what_varies_without_a_rule_is_gated_only_if_all_steps_agree(
 def test_a_doubled_mean_is_a_suspect_that_times_have_to_clear() -> None:
     result = counted(calls((2.0, 7.0, 3.0)), calls((3.0, 1.0, 2.0)))
     assert finding_text(result[CALLS].note) == (
-        "its mean has doubled, and steps differ irregularly (all_reduce varies), so only times can decide"
+        "the mean has doubled, but steps differ irregularly (all_reduce varies), so only times can decide"
     )
 
 

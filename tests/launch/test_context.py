@@ -54,9 +54,9 @@ def test_auto_takes_the_gpus_where_they_suffice(
 @pytest.mark.parametrize(
     ("device", "backend", "world_size", "machine", "message"),
     [
-        ("auto", "nccl", 2, CPU_BUILD, r"backend 'nccl' needs a GPU, and torch 2\.13\.0\+cpu was built without CUDA"),
-        ("cuda", "auto", 2, NO_GPU, r"device 'cuda' needs a GPU, and torch 2\.13\.0\+cu130 sees none; .*'gloo'"),
-        ("cuda", "auto", 1, UNUSABLE, r"can use none \(The NVIDIA .* too old.*; nvidia-smi shows more\); .*'cpu'"),
+        ("auto", "nccl", 2, CPU_BUILD, r"backend=nccl needs a GPU, and torch 2\.13\.0\+cpu was built without CUDA"),
+        ("cuda", "auto", 2, NO_GPU, r"device=cuda needs a GPU, and torch 2\.13\.0\+cu130 sees none; .*=gloo"),
+        ("cuda", "auto", 1, UNUSABLE, r"can use none \(The NVIDIA .* too old.*; nvidia-smi shows more\); .*=cpu"),
         ("cuda", "auto", 1, ROCM, r"needs a GPU, and torch 2\.13\.0\+rocm6\.4 sees none"),
     ],
 )
@@ -66,7 +66,7 @@ def test_what_the_machine_lacks_is_one_line_with_a_cure(
     with pytest.raises(LaunchError, match=message) as caught:
         place(device, backend, world_size, machine)
     assert "\n" not in str(caught.value)
-    with pytest.raises(SettingError, match="'nccl' moves GPU tensors only"):
+    with pytest.raises(SettingError, match="backend=nccl needs GPU tensors"):
         place("cpu", "nccl", 1, TWO_GPUS)
 
 

@@ -314,7 +314,7 @@ def test_a_launch_that_is_aborted_by_another_thread_raises(launcher: Launcher, t
     with Launcher(like=launcher) as copied:
         with (
             hanging(tmp_path, lambda _: copied.abort()) as hang,
-            pytest.raises(LaunchError, match="the process that ranks are forked from has ended"),
+            pytest.raises(LaunchError, match="the process that forks ranks has ended"),
         ):
             copied.run(hang, world_size=1)
         assert copied.run(lambda ctx: ctx.rank, world_size=1).values == (0,)

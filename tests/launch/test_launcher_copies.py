@@ -184,9 +184,7 @@ def test_what_a_copy_that_is_killed_in_a_launch_leaves_behind_ends_with_its_laun
         signal.pause()
 
     with Launcher(like=launcher) as other:
-        with pytest.raises(
-            LaunchError, match="the process that ranks are forked from has ended; the ranks were stopped"
-        ):
+        with pytest.raises(LaunchError, match="the process that forks ranks has ended; the ranks were stopped"):
             alone(other, leave_daemon)
         assert all_gone(map(int, (tmp_path / "pids").read_text().split()))
         assert parent(launcher) == launcher.pid

@@ -269,7 +269,7 @@ def test_what_ranks_cannot_replace_is_never_reached_through_a_link(project: Proj
     base = project.temporary / "ddpperf-files-of-a-test"
     shutil.rmtree(base)
     base.symlink_to(valued)
-    with pytest.raises(LaunchError, match="a symbolic link is at this path"), project.launch():
+    with pytest.raises(LaunchError, match="this path is now a symbolic link"), project.launch():
         pass
     assert content(valued) == {"mine": "mine"}
 

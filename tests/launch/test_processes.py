@@ -57,16 +57,16 @@ def test_kills_for_want_of_memory_are_those_of_the_own_control_group_else_of_the
 
 def test_what_the_kernel_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_PR_SET_CHILD_SUBREAPER", -1)
-    with pytest.raises(OSError, match=r"Invalid argument \(the kernel was asked to let this process adopt orphans\)"):
+    with pytest.raises(OSError, match=r"the kernel refused to let this process adopt orphans: Invalid argument"):
         processes.adopt_orphans()
 
 
 def test_a_system_that_cannot_start_ranks_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"^ranks need the file system /proc, and it is not mounted here$"):
+    with pytest.raises(LaunchError, match=r"^ranks need the file system /proc, which is not mounted here; mount it$"):
         processes.require_linux(tmp_path)
     for platform, system in {"darwin": "macOS", "win32": "Windows", "freebsd14": "freebsd14"}.items():
         monkeypatch.setattr(sys, "platform", platform)
-        told = rf"^ranks can be started on Linux only, and this is {system}: run the suite on a Linux machine or in "
+        told = rf"^ranks need Linux, and this machine runs {system}: run the tests on a Linux machine or in "
         with pytest.raises(LaunchError, match=told):
             processes.require_linux()
 

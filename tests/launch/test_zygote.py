@@ -63,7 +63,7 @@ def test_a_rank_whose_files_the_kernel_dropped_is_refused_with_the_reason(
     monkeypatch.setattr(socket, "recv_fds", lambda *_: received.pop(0))
     controller.send(b"something")
     assert zygote.serve() is None
-    reason = "rank 1 could not be forked: the process that ranks are forked from has too many files open"
+    reason = "rank 1 could not be forked: the process that forks ranks has too many open files"
     assert pickle.loads(controller.recv(4096)) == Answer(3, None, reason)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(first)
@@ -75,7 +75,6 @@ def test_an_error_of_the_zygote_reaches_its_controller(launcher: Launcher) -> No
         zygote.wait_until_ready()
         zygote.control.send(b"no request")
         with pytest.raises(
-            LaunchError,
-            match=r"^the process that ranks are forked from failed: UnpicklingError: .*; the ranks were stopped$",
+            LaunchError, match=r"^the process that forks ranks failed, so the ranks were stopped: UnpicklingError: .*$"
         ):
             zygote.events(60)

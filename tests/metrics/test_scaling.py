@@ -81,7 +81,7 @@ def test_a_model_that_grows_scales_negatively_by_the_work_from_point_to_point() 
 
 @pytest.mark.parametrize("other", [measurement(2, {0: 1.0}), counted(measurement(2, {0: 1.0}))])
 def test_a_model_that_grows_needs_flops(other: Measurement) -> None:
-    with pytest.raises(WorkloadError, match=r"^w2: no FLOPs were counted, which a model that grows"):
+    with pytest.raises(WorkloadError, match=r"^w2: no FLOPs were counted, but the efficiency of a model that grows"):
         with_efficiency([counted(measurement(1, {0: 1.0}), 100), other], "weak", grows=True)
 
 

@@ -63,7 +63,7 @@ def test_the_layout_is_the_one_that_ddp_has_rebuilt(launcher: Launcher) -> None:
     ("arguments", "words"),
     [
         ({"sizes": [1], "cap_mb": 0}, "cap_mb=0 is not valid; give a finite number of more than 0"),
-        ({"sizes": [1, 2], "ready_order": [0, 0]}, "ready_order must have each of the 2 parameters once"),
+        ({"sizes": [1, 2], "ready_order": [0, 0]}, "ready_order=\\[0, 0\\]: expected each index below 2 exactly once"),
     ],
 )
 def test_a_layout_that_cannot_be_is_refused(arguments: dict[str, object], words: str) -> None:

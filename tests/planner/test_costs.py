@@ -141,21 +141,21 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) 
         ({"collective": "gossip"}, "collective='gossip' is not known; give one of all_reduce"),
         (
             {"algorithm": "tree", "collective": "all_to_all"},
-            "algorithm='tree': the sources of these costs have no such algorithm of all_to_all; give one of ring$",
+            "algorithm='tree': there is no cost formula for all_to_all by this algorithm; give one of ring$",
         ),
         (
             {"algorithm": "recursive_doubling", "collective": "broadcast"},
-            "no such algorithm of broadcast; give one of ring, tree, halving_doubling$",
+            "no cost formula for broadcast by this algorithm; give one of ring, tree, halving_doubling$",
         ),
         (
             {"algorithm": "hierarchical", "collective": "all_to_all", "local_bandwidth_gbps": 1},
-            "algorithm='hierarchical': the sources of these costs have no such algorithm of all_to_all",
+            "algorithm='hierarchical': there is no cost formula for all_to_all",
         ),
-        ({"algorithm": "hierarchical", "ranks_per_node": 3}, "ranks_per_node=3 does not divide world_size=4; give one"),
-        ({"algorithm": "hierarchical", "ranks_per_node": 2}, "local_bandwidth_gbps=None: hierarchical needs"),
+        ({"algorithm": "hierarchical", "ranks_per_node": 3}, "world_size=4 is no multiple of ranks_per_node=3"),
+        ({"algorithm": "hierarchical", "ranks_per_node": 2}, "local_bandwidth_gbps=None: the hierarchical algo"),
         (
             {"algorithm": "recursive_doubling", "collective": "reduce_scatter", "world_size": 6},
-            "world_size=6 is no power of two, which recursive_doubling of reduce_scatter needs; use ring",
+            "world_size=6: recursive_doubling of reduce_scatter needs a power of two; use algorithm='ring'",
         ),
     ],
 )
@@ -165,5 +165,5 @@ def test_an_argument_that_cannot_be_is_named(changed: dict[str, Any], words: str
         estimate_communication_time(**{**given, **changed})
     with pytest.raises(SettingError, match="seconds=0 is not valid; give a finite number of more than 0"):
         bus_bandwidth("all_reduce", 1, 2, 0)
-    with pytest.raises(SettingError, match="algorithm='hierarchical' has two levels of links; call hierarchical_time"):
+    with pytest.raises(SettingError, match="algorithm='hierarchical' needs two links; call hierarchical_time"):
         collective_time("all_reduce", 1e6, 8, LINK, "hierarchical")

@@ -51,14 +51,11 @@ def test_gradients_that_are_kept_whole_come_on_top_of_sharded_ones() -> None:
     [
         ({"parameters": -1}, "parameters=-1 is not valid; give a whole number of at least 0"),
         ({"sharding": "zero4"}, "sharding='zero4' is not known; give one of none, zero1, zero2, zero3"),
-        (
-            {"sharding": "HYBRID_SHARD"},
-            "HYBRID_SHARD is zero3 over the ranks of a node; give their number, or sharding='zero3'",
-        ),
-        ({"sharding": "HYBRID_SHARD", "ranks_per_node": 3}, "ranks_per_node=3 does not divide world_size=2"),
+        ({"sharding": "HYBRID_SHARD"}, "sharding='HYBRID_SHARD' shards among the ranks of a node; give the number"),
+        ({"sharding": "HYBRID_SHARD", "ranks_per_node": 3}, "world_size=2 is no multiple of ranks_per_node=3"),
         (
             {"sharding": "FULL_SHARD", "ranks_per_node": 2},
-            "ranks_per_node=2 is for HYBRID_SHARD, and sharding is FULL_SHARD: leave",
+            "ranks_per_node=2 is only for HYBRID_SHARD, not for sharding='FULL_SHARD': leave",
         ),
         ({"optimizer": "lion"}, "optimizer='lion' is not known; give one of sgd"),
         ({"precision": "int8"}, "precision='int8' is not known; give one of fp32"),

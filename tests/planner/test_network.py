@@ -67,7 +67,7 @@ def test_a_prediction_is_of_the_line_of_its_size_and_none_lies_beyond_what_was_m
     assert found.seconds(3000) == pytest.approx(1e-4 + 3e-7)
     assert found.seconds(300_000) == pytest.approx(5e-4 + 6e-4)
     for size in (999, 1_000_001):
-        with pytest.raises(SettingError, match=f"nbytes={size}: all_reduce over 2 ranks was measured from 1000 B to 9"):
+        with pytest.raises(SettingError, match=f"nbytes={size}: all_reduce of 2 ranks was measured only from 1000 B"):
             found.seconds(size)
 
 
@@ -83,7 +83,7 @@ def test_each_collective_has_a_fit() -> None:
 
 
 def test_too_few_sizes_are_refused() -> None:
-    with pytest.raises(SettingError, match="sizes: 3 are too few for a fit; measure 4 or more"):
+    with pytest.raises(SettingError, match="3 message sizes are too few for a fit; measure 4 or more"):
         fit_sizes(measured(two_lines, SIZES[:3]), 2)
 
 

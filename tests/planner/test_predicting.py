@@ -179,28 +179,28 @@ def test_named(ddpperf):
 
 REFUSED = (
     ("predict(workload, network='fast')", "network='fast'): expected one of here, nvlink-infiniband400"),
-    ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 does not fill nodes"),
+    ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 is no multiple of ranks_per_node"),
     ("what_if(workload, ways={'now': {}, 'b': {'ranks_per_node': 0}}, network='pcie-ethernet10')", "ranks_per_node=0"),
     ("advise(workload, measure=True, accelerator='h100', **{**QUICK, 'world_size': 4096})", "leave measure out"),
     (
         "predict(workload, accelerator='h100', **QUICK); ddpperf.predict(workload, accelerator='h100', **QUICK)",
-        "predicts 'ddp' twice on pcie-ethernet10; tell them apart with name=",
+        "predicts 'ddp' twice on pcie-ethernet10; give each another name=",
     ),
     ("predict(3, network='here')", "a int cannot be predicted: give a Workload"),
     (
         "what_if(workload, ways={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
-        "env of X has no effect on accelerator=h100",
+        "env sets X, which has no effect with accelerator=h100",
     ),
     ("what_if(workload, ways={'now': {}, 'b': {'tolerance': 1}})", "ddpperf.what_if(ways={'b': ...})"),
     ("predict(workload, network='here', accelerator='z80')", "accelerator='z80'): expected one of h200"),
     ("predict(workload, network='pcie-ethernet10', ranks_per_node=0)", "ranks_per_node"),
     ("predict(workload, world_size=2)", "ddpperf network --world-size=2"),
     ("predict(workload, world_size=4096, network='here')", "ranks would share cores or GPUs here"),
-    ("predict(sends, world_size=2, network='here')", "'here': the plugin cannot measure send; give one of nvlink"),
+    ("predict(sends, world_size=2, network='here')", "'here': send cannot be measured; give one of nvlink"),
     ("predict(Script(print), network='here')", "is a Script"),
     ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
-    ("what_if(workload)", "ddpperf.what_if: expected settings by name, such as ways={'now': {}, 'bf16'"),
-    ("advise(workload, batch_sizes=[1])", "this Workload has one size"),
+    ("what_if(workload)", "ddpperf.what_if: nothing to compare; give ways={'now': {}, 'bf16'"),
+    ("advise(workload, batch_sizes=[1])", "a Workload has only one batch size"),
     ("advise(of_size)", "not a function without batch_sizes"),
     ("advise(Script(print), batch_sizes=[1])", "not a Script"),
     ("advise(workload, strategies='ddp')", "expected a list of one or more"),
@@ -251,7 +251,7 @@ def test_here(ddpperf):
     network = ("-oddpperf_simulate=8,64", "-oddpperf_network=pcie-ethernet10", "-oddpperf_accelerator=a100")
     result = run(inner, test, *network)
     result.assert_outcomes(passed=1, failed=1)
-    assert "network='here': a simulated benchmark measures nothing between ranks" in result.stdout.str()
+    assert "network='here': a simulated benchmark has no network to measure" in result.stdout.str()
     rows = document(inner)["predictions"]
     assert [(row["name"], row["world_size"], row["accelerator"]) for row in rows] == [
         ("fsdp2", 8, "a100"),

@@ -131,9 +131,9 @@ class TestGain:
         assert found.gain("alone") == other.gain_over(now)
         many = prediction(self.sent, self.sent, samples=8)
         assert WhatIf(predictions={"now": prediction(self.sent, samples=1), "many": many}).fastest == "many"
-        with pytest.raises(SettingError, match="there is no such way; give one of now, alone"):
+        with pytest.raises(SettingError, match="there is no such name; give one of now, alone"):
             found.gain("more")
-        with pytest.raises(KeyError, match="there are now, alone"):
+        with pytest.raises(KeyError, match="give one of now, alone"):
             found["more"]
 
 
@@ -143,7 +143,7 @@ def test_launches_count_with_their_mean_and_scatter() -> None:
     assert found.computing == 2.0
     assert found.scatter == pytest.approx(2**0.5 / 2 / 2**0.5)  # sd 1.414 over the mean 2 and the root of 2
     assert typical([one]) is one
-    with pytest.raises(SettingError, match="launches differ in what their steps send"):
+    with pytest.raises(SettingError, match="launches send different collectives"):
         typical([one, replace(two, transfers=(transfer(nbytes=1),))])
 
 

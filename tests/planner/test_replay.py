@@ -56,7 +56,7 @@ def test_times_are_of_one_step_of_several() -> None:
 
 
 def test_costs_have_to_fit() -> None:
-    with pytest.raises(SettingError, match="costs has 1 times for 4 transfers"):
+    with pytest.raises(SettingError, match="costs has 1 numbers for 4 transfers"):
         replayed(buckets(), [1])
     with pytest.raises(SettingError, match="costs"):
         replayed(buckets(), [-1] * 4)

@@ -43,7 +43,7 @@ def test_the_table_has_bandwidths_range_and_error() -> None:
 
 def test_a_prediction_has_its_error_and_ends_at_the_range() -> None:
     assert prediction_lines([FIT], 500_000) == ["all_reduce of 488 KiB: 150 us, median error 3.1 %"]
-    with pytest.raises(SettingError, match="all_reduce over 4 ranks was measured from"):
+    with pytest.raises(SettingError, match="all_reduce of 4 ranks was measured only from"):
         prediction_lines([FIT], 2_000_000)
 
 

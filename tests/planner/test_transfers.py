@@ -74,10 +74,12 @@ class TestCalibrated:
 
     def test_another_number_of_ranks_has_to_be_measured(self) -> None:
         with pytest.raises(
-            SettingError, match=r"not measured for all_reduce of 4 ranks, .* of all its 2 ranks; choose a"
+            SettingError, match=r"was not measured for all_reduce of 4 ranks, .* of 2 ranks; choose another"
         ):
             FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer(ranks=4))
-        with pytest.raises(SettingError, match=r"here was not measured for send of 2 ranks, .* choose a known network"):
+        with pytest.raises(
+            SettingError, match=r"here was not measured for send of 2 ranks, .* choose another network: "
+        ):
             FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer("send", ranks=2))
 
     def test_larger_sizes_have_to_be_measured(self) -> None:

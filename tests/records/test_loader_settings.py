@@ -63,10 +63,10 @@ def test_the_written_form_stands_for_the_same_settings(text: str) -> None:
         ("sampler=random", "sampler to be one of rank, not 'random'"),
         ("auto=maybe", "auto to be true or false, not 'maybe'"),
         ("workers=1,workers=2", "each setting once, but workers is given twice"),
-        ("auto,workers=2", "auto alone or with sampler=rank: auto picks workers itself"),
+        ("auto,workers=2", "auto without workers, which auto picks itself"),
         (
             "workers=0,prefetch_factor=2",
-            "prefetch_factor with workers=1 or more: with workers=0 the rank fetches its batches itself",
+            "prefetch_factor only with workers=1 or more, because workers=0 prefetches nothing",
         ),
     ],
 )

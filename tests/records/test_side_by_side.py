@@ -45,7 +45,7 @@ def test_what_the_others_are_held_against_is_1_of_itself() -> None:
 
 
 def test_a_point_that_was_not_measured_names_those_that_were() -> None:
-    with pytest.raises(KeyError, match=r"no point with 3 ranks; there are \[1, 2, 4\]"):
+    with pytest.raises(KeyError, match=r"no point has 3 ranks; the measured points have \[1, 2, 4\]"):
         CURVE.point(3)
 
 
@@ -55,7 +55,7 @@ def test_a_way_is_found_however_its_name_is_written() -> None:
 
 
 def test_a_way_that_was_not_measured_names_those_that_were() -> None:
-    with pytest.raises(KeyError, match=r"'ddp' was not measured; there are \['naive', 'flat'\]"):
+    with pytest.raises(KeyError, match=r"'ddp' was not measured; give one of \['naive', 'flat'\]"):
         COMPARED["ddp"]
 
 

@@ -134,7 +134,9 @@ def test_a_run_without_charts_draws_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_document(RUNS[7].results[0])
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingError, match=r"--plots=.*file: pictures cannot be written there: it is a file; make it"):
+    with pytest.raises(
+        SettingError, match=r"--plots=.*file: pictures cannot be written there: this is a file; make it"
+    ):
         write_plots(made, tmp_path / "file", "--plots")
     monkeypatch.setattr(plots, "find_spec", lambda _: None)
     with pytest.raises(SettingError, match=r"--plots needs matplotlib.* pip install matplotlib"):

@@ -60,7 +60,7 @@ def changed(data: Any, path: str, value: object) -> None:
         ),
         ("results/0/baseline/date", "January", "field results[0].baseline.date: expected `str` matching regex "),
         ("environment", None, "field environment"),
-        ("schema", "pytest-ddpperf/results/4", "field schema: a newer pytest-ddpperf wrote this file (results/4)"),
+        ("schema", "pytest-ddpperf/results/4", "field schema is results/4, which a newer pytest-ddpperf wrote"),
         ("schema", "pytest-ddpperf/trend/1", "field schema: expected pytest-ddpperf/results/3, found pytest-ddpperf/"),
     ],
 )
@@ -92,7 +92,5 @@ def test_a_broken_file_is_named(file: Path, text: bytes, problem: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        BaselineError, match=r"run.json: there is no such file; pytest --ddpperf-report=json:.* writes one"
-    ):
+    with pytest.raises(BaselineError, match=r"run.json does not exist; pytest --ddpperf-report=json:.* writes it"):
         read_run(tmp_path / "run.json")

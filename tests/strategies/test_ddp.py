@@ -34,13 +34,13 @@ class AsDouble(nn.Module):
 
 
 def test_powersgd_on_gloo_takes_parameters_of_one_type() -> None:
-    message = r"^comm_hook=powersgd on gloo .* are of torch.float32 and torch.float64, which never share one: train"
+    message = r"^comm_hook=powersgd on gloo .* \(torch.float32 and torch.float64\): train"
     with pytest.raises(SettingError, match=message):
         parallelise("ddp[comm_hook=powersgd]", two_types(), RANK)
 
 
 def test_powersgd_on_gloo_does_not_go_with_looking_for_unused_parameters() -> None:
-    with pytest.raises(SettingError, match=r"^comm_hook=powersgd with find_unused_parameters=true works with nccl"):
+    with pytest.raises(SettingError, match=r"^comm_hook=powersgd with find_unused_parameters=true needs backend=nccl"):
         parallelise("ddp[comm_hook=powersgd,find_unused_parameters=true]", nn.Linear(2, 2), RANK)
 
 
@@ -55,7 +55,7 @@ def test_powersgd_on_the_cpu_of_a_machine_with_a_gpu_is_refused(monkeypatch: pyt
 def test_an_expanded_buffer_is_named(strategy: str) -> None:
     module = nn.Sequential(nn.Linear(2, 2))
     module[0].register_buffer("ones", torch.ones(1).expand(4))
-    with pytest.raises(WorkloadError, match=r"^the model's buffer 0.ones is an expanded tensor.*\.clone\(\)"):
+    with pytest.raises(WorkloadError, match=r"the model's buffer 0.ones, because .* an expanded tensor.*\.clone\(\)"):
         parallelise(strategy, module, RANK)
 
 

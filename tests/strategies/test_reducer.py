@@ -214,8 +214,8 @@ def test_a_gradient_put_in_before_backward_counts_and_one_put_in_after_it_is_sen
         assert before == [[16, 16]] * 3
         if sends_in_backward:
             assert message == (
-                "the gradient of parameter weight was replaced between backward and its synchronisation: "
-                "clip or unscale gradients after the synchronisation, or in place"
+                "the gradient of parameter weight was replaced after backward and before its synchronisation: "
+                "clip or unscale gradients in place, or after the synchronisation"
             )
         else:
             assert (message, gradient) == (None, [15, 15])
@@ -249,8 +249,8 @@ def test_two_backwards_in_one_step_are_right_or_refused(
         assert apart == [[0.5, 1, 10.5, 1]] * 2
         if sends_in_backward:
             assert message is not None
-            assert "reached parameter 0." in message
-            assert "twice before synchronise()" in message
+            assert "a second backward reached parameter 0." in message
+            assert "before synchronise()" in message
             assert "run all but the last in no_sync()" in message
         else:
             assert message is None

@@ -74,8 +74,8 @@ def build_unlike(ctx: RankContext) -> None:
 
 def test_ranks_with_different_models_are_refused(launcher: Launcher) -> None:
     message = (
-        r"rank 1 built another model than rank 0: here \[bias: shape \(3,\), torch.float32, not trained\], "
-        r"there \[bias: shape \(3,\), torch.float32, trained\]; model\(\) must build the same model on every rank"
+        r"rank 1 built \[bias: shape \(3,\), torch.float32, not trained\], but rank 0 built "
+        r"\[bias: shape \(3,\), torch.float32, trained\]: model\(\) must build the same model on every rank"
     )
     with pytest.raises(WorkloadError, match=message):
         launcher.run(build_unlike, world_size=2, backend="gloo", device="cpu", timeout=60)
@@ -214,10 +214,10 @@ def refused_gradients(ctx: RankContext, strategy: str) -> list[str | None]:
 def test_gradients_that_are_sparse_or_have_a_history_are_refused(on_ranks: OnRanks, strategy: str) -> None:
     for sparse, history in on_ranks(refused_gradients, strategy):
         assert sparse == (
-            "parameter weight has a gradient of layout torch.sparse_coo, and this strategy sends dense gradients only: "
-            "leave out sparse=True of its nn.Embedding, or use strategy 'ddp'"
+            "parameter weight has a gradient of layout torch.sparse_coo, but this strategy sends only dense gradients: "
+            "create its nn.Embedding without sparse=True, or use strategy 'ddp'"
         )
-        assert "itself requires gradients, as after backward(create_graph=True)" in history
+        assert "requires gradients itself, as after backward(create_graph=True)" in history
 
 
 class Sharded:

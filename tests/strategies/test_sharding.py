@@ -155,11 +155,11 @@ class Half(Net):
 
 
 REFUSED = {
-    ("fsdp1", Sharing): "fsdp1 cannot shard blocks.2 and blocks.0 of the model one by one, because",
+    ("fsdp1", Sharing): "fsdp1 cannot shard blocks.2 and blocks.0 separately, because",
     ("fsdp2", Sharing): "they share the parameter blocks.0.0.weight: choose blocks that share none",
-    ("fsdp1[cpu_offload=true]", Net): "fsdp1[cpu_offload=true] needs a GPU to offload from",
-    ("fsdp2[cpu_offload=true]", Net): "drop cpu_offload, or use device=cuda",
-    ("fsdp1[use_orig_params=false]", Half): "blocks.0.2.weight, which is trained, and blocks.0.0.weight, which",
+    ("fsdp1[cpu_offload=true]", Net): "fsdp1[cpu_offload=true] needs GPUs, but these ranks",
+    ("fsdp2[cpu_offload=true]", Net): "leave cpu_offload out, or use device=cuda",
+    ("fsdp1[use_orig_params=false]", Half): "(blocks.0.2.weight) together with a frozen one (blocks.0.0.weight)",
 }
 
 

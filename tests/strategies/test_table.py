@@ -111,7 +111,7 @@ def test_a_function_is_a_strategy_of_its_own() -> None:
     strategy = resolve(mine)
     assert (str(strategy), strategy.function) == ("mine()", mine)
     assert str(resolve(partial(mine, cap=1))) == "mine(cap=1)"
-    with pytest.raises(SettingError, match="a strategy of your own has to have a name"):
+    with pytest.raises(SettingError, match="a function that is a strategy needs a name"):
         resolve(lambda module, _ctx: module)
 
 
@@ -132,7 +132,7 @@ def test_a_strategy_survives_the_way_to_a_rank() -> None:
         ("ddp[bucket_cap_mb=big]", "bucket_cap_mb=big: expected a number above 0"),
         ("ddp[static_graph=perhaps]", "static_graph=perhaps: expected true or false"),
         ("fsdp1[sharding=HALF]", "expected one of FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD"),
-        ("ddp[bucket_cap_mb]", "'bucket_cap_mb' is no option; write option=value"),
+        ("ddp[bucket_cap_mb]", "cannot read option 'bucket_cap_mb'; write option=value"),
         ("ddp[bucket_cap_mb=1,bucket_cap_mb=2]", "option bucket_cap_mb is given twice"),
         ("ddp[bucket_cap_mb=1", "expected a name, or a name with options as in ddp[bucket_cap_mb=5]"),
         ("", "expected a name"),
@@ -149,5 +149,5 @@ def test_only_single_is_for_one_rank_alone() -> None:
     for name in STRATEGIES:
         require_world_size(resolve(name), 1)
     require_world_size(resolve("naive"), 2)
-    with pytest.raises(SettingError, match=r"'single' .* needs world size 1, but the world size is 2"):
+    with pytest.raises(SettingError, match=r"'single' .* needs world_size=1, but world_size is 2"):
         require_world_size(resolve("single"), 2)

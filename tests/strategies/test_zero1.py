@@ -130,6 +130,6 @@ def test_zero1_keeps_no_state_of_others_and_may_leave_a_rank_without_any(ranks: 
 def test_what_is_no_optimizer_is_refused_in_clear(ranks: Ranks) -> None:
     for sharded, averaged in (messages for _, _, messages in ranks):
         assert sharded.startswith(
-            "zero1 wraps the workload's optimizer, and optimizer(parameters) gave a value of type"
+            "strategy zero1 needs a torch.optim.Optimizer, but the Workload's optimizer(parameters) returned"
         )
-        assert averaged.endswith("gave a value of type str: give a torch.optim.Optimizer")
+        assert averaged.endswith("a value of type str: return a torch optimizer")

@@ -38,9 +38,9 @@ def test_a_batch_for_forward_may_have_any_form(make_ctx: Any, form: Any) -> None
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (lambda: load(0, 1), "gave a value of type DataLoader as a batch: return .* for many batches give Workload"),
-        (lambda: iter([eight()]), "gave a value of type list_iterator as a batch"),
-        (lambda: None, "gave None as a batch"),
+        (lambda: load(0, 1), "returned a value of type DataLoader as a batch: return .* for many batches give"),
+        (lambda: iter([eight()]), "returned a value of type list_iterator as a batch"),
+        (lambda: None, "returned None as a batch"),
         (lambda: (torch.ones(0, 2), torch.ones(0)), "gave a batch of 0 samples .*: give at least one"),
         (
             lambda: (torch.ones(2, device="meta"), 0),
@@ -122,9 +122,7 @@ def test_a_loader_with_a_length_tells_how_many_batches_it_has(make_ctx: Any) -> 
 
 
 def test_settings_for_a_workload_without_a_loader_are_refused(make_ctx: Any) -> None:
-    message = (
-        r"^loader=workers=2: this workload has one batch for all steps, by eight \(.*test_data.py:\d+\), so .* give"
-    )
+    message = r"^loader=workers=2: this Workload uses one batch of eight \(.*test_data.py:\d+\) in all steps, .* give"
     with pytest.raises(SettingError, match=message):
         batches(make_ctx(), workload(batch=eight), LoaderSettings(workers=2))
 

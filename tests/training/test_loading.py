@@ -84,7 +84,7 @@ def test_what_the_settings_leave_open_is_kept() -> None:
 @pytest.mark.parametrize("word", ["prefetch_factor=2", "persistent_workers=true"])
 def test_what_needs_workers_is_refused_where_the_loader_has_none(word: str) -> None:
     message = (
-        rf"^loader={word}: {word.partition('=')[0]} needs workers, and the DataLoader of load .* has none; add workers="
+        rf"^loader={word}: {word.partition('=')[0]} needs workers, but the DataLoader of load .* has none; add workers="
     )
     with pytest.raises(SettingError, match=message):
         anew(DataLoader(numbers()), word)
@@ -196,11 +196,11 @@ def test_a_batch_sampler_of_the_users_own_is_kept() -> None:
     ("own", "message"),
     [
         (DataLoader(Stream()), r"the dataset of load \(test.py:1\) is an IterableDataset, .*leave sampler=rank out"),
-        (DataLoader(numbers(), batch_sampler=Pairs()), "has a batch_sampler of its own, .* give it batch_size"),
-        (DataLoader(numbers(), sampler=SubsetRandomSampler([1])), "draws them by a SubsetRandomSampler; tell that"),
+        (DataLoader(numbers(), batch_sampler=Pairs()), "has its own batch_sampler, .* use batch_size"),
+        (DataLoader(numbers(), sampler=SubsetRandomSampler([1])), "uses a SubsetRandomSampler; let that"),
         (
             DataLoader(numbers(), sampler=RandomSampler(numbers(), replacement=True)),
-            "draws them by a RandomSampler; tell that sampler the rank",
+            "uses a RandomSampler; let that sampler know the rank",
         ),
     ],
 )
@@ -217,9 +217,9 @@ def test_only_a_data_loader_can_be_changed() -> None:
     class Named(DataLoader[Any]):
         """Adds nothing to how it loads."""
 
-    with pytest.raises(WorkloadError, match=r"^load gave a list, and loader=\.\.\. changes .* torch DataLoader: give"):
+    with pytest.raises(WorkloadError, match=r"^load returned a list, but loader=\.\.\. is for a torch DataLoad"):
         require_data_loader([1], "load")
-    with pytest.raises(WorkloadError, match=r"gave a Own, a DataLoader that loads in its own way, .* set them in its"):
+    with pytest.raises(WorkloadError, match=r"returned a Own, whose loading differs .* set them in its"):
         require_data_loader(Own(numbers()), "load")
     named = Named(numbers())
     assert require_data_loader(named, "load") is named

@@ -153,7 +153,7 @@ def test_ranks_meet_when_their_devices_have_done_their_work(monkeypatch: pytest.
 
 def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:
     losses = iter([1.0, 1.0, math.nan])
-    with pytest.raises(WorkloadError, match=r"^loss is nan at warm-up step 3 on rank 1: .* learning rate"):
+    with pytest.raises(WorkloadError, match=r"^loss is nan at warm-up step 3 on rank 1, .* learning rate"):
         run_launch(make_ctx(rank=1, world_size=2), job(lambda: torch.tensor(next(losses)), warmup=5))
 
 
@@ -165,7 +165,7 @@ def test_a_step_is_closed_if_it_fails(make_ctx: Any) -> None:
 
     step.close = lambda: closed.append(1)  # type: ignore[attr-defined]  # what a user may give to a function
     with pytest.raises(
-        WorkloadError, match="the step returned a value of type str at warm-up step 1 on rank 0; it must"
+        WorkloadError, match="the step returned a value of type str at warm-up step 1 on rank 0: return"
     ):
         run_launch(make_ctx(), job(step))
     assert closed == [1]

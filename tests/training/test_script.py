@@ -255,7 +255,7 @@ def test_an_exit_that_answers_an_error_within_a_library_has_the_line_that_called
 
 
 def test_a_script_that_ends_before_its_first_step_says_so(launcher: Launcher) -> None:
-    told = r"ended before its first optimizer step: its last output .* \(mp.spawn, ddp_spawn\) are not seen"
+    told = r"ended before its first optimizer step: see its last output.* \(mp.spawn, ddp_spawn\), change it"
     with pytest.raises(WorkloadError, match=told):
         launched(launcher, job(Script(sys.exit)))
 
@@ -308,7 +308,7 @@ def test_a_file_is_looked_for_beside_the_test_and_then_in_the_root(tmp_path: Pat
     kept = Script("train.py", "--epochs", 3, keep_files=True)
     assert kept.found_in((beside, root)) == Script(beside / "train.py", "--epochs", "3", keep_files=True)
     assert Script(train).found_in(()) == Script(train)
-    with pytest.raises(SettingError, match=rf"Script\('tain.py'\): there is no such file; .*{beside}/tain.py, {root}"):
+    with pytest.raises(SettingError, match=rf"Script\('tain.py'\) does not exist; .*{beside}/tain.py, {root}"):
         Script("tain.py").found_in((beside, root))
 
 

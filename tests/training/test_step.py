@@ -166,7 +166,7 @@ def test_an_epoch_has_as_many_steps_as_micro_batches_fill(make_ctx: Any) -> None
 
 
 def test_a_global_batch_that_cannot_be_shared_is_refused(make_ctx: Any) -> None:
-    message = r"eight \(.*test_step.py:\d+\) gave a tensor of 8 along dimension 0, which 3 ranks cannot share equally"
+    message = r"eight \(.*test_step.py:\d+\) gave a batch of 8 samples, which 3 ranks cannot share equally"
     with pytest.raises(WorkloadError, match=message):
         step_of(make_ctx(0, 3, "strong"), workload(), "ddp")
 
@@ -196,7 +196,7 @@ def test_ranks_with_different_loaders_run_as_many_steps(launcher: Launcher) -> N
 def test_ranks_whose_batches_differ_in_size_are_refused(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third rank's batch has no tensor with a size."""
     monkeypatch.setattr("pytest_ddpperf.training.step.of_all_ranks", lambda *_: [[1, 2], [1, 6], [1, -1]])
-    message = r"eight \(.*\) gave the ranks batches of different sizes \(rank 0: 2, rank 1: 6\): .* give all ranks"
+    message = r"eight \(.*\) gave the ranks batches of different sizes \(rank 0: 2, rank 1: 6\), .* give all ranks"
     with pytest.raises(WorkloadError, match=message):
         step_of(make_ctx(0, 3), workload(), "ddp")
 
@@ -204,12 +204,12 @@ def test_ranks_whose_batches_differ_in_size_are_refused(make_ctx: Any, monkeypat
 @pytest.mark.parametrize(
     ("loader", "message"),
     [
-        (lambda _rank, _size: [], "gave no batch: its data must fill at least one"),
-        (lambda _rank, _size: iter([eight()]), "gave no batch when begun again: give an iterable"),
-        (lambda _rank, _size: [torch.ones(3)], r"gave a batch of type Tensor: a batch must be \(inputs, targets\)"),
+        (lambda _rank, _size: [], "yielded no batch: give it data for at least one batch"),
+        (lambda _rank, _size: iter([eight()]), "yielded no batch in its second epoch: return an iterable"),
+        (lambda _rank, _size: [torch.ones(3)], r"gave a batch of type Tensor: return \(inputs, targets\)"),
         (
             lambda _rank, _size: [eight(), (torch.ones(5), torch.ones(5))],
-            "gave a batch of 5 after batches of 8: .*drop_last=True",
+            "yielded a batch of 5 after batches of 8, .*drop_last=True",
         ),
     ],
 )
@@ -262,10 +262,10 @@ async def with_async() -> float:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (with_yield, "is a function with yield, so a call of it runs nothing: make it a plain"),
-        (with_async, "is a function with async, so a call of it runs nothing: make it a plain"),
-        (nn.Linear(1, 1), "returned a value of type Linear; it must return a callable that runs one"),
-        (None, r"^build \(.*test_step.py:\d+\) returned None; it must return a callable that runs one training step"),
+        (with_yield, "is a function with yield, so calling it runs nothing: return a plain"),
+        (with_async, "is a function with async, so calling it runs nothing: return a plain"),
+        (nn.Linear(1, 1), "returned a value of type Linear: return a function that runs one"),
+        (None, r"^build \(.*test_step.py:\d+\) returned None: return a function that runs one training step"),
         (lambda number: number, r"^the step of build .* takes \(number\) .*missing a required argument: 'number'"),
     ],
 )
@@ -292,9 +292,9 @@ def communicating_without_group() -> None:
 
 
 TOUCHING: dict[Callable[[], object], str] = {
-    dist.init_process_group: "calls init_process_group, and the plugin has done that; leave that out, or give",
+    dist.init_process_group: "calls init_process_group, but the plugin has called it; leave this out, or give",
     with_another_group: "replaced the process group that the plugin made",
-    communicating_without_group: "ended the process group that the plugin made; leave that out, .*Script.function.$",
+    communicating_without_group: "ended the process group that the plugin made; leave this out, .*Script.function.$",
     without_group: "ended the process group that the plugin made",
 }
 

@@ -79,34 +79,31 @@ def test_a_model_or_an_optimizer_that_was_made_before_is_refused(make_ctx: Any) 
         with pytest.raises(WorkloadError) as caught:
             Trainer(make_ctx(), again, Strategy("single"), Settings())
         assert str(caught.value).endswith(
-            f" gave the same {type(made).__name__} twice: {call} must make a new one at each call"
+            f" returned the same {type(made).__name__} twice: each {call} must make a new one"
         )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model": nn.ReLU},
-            "^ReLU gave a ReLU without parameters, so there is nothing to train: give a model with par",
-        ),
+        ({"model": nn.ReLU}, "^ReLU gave a ReLU without parameters: return a model with par"),
         (
             {"model": lambda: Weight().requires_grad_(requires_grad=False)},
-            "gave a Weight whose parameters are all frozen, so there is",
+            "gave a Weight whose parameters are all frozen: call",
         ),
         ({"model": lambda: Weight().to("meta")}, "gave a Weight with weight on the meta device, which has no values"),
         (
             {"optimizer": lambda _: descent([nn.Parameter(torch.ones(()))])},
-            r"gave a SGD that trains no parameter of the model: optimizer must use its argument parameters$",
+            r"gave a SGD without any parameter of the model: optimizer\(parameters\) must use its argument$",
         ),
-        ({"model": lambda: None}, r"gave None: model\(\) must give a torch.nn.Module"),
+        ({"model": lambda: None}, r"returned None: model\(\) must return a torch.nn.Module"),
         (
             {"model": lambda: nn.ParameterList([UninitializedParameter()])},
-            "with 0, which has no shape yet: .* run it once",
+            r"uninitialized 0, which has no shape yet: let model\(\) run one",
         ),
-        ({"model": lambda: nn.DataParallel(Weight())}, "must give the plain module, which the strategy wraps"),
-        ({"optimizer": list}, r"list gave a value of type list: optimizer\(parameters\) must give a torch optimizer"),
-        ({"optimizer": torch.optim.LBFGS}, "^LBFGS gave a LBFGS: its step needs a closure, so give build"),
+        ({"model": lambda: nn.DataParallel(Weight())}, "must return the unwrapped module; strategy='ddp' wraps"),
+        ({"optimizer": list}, r"list returned a value of type list: optimizer\(parameters\) must return a torch opt"),
+        ({"optimizer": torch.optim.LBFGS}, "^LBFGS gave a LBFGS, whose step needs a closure: give build"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(make_ctx: Any, changes: dict[str, Any], message: str) -> None:
@@ -117,14 +114,14 @@ def test_what_cannot_be_trained_is_refused(make_ctx: Any, changes: dict[str, Any
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": lambda outputs, _: outputs}, r"gave a tensor of shape \(2,\): loss\(outputs, targets\) must give a"),
+        ({"loss": lambda outputs, _: outputs}, r"returned a tensor of shape \(2,\): loss\(outputs, targets\) must ret"),
         (
             {"loss": None, "forward": lambda model, batch: model(batch)},
-            r"gave a tensor of shape \(2,\): forward\(model, batch\) must give a scalar tensor$",
+            r"returned a tensor of shape \(2,\): forward\(model, batch\) must return a scalar tensor$",
         ),
         (
             {"loss": lambda outputs, _: outputs.mean().detach()},
-            r"gave a loss that does not depend on the parameters: loss\(outputs, targets\) .*, with its grad",
+            r"returned a loss that does not depend on the parameters: loss\(outputs, targets\) .* with a grad",
         ),
     ],
 )
@@ -215,7 +212,7 @@ def test_in_fp16_the_optimizer_has_to_hold_all_that_is_trainable(make_ctx: Any) 
         return model
 
     part = replace(LINE, model=Two, optimizer=only_first)
-    with pytest.raises(SettingError, match=r"^precision=fp16: the optimizer does not hold other \(1 such .*freeze"):
+    with pytest.raises(SettingError, match=r"^precision=fp16: the optimizer lacks .* \(1, such as other\)"):
         trainer(make_ctx, subject=part, precision="fp16")
     one = trainer(make_ctx, subject=replace(part, model=frozen), precision="fp16")
     one.backward(inputs(2))
@@ -246,7 +243,7 @@ def test_an_optimizer_may_be_none_of_torchs(make_ctx: Any) -> None:
         one.update()
     assert weight(one) == 0
     for setting, value in (("precision", "fp16"), ("lr_warmup_steps", 3)):
-        told = f"^{setting}={value} needs an optimizer with param_groups.*type Own without; give"
+        told = f"^{setting}={value} needs an optimizer with param_groups.*type Own, which has none; return"
         with pytest.raises(WorkloadError, match=told):
             trainer(make_ctx, subject=own, **{setting: value})  # type: ignore[arg-type]  # of any setting
 
@@ -332,10 +329,13 @@ def test_another_error_of_a_scheduler_is_raised(make_ctx: Any) -> None:
 @pytest.mark.parametrize(
     ("scheduler", "message"),
     [
-        (lambda _: 0.5, r"gave a value of type float: scheduler\(optimizer\) must give a scheduler of torch for that"),
+        (
+            lambda _: 0.5,
+            r"returned a value of type float: scheduler\(optimizer\) must return a torch scheduler for that",
+        ),
         (
             lambda _: halving(descent([nn.Parameter(torch.ones(()))])),
-            r"gave a value of type ExponentialLR, which schedules another optimizer: scheduler\(optimizer\) must",
+            r"returned a value of type ExponentialLR, which schedules another optimizer: scheduler\(optimizer\) must",
         ),
         (torch.optim.lr_scheduler.ReduceLROnPlateau, r"whose step cannot follow every optimizer step: step .*metrics"),
     ],

@@ -38,14 +38,14 @@ def runs_suite(ctx):
     return lambda: None
 """
 TOLD = {  # what a test checks, and a regular expression for the first line of its failure
-    "Workload": r"the class Workload cannot be measured: give an object of it",
+    "Workload": r"the class Workload cannot be measured: give an instance",
     "workload(nn.Linear)": r"Linear takes .* missing .*; give model=lambda: ...",
     "nn.Linear(8, 4)": r"a Linear cannot be measured: expected a Workload, .* or a function build",
     "lambda: None": r"takes \(\) and is called as <lambda>\(ctx\): .*; a function that trains by itself is given as Sc",
     "lambda ctx: ddpperf.world_sizes": (
         r"closure variable 'ddpperf' of .* belongs to the test session; read the needed values before"
     ),
-    "runs_suite": r"^a rank called pytest.main\(\), .*: call pytest.main\(\) in a test",
+    "runs_suite": r"^a rank called pytest.main\(\), .*: call it outside of the measured code",
 }
 
 

@@ -133,7 +133,7 @@ def test_a_rank_that_fails_is_tried_again_and_the_result_tells_it(inner: pytest.
     assert run.parseoutcomes() == {"passed": 1, "rerun": 1}
     results = json.loads((inner.path / "run.json").read_text())["results"]
     assert [result["verdict"] for result in results] == ["new"]
-    assert "attempt 2 of its test: measurements of earlier attempts are omitted" in results[0]["findings"]
+    assert "attempt 2 of the test: measurements of earlier attempts are omitted" in results[0]["findings"]
 
 
 def test_a_verdict_of_a_later_attempt_stands_as_well(inner: pytest.Pytester, run_with: Run) -> None:

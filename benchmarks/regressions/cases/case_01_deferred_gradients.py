@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=1,
-    title="a helper defers gradient synchronisation for DDP, but not for FSDP2",
+    title="A helper defers the synchronisation of gradients for DDP, but not for FSDP2",
     threads=("NVIDIA/cosmos-framework#161", "huggingface/accelerate#3762"),
     program="""\
 from contextlib import nullcontext

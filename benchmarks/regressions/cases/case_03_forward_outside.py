@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=3,
-    title="the forward moves out of no_sync, which then defers nothing",
+    title="The forward moves out of `no_sync`, which then defers nothing",
     threads=("speechbrain/speechbrain#1802",),
     program="""\
 from contextlib import nullcontext

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=4,
-    title="the first micro-batch synchronises in place of the last, and the ranks drift apart",
+    title="The first micro-batch synchronises gradients instead of the last one, and the ranks drift apart",
     threads=("modelscope/FunASR#3472",),
     program="""\
 from contextlib import nullcontext

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=5,
-    title="rank 0 loads the batches of all ranks and broadcasts them",
+    title="Rank 0 loads the batches of all ranks, and broadcasts them",
     threads=("huggingface/accelerate#164",),
     program="""\
 DATA = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=7,
-    title="a metric counts the zeros of each gradient, and all-reduces and prints the sums",
+    title="A metric counts the zeros of each gradient, all-reduces the counts, and prints them",
     threads=("PrimeIntellect-ai/prime-rl#1966", "PrimeIntellect-ai/prime-rl#3249"),
     program="""\
 def zero_ratio(parameters):

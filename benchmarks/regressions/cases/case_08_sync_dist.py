@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=8,
-    title="Lightning's self.log gets sync_dist=True, twice a step",
+    title="Lightning's `self.log` gets `sync_dist=True` in two places of a step",
     threads=("sb-ai-lab/RePlay#100",),
     needs=("lightning",),
     script=True,

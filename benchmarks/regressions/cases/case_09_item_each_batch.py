@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=9,
-    title="the loss meter reads the loss of each micro-batch, and all-reduces twice in each fifth step",
+    title="The loss meter reads the loss of each micro-batch, and all-reduces twice in every fifth step",
     threads=("huggingface/pytorch-image-models#2340",),
     program="""\
 from contextlib import nullcontext

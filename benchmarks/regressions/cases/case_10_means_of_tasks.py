@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=10,
-    title="metrics of five tasks all-reduce Python numbers one by one",
+    title="Metrics of five tasks all-reduce Python numbers one by one",
     threads=("facebookresearch/fairchem#2203",),
     program="""\
 def over_ranks(number):

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=11,
-    title="the backward of an autograd function branches on a tensor, once for each chunk",
+    title="The backward of an `autograd.Function` branches on a tensor, once for each chunk",
     threads=("PrimeIntellect-ai/prime-rl#3294",),
     program="""\
 class Masked(torch.autograd.Function):

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=12,
-    title="repeat_interleave with counts in a tensor loses its output_size",
+    title="A `repeat_interleave` with a tensor of counts loses its `output_size`",
     threads=("NVIDIA/Megatron-LM#543",),
     program="""\
 def build(ctx):

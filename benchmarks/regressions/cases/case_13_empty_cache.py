@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=13,
-    title="torch.cuda.empty_cache() slips into each training step",
+    title="Each training step calls `torch.cuda.empty_cache()`",
     threads=("huggingface/transformers#31372", "huggingface/transformers#28769", "huggingface/transformers#31530"),
     program="""\
 def training_step(model, batch):

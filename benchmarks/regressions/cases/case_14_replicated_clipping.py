@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=14,
-    title="clipping gathers each sharded gradient, keeps the copies, and scales only these copies",
+    title="Clipping gathers each sharded gradient, keeps the copies, and scales only the copies",
     threads=("huggingface/transformers#46113",),
     program="""\
 from torch.distributed.fsdp import fully_shard

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=16,
-    title="a cache of sharded parameters' layouts grows by an entry for each parameter and step",
+    title="A cache of sharded parameters' layouts grows by an entry for each parameter and step",
     threads=("pytorch/pytorch#188174", "pytorch/pytorch#181761", "pytorch/torchtitan#3790"),
     program="""\
 from torch.distributed.fsdp import fully_shard

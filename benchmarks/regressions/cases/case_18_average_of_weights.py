@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=18,
-    title="the average of the weights is updated in a loop, not by one foreach call",
+    title="The average of the weights is updated in a loop, not by one foreach call",
     threads=("huggingface/diffusers#7685", "ecmwf/WeatherGenerator#2551", "deepmodeling/deepmd-kit#5818"),
     program="""\
 @torch.no_grad()

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=19,
-    title="each step gathers the whole FSDP1 model for an average of the weights",
+    title="Each step gathers the whole FSDP1 model to average the weights",
     threads=("thu-ml/Causal-Forcing#20",),
     program="""\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

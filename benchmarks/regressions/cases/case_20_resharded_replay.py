@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=20,
-    title="recomputing a checkpointed FSDP2 unit reshards the unit, which is then gathered a third time",
+    title="Recomputing a checkpointed FSDP2 unit reshards it, so FSDP2 gathers the unit a third time",
     threads=("pytorch/pytorch#175406", "pytorch/pytorch#164009"),
     program="""\
 from torch.distributed.fsdp import fully_shard

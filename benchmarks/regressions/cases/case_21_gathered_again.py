@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=21,
-    title="FSDP2 units are resharded after each micro-batch's backward, and gathered again",
+    title="FSDP2 reshards units after each micro-batch's backward, and gathers them again",
     threads=("Robbyant/lingbot-vla#50",),
     program="""\
 from torch.distributed.fsdp import fully_shard

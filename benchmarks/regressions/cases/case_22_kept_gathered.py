@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=22,
-    title="a frozen FSDP2 encoder does not reshard after its forward, and stays gathered",
+    title="A frozen FSDP2 encoder does not reshard after its forward, and stays gathered",
     threads=("pytorch/pytorch#149029", "pytorch/pytorch#131965", "NVIDIA-NeMo/RL#464"),
     program="""\
 from torch.distributed.fsdp import fully_shard

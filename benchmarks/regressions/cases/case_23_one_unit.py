@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=23,
-    title="adapters and frozen weights share a unit of FSDP1, which reduces gradients of both",
+    title="Adapters and frozen weights share a unit of FSDP1, which reduces the gradients of both",
     threads=("Lightning-AI/litgpt#1392", "Lightning-AI/litgpt#1417"),
     program="""\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=24,
-    title="FSDP2 reduces gradients in fp32, not in bf16",
+    title="FSDP2 reduces gradients in fp32 instead of bf16",
     threads=("pytorch/torchtitan#1028", "mlfoundations/scaling#3", "pytorch/pytorch#190626"),
     program="""\
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

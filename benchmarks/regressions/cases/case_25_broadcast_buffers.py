@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=25,
-    title="broadcast_buffers=False is lost, so DDP sends the buffers in each forward",
+    title="`broadcast_buffers=False` is lost, so DDP sends the buffers in each forward",
     threads=("ultralytics/ultralytics#24410", "ecmwf/anemoi-core#1278", "UKPLab/sentence-transformers#2663"),
     program="""\
 def build(ctx):

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=26,
-    title="find_unused_parameters=True though all parameters are used",
+    title="DDP gets `find_unused_parameters=True` although all parameters are used",
     threads=("Lightning-AI/pytorch-lightning#7330", "Lightning-AI/pytorch-lightning#16611"),
     program="""\
 def build(ctx):

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=27,
-    title="SyncBatchNorm packs three gathers into one, and one user's step takes 30 % more time",
+    title="SyncBatchNorm packs three gathers into one, and a user's step takes 30 % more time",
     threads=("NVIDIA/apex#980",),
     program="""\
 def build(ctx):

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=28,
-    title="gradient_as_bucket_view=True is lost, so DDP copies all gradients",
+    title="`gradient_as_bucket_view=True` is lost, so DDP copies all gradients",
     threads=("pytorch/pytorch#41954", "facebookresearch/d2go#526", "pytorch/pytorch#70222"),
     program="""\
 def build(ctx):

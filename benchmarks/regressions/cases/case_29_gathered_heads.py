@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=29,
-    title="the norm of queries asks for replicated heads, which tensor parallelism then gathers",
+    title="The norm of queries asks for replicated heads, so tensor parallelism gathers the heads",
     threads=("pytorch/torchtitan#1870", "pytorch/torchtitan#1867"),
     check='mesh={"tp": 2}',
     program="""\

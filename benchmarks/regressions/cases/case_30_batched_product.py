@@ -7,7 +7,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=30,
-    title="a batched product of DTensors on a 2 x 2 mesh gathers though each rank has what it needs",
+    title="A batched product of DTensors on a 2 x 2 mesh gathers them, although no rank needs that",
     threads=("pytorch/pytorch#167106",),
     ranks=4,
     check='mesh={"tp": 2, "cp": 2}',

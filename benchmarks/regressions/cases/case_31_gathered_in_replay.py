@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=31,
-    title="the sequence is gathered inside of an activation checkpoint, so recomputing gathers it again",
+    title="The sequence is gathered inside an activation checkpoint, so recomputing gathers it again",
     threads=("NVIDIA/Megatron-LM#7423", "meta-pytorch/autoparallel#469", "InternLM/InternEvo#275"),
     program="""\
 from torch.utils.checkpoint import checkpoint

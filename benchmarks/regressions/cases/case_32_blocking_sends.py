@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=32,
-    title="sends between the stages of a pipeline block, and stages wait for each other",
+    title="Sends between the stages of a pipeline block, so the stages wait for each other",
     threads=("pytorch/pytorch#172668",),
     program="""\
 def build(ctx):

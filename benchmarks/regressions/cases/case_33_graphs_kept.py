@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=33,
-    title="the last rank keeps the outputs of micro-batches with their graphs",
+    title="The last rank keeps the outputs of micro-batches with their autograd graphs",
     threads=("verl-project/verl#6697", "verl-project/verl#6699", "verl-project/verl#7166", "verl-project/verl#7874"),
     program="""\
 from contextlib import nullcontext

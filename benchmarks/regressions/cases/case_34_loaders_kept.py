@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=34,
-    title="a registry keeps the loader of each epoch alive",
+    title="A registry keeps the DataLoader of each epoch alive",
     threads=("huggingface/accelerate#3391",),
     script=True,
     program="""\

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=35,
-    title="persistent_workers=True is lost, so each epoch starts its loader's processes anew",
+    title="`persistent_workers=True` is lost, so each epoch starts new worker processes",
     threads=(
         "huggingface/transformers#27058",
         "huggingface/transformers#27189",

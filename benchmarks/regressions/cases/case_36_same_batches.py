@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=36,
-    title="ranks draw different permutations, so their shares of the data overlap",
+    title="Ranks draw different permutations, so their shares of the data overlap",
     threads=("huggingface/accelerate#4204",),
     script=True,
     program="""\

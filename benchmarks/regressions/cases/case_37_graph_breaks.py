@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=37,
-    title="smaller buckets of DDP cut a compiled model into more graphs",
+    title="Smaller buckets of DDP split a compiled model into more graphs",
     threads=("pytorch/pytorch#108966", "pytorch/pytorch#101838"),
     program="""\
 def build(ctx):

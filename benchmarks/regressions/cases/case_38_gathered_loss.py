@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=38,
-    title="each step averages the loss over ranks by an all-gather",
+    title="Each step averages the loss over ranks by an all-gather",
     threads=("allenai/OLMo#279",),
     program="""\
 class Mean:

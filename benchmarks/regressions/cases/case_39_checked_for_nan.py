@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=39,
-    title="a filter of NaN and infinity reads the loss of each step",
+    title="A filter of NaN and infinity reads the loss of each step",
     threads=("huggingface/transformers#33693",),
     program="""\
 def kept(total, loss):

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=40,
-    title="a hook of each parameter checks that its gradient is finite, and waits for the answer",
+    title="A hook of each parameter checks that its gradient is finite, and waits for the answer",
     threads=("NVIDIA/Megatron-LM#7076", "HyperGAN/HyperGAN#355"),
     program="""\
 FLAGS = []

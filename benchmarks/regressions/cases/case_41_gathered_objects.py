@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=41,
-    title="statistics of each micro-batch are gathered as pickled objects",
+    title="Ranks gather the statistics of each micro-batch as pickled objects",
     threads=("NVIDIA/Model-Optimizer#1111",),
     program="""\
 from contextlib import nullcontext

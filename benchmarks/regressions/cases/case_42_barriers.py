@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=42,
-    title="a barrier before and after each step, to measure times",
+    title="Each step begins and ends with a barrier, to measure times",
     threads=("hpcaitech/Open-Sora#527",),
     program="""\
 from contextlib import contextmanager

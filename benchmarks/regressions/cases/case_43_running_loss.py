@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=43,
-    title="the running loss is summed without detach, and keeps the graph of each step",
+    title="The running loss is summed without `detach`, so it keeps the graph of each step",
     threads=("ray-project/ray#40940", "google/brax#152", "BatsResearch/labelmodels#4"),
     program="""\
 def build(ctx):

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=44,
-    title="the loss is no longer computed in parallel, so the logits of the whole vocabulary are gathered",
+    title="The loss is no longer computed in parallel, so ranks gather the logits of the whole vocabulary",
     threads=("pytorch/torchtitan#112", "pytorch/torchtitan#3694"),
     check='mesh={"tp": 2}',
     program="""\

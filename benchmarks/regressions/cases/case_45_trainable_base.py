@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=45,
-    title="the frozen weights under an adapter become trainable",
+    title="The frozen weights under an adapter become trainable",
     threads=("huggingface/peft#761",),
     program="""\
 class Adapted(nn.Module):

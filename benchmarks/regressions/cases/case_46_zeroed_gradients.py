@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=46,
-    title="zero_grad fills gradients with zeros instead of dropping them",
+    title="`zero_grad` fills gradients with zeros instead of dropping them",
     threads=("MIC-DKFZ/nnUNet#1630", "pytorch/pytorch#92731", "ultralytics/ultralytics#22351"),
     program="""\
 def build(ctx):

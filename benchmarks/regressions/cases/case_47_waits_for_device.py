@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=47,
-    title="each step calls synchronize() for the whole device",
+    title="Each step calls `synchronize()` for the whole device",
     threads=("yoshitomo-matsubara/torchdistill#194",),
     program="""\
 def finished(device):

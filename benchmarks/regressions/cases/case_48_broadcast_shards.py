@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=48,
-    title="updated shares of the parameters are broadcast one by one, not gathered at once",
+    title="Ranks broadcast their updated shares of the parameters one by one, not in one gather",
     threads=("facebookresearch/fairscale#385",),
     program="""\
 def share(parameters, rank, ranks):

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=49,
-    title="a metric gathers its states in each step, not at the end of an epoch",
+    title="A metric gathers its states in each step, not at the end of an epoch",
     threads=("Lightning-AI/torchmetrics#67",),
     program="""\
 class Accuracy:

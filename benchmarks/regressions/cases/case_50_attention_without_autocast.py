@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=50,
-    title="attention runs in float32 under autocast, because a norm of queries and keys returns float32",
+    title="Attention runs in float32 under autocast, because a norm of queries and keys returns float32",
     threads=("k2-fsa/OmniVoice#212",),
     program="""\
 class Attention(nn.Module):

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=51,
-    title="the result of `torch.compile` is not used, so nothing is compiled",
+    title="The result of `torch.compile` is not used, so nothing is compiled",
     threads=("ostris/ai-toolkit#729", "huggingface/transformers#25152", "huggingface/transformers#34656"),
     program="""\
 class Block(nn.Module):

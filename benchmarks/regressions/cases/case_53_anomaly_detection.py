@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=53,
-    title="anomaly detection of autograd, switched on to debug, is left on",
+    title="Autograd's anomaly detection, switched on to debug, stays on",
     threads=("stanfordnlp/pyvene#98", "facebookresearch/mmf#434", "Lightning-AI/pytorch-lightning#12344"),
     program="""\
 def build(ctx):

@@ -41,11 +41,11 @@ class ClockAlignment:
 
 
 def align(traces: Sequence[RankTrace]) -> ClockAlignment:
-    """Returns by how much the clocks of ranks differ; TraceError with the reason if that cannot be computed."""
+    """Computes how the clocks of ranks differ from collectives in all traces; TraceError if that is impossible."""
     first, *others = traces
     numbers = [trace.rank for trace in traces]
     if len(set(numbers)) < len(numbers):
-        raise TraceError(f"not merged: two traces are of one rank ({', '.join(map(str, numbers))})")
+        raise TraceError(f"traces cannot be merged: two are of the same rank ({', '.join(map(str, numbers))})")
     meetings = [_meetings(trace, len(traces)) for trace in traces]
     _require_alike(traces, meetings)
     # Collectives that never overlap on any rank are in the same order on all ranks.
@@ -53,8 +53,8 @@ def align(traces: Sequence[RankTrace]) -> ClockAlignment:
     common = [key for key, found in pairs.items() if all(before[1] <= after[0] for before, after in found)]
     if others and not common:
         raise TraceError(
-            "not merged: in the steps of these ranks there is no all_reduce, all_gather, reduce_scatter, all_to_all or "
-            "barrier of all of them that lies apart from others of its size, and nothing else tells how clocks differ"
+            "traces cannot be merged, because nothing shows how the ranks' clocks differ: that needs an all_reduce, "
+            "all_gather, reduce_scatter, all_to_all or barrier of all these ranks, apart from others of its size"
         )
     found = [_ahead(first, meetings[0], trace, own, common) for trace, own in zip(others, meetings[1:], strict=True)]
     shifts, uncertainties = zip((0.0, 0.0), *found, strict=True)
@@ -65,15 +65,15 @@ def align(traces: Sequence[RankTrace]) -> ClockAlignment:
 def _ahead(
     first: RankTrace, theirs: _Meetings, trace: RankTrace, own: _Meetings, common: Sequence[_Key]
 ) -> tuple[float, float]:
-    """Returns how much the clock of a rank is ahead of the first rank's, and the uncertainty, in seconds."""
+    """Returns the seconds by which a rank's clock is ahead of the first rank's, and their uncertainty."""
     pairs = [pair for key in common for pair in zip(theirs[key], own[key], strict=True)]
     low = max(here[0] - there[1] for there, here in pairs)
     high = min(here[1] - there[0] for there, here in pairs)
     if low > high:
         raise TraceError(
-            f"not merged: rank {trace.rank} would have ended a collective {low - high:.2g} s before rank {first.rank} "
-            "began it, or the other way round, whatever the clocks' offset: the traces are not of the same steps, or "
-            "a clock was set while they were made"
+            f"traces cannot be merged: with any clock offset, rank {trace.rank} or {first.rank} ends a collective "
+            f"{low - high:.2g} s before the other one begins it: the traces are of different steps, or "
+            "a clock was set while they were recorded; trace all ranks again"
         )
     ahead = min(max(median(here[1] - there[1] for there, here in pairs), low), high)
     return ahead, max(high - ahead, ahead - low)
@@ -96,8 +96,8 @@ def _require_alike(traces: Sequence[RankTrace], meetings: Sequence[_Meetings]) -
     for trace, own in zip(traces, numbers, strict=True):
         if own != numbers[0]:
             raise TraceError(
-                f"not merged: rank {trace.rank} ran other collectives in its steps than rank {traces[0].rank} "
-                f"({sum(own.values())} and {sum(numbers[0].values())}), so they cannot be matched"
+                f"traces cannot be merged: rank {trace.rank} ran other collectives in its steps than rank "
+                f"{traces[0].rank} ({sum(own.values())} and {sum(numbers[0].values())}); trace the same steps"
             )
 
 

@@ -42,12 +42,12 @@ class TraceChange:
 
     @property
     def seconds(self) -> float:
-        """Returns by how many seconds its time in a step has grown; negative if it became shorter."""
+        """Returns the seconds by which the time in a step has grown; negative if it became shorter."""
         return (self.after.seconds if self.after else 0.0) - (self.before.seconds if self.before else 0.0)
 
     @property
     def calls(self) -> float:
-        """Returns how many more calls of it a step makes; negative for fewer."""
+        """Returns the number of additional calls in a step; negative for fewer calls."""
         return (self.after.calls if self.after else 0.0) - (self.before.calls if self.before else 0.0)
 
     @property
@@ -62,7 +62,7 @@ class TraceChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceDifference:
-    """The differences between two runs."""
+    """The operators, kernels and collectives that differ between the traces of two runs."""
 
     steps: tuple[float, float]  # seconds of a step in each, mean over steps and ranks
     # First changes in the number of calls, which other load cannot cause, then changes in time; each the largest first.

@@ -81,7 +81,7 @@ class RankTimes:
 
     @property
     def overlap(self) -> float | None:
-        """Returns the share of the communication during which the rank computed; None if it sent nothing."""
+        """Returns the fraction of communication during which the rank computed; None if it sent nothing."""
         return self.overlapped / self.communicated if self.communicated else None
 
 
@@ -95,19 +95,19 @@ def read_trace(document: object, name: str) -> RankTrace:
     """Returns the trace in a JSON document; raises a TraceError that has ``name`` if it is no trace or has no work."""
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(events, list):
-        raise TraceError(f"{name} is no Chrome trace: it has no list of traceEvents")
+        raise TraceError(f"{name} is not a Chrome trace: it has no list traceEvents; name a trace of torch.profiler")
     try:
         found = tuple(event for each in events if isinstance(each, dict) and (event := _event(each)) is not None)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise TraceError(f"{name} is no Chrome trace: an event is not as torch writes them ({error})") from None
+        raise TraceError(f"{name} is not a Chrome trace of torch.profiler: an event cannot be read ({error})") from None
     if not found:
-        raise TraceError(f"{name} has no events with a duration: nothing ran while it was made")
+        raise TraceError(f"{name} has no events with a duration: nothing ran while it was recorded; trace a step")
     told = document.get("distributedInfo")
     told = told if isinstance(told, dict) else {}
     rank, size, groups = told.get("rank", rank_in_name(name)), told.get("world_size"), told.get("pg_config")
     for number in (rank, size):
         if isinstance(number, int) and not 0 <= number <= _MOST_RANKS:
-            raise TraceError(f"{name} is no Chrome trace of ranks: it has the rank or the world size {number}")
+            raise TraceError(f"{name} is not a trace of a rank: {number} is no rank or world size")
     listed = groups if isinstance(groups, list) else []
     sizes = [group.get("pg_size") for group in listed if isinstance(group, dict)]
     return RankTrace(
@@ -123,7 +123,7 @@ def _event(raw: Mapping[str, Any]) -> TraceEvent | None:
     start, duration, name = raw.get("ts"), raw.get("dur"), raw.get("name")
     for time in (start, duration):
         if isinstance(time, (int, float)) and not abs(time) <= _LATEST:
-            raise ValueError("it has an impossible time")
+            raise ValueError("its time is out of range")
     if raw.get("ph") != "X" or not isinstance(start, (int, float)) or not isinstance(duration, (int, float)):
         return None
     if duration < 0:  # it has not ended
@@ -166,7 +166,7 @@ def times_of(trace: RankTrace) -> RankTimes:
 
 
 def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
-    """Returns the profile of a group from the traces of all its ranks, as ``--ddpperf-profile`` returns it.
+    """Returns the profile of a process group from the traces of all ranks, as ``--ddpperf-profile`` reports it.
 
     None if a rank is missing, or ranks differ in their number of steps.
     """

@@ -40,7 +40,7 @@ Hansen, "Sample splitting and threshold estimation" (2000), table I."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrendChange:
-    """A lasting change of a series; its places are indices of points."""
+    """A lasting change of a series; its fields are indices of points and levels."""
 
     kind: ShiftKind  # a step between two neighbouring points, or a creep, linear over many
     before: int  # the last point of the old level
@@ -57,7 +57,7 @@ class TrendChange:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The description of a series by constant levels, with changes between them."""
+    """The description of a series of values by constant levels, with changes between the levels."""
 
     levels: tuple[float, ...]  # the fitted value at each point
     changes: tuple[TrendChange, ...]
@@ -83,7 +83,7 @@ def change_points(values: Sequence[float]) -> Fit:
 
 
 def exact_change_points(values: Sequence[float]) -> Fit:
-    """Finds the changes of a series without noise, such as a count: every difference is a step."""
+    """Finds the changes of a series without noise, such as a count, in which every difference is a change."""
     steps = [(Shift(i, i + 1), new - old) for i, (old, new) in enumerate(pairwise(values)) if new != old]
     return Fit(tuple(values), tuple(_change(shift, size, 0.0, shift, None) for shift, size in steps), ())
 

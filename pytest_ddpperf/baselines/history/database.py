@@ -94,7 +94,7 @@ def ensure_recordable(file: Path) -> None:
     """
     try:
         if file.exists() and not file.is_file():
-            raise HistoryError(f"history file {file}: it is no regular file; name another file")
+            raise HistoryError(f"history file {file} is a folder, pipe or device; name another file")
         require_writable_folder(file.resolve().parent)  # SQLite needs a journal next to the file
     except OSError as error:
         raise _unwritable(file, error) from None
@@ -186,7 +186,7 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
 
 
 def outside(file: Path, test: str, measured: Measurement, metric: str, value: float) -> tuple[int, float, float] | None:
-    """Returns number, minimum and maximum of the recorded values of a metric if ``value`` lies outside; else None."""
+    """Returns number, minimum and maximum of a metric's recorded values if ``value`` is outside of them; else None."""
     identity = (measured.strategy, _json(dict(measured.recipe)), environment_key(measured.environment), measured.turns)
     found = [
         entry.value

@@ -47,7 +47,7 @@ class Shift(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PenalisedSeries:
-    """The values to describe, and the penalty of a shift."""
+    """A series of values, and the penalty of each shift in its description."""
 
     y: Array
     penalty: float  # by how much a shift must lower n log(residual sum of squares) to be accepted
@@ -65,7 +65,7 @@ def penalised(y: Array, alpha: float) -> PenalisedSeries:
 
 
 def t_reach(confidence: float, df: float) -> float:
-    """Returns how many standard errors a two-sided t interval reaches to either side.
+    """Returns the half width of a two-sided t interval, in standard errors.
 
     Wallace, "Bounds on normal approximations to Student's and the chi-square distributions" (1959), in closed form:
     importing scipy takes longer than the whole search.
@@ -124,7 +124,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
-    """Returns the points after which a step may lie: the residual is at most ``excess`` above the best place's."""
+    """Returns the indices after which a step may lie: the residual is at most ``excess`` above the smallest one."""
     before, after = _places(len(data.y), "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]
@@ -147,7 +147,7 @@ def fitted(data: PenalisedSeries, shifts: Sequence[Shift]) -> Array:
 
 
 def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
-    """Returns the sum of squared residuals of the fit; 0 if it may be rounding."""
+    """Returns the sum of squared residuals of the fit; 0 if rounding explains it."""
     rest = data.y - fitted(data, shifts)
     squares = float(rest @ rest)
     return squares if squares > ROUNDING * float(data.y @ data.y) else 0.0

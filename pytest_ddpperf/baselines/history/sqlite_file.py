@@ -108,7 +108,7 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     import sqlite3
 
     if mode == "read" and not file.exists():
-        raise HistoryError(f"history file {file}: there is no such file; pytest --ddpperf-history=FILE makes one")
+        raise HistoryError(f"history file {file} does not exist; pytest --ddpperf-history={file} writes it")
     try:
         address = f"{file.absolute().as_uri()}?mode={'rw' if mode == 'read' else mode}"
         with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
@@ -142,6 +142,6 @@ def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: b
         raise broken(file, "it holds views, triggers or virtual tables, which pytest-ddpperf does not make")
     if written > VERSION:
         raise HistoryError(
-            f"history file {file} was written by a newer pytest-ddpperf (history {written}); this one knows {VERSION}: "
-            "upgrade pytest-ddpperf"
+            f"history file {file} was written by a newer pytest-ddpperf (format {written}; this version reads up to "
+            f"{VERSION}): upgrade pytest-ddpperf"
         )

@@ -21,7 +21,7 @@ MIN_SECONDS = 1e-5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A commit and the value of the metric at it."""
+    """A commit and the metric's value at this commit."""
 
     run: HistoryRun  # the first run of the commit
     runs: int  # number of runs of the commit; the value is their mean (geometric for ratios)
@@ -33,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trend:
-    """A metric of a benchmark in an environment over commits."""
+    """The values of a metric of a benchmark in one environment by commit, and the changes found in them."""
 
     benchmark: Benchmark
     points: tuple[Point, ...]  # one for each commit, and one for each run of changed files or without a commit
@@ -41,7 +41,7 @@ class Trend:
     outliers: tuple[int, ...]  # indices of points that are far from their neighbours
 
     def worsening(self, change: TrendChange) -> float:
-        """Returns the worsening by a change, relative to the previous level; negative for an improvement."""
+        """Returns the worsening by a change, a fraction of the previous level; negative for an improvement."""
         size = change.size if self.benchmark.better == "lower" else -change.size
         level = abs(self.points[change.before].level)
         if self.benchmark.scale == "exact":
@@ -50,7 +50,7 @@ class Trend:
 
     @property
     def worst(self) -> float:
-        """Returns the largest worsening of its changes; negative if all are improvements."""
+        """Returns the largest worsening among the changes, a fraction; negative if all changes are improvements."""
         return max(map(self.worsening, self.changes), default=-math.inf)
 
 

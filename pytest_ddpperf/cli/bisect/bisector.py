@@ -36,7 +36,7 @@ RunProbe = Callable[[Probe, str], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class ShiftEstimate:
-    """The shift of a commit: how much worse it is than the good end."""
+    """The shift of a commit: how much worse its metric is than with the good commit, with the error."""
 
     worsening: float  # on the scale of analysis: logarithms for ratios; above 0 for the worse
     standard_error: float = 0.0  # 0 for counts
@@ -44,7 +44,7 @@ class ShiftEstimate:
 
     @property
     def error(self) -> float:
-        """Returns the probability that a commit without any shift shows this shift or a larger one at any look."""
+        """Returns the probability that a commit without a shift shows this shift or a larger one in any probe."""
         if self.standard_error == 0:
             return 0.0 if self.worsening > 0 else 1.0
         from scipy.special import stdtr
@@ -54,7 +54,7 @@ class ShiftEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The answer on a commit: whether it is like the good or the bad end."""
+    """The answer on a commit: whether it is as good as the good commit or as bad as the bad one."""
 
     answer: Answer  # "skipped" if the commit cannot be said to be like one of the ends
     error: float = 0.0  # the probability that the commit is like the other end
@@ -62,7 +62,7 @@ class Classification:
 
 
 def shift_of(comparison: Comparison) -> ShiftEstimate | None:
-    """Returns the shift in a comparison with the good end; None if the shift or its error is unknown."""
+    """Returns the shift in a comparison with the good commit; None if the shift or its error is unknown."""
     change, standard_error = comparison.change, comparison.standard_error
     sign = 1.0 if comparison.series.better == "lower" else -1.0
     if change is None:
@@ -78,7 +78,7 @@ def shift_of(comparison: Comparison) -> ShiftEstimate | None:
 
 
 def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
-    """Returns whether a commit is like the good or the bad end, whose shift must be above 0."""
+    """Classifies a commit as good or bad, by its shift and the shift of the bad commit, which must be above 0."""
     if 2 * commit.worsening >= bad.worsening:
         return Classification("bad", commit.error)
     standard_error = math.hypot(commit.standard_error, bad.standard_error)
@@ -88,7 +88,7 @@ def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
 
 
 def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
-    """Returns the value of ``tolerance`` that lies in the middle between both ends."""
+    """Returns the value of the setting ``tolerance`` in the middle between the good and the bad commit."""
     half = bad.worsening / 2
     if comparison.series.scale == "ratio":
         return math.expm1(half)
@@ -98,7 +98,7 @@ def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The good and the bad end of the range, and how they differ."""
+    """The good and the bad commit, and how their metric differs."""
 
     commits: Searched  # the range before any probe
     target: Target
@@ -108,39 +108,39 @@ class Endpoints:
 
     @property
     def error(self) -> float:
-        """Returns the probability that the ends do not differ at all; each attempt adds to it."""
+        """Returns the probability that both commits do not differ at all; each attempt adds to it."""
         return min(1.0, ATTEMPTS * self.shift.error)
 
     @property
     def distinguishable(self) -> bool:
-        """Returns whether a commit like the good end, measured as precisely as the bad end, would be classified."""
+        """Returns whether the good commit, measured as precisely as the bad one, would be classified as good."""
         like_good = replace(self.shift, worsening=0.0)
         return ATTEMPTS * classify(like_good, self.shift).error <= error_share(MAX_ERROR - self.error, self.commits)
 
     @property
     def needs_more(self) -> bool:
-        """Returns whether more launches could make the ends distinguishable, because the bad end is or may be worse."""
+        """Returns whether more launches could make both commits distinguishable, because the bad one may be worse."""
         verdict = self.comparison.verdict
         return verdict is Verdict.INCONCLUSIVE or (verdict is Verdict.REGRESSED and not self.distinguishable)
 
     @property
     def searchable(self) -> bool:
-        """Returns whether probes can give answers: the ends leave some of the allowed error, or no probe is needed."""
+        """Returns whether probes can classify commits, because some of the allowed error is left, or none is needed."""
         return self.error < MAX_ERROR or self.commits.next is None
 
 
 def expected_probes(commits: Searched) -> int:
-    """Returns roughly how many more probes a search needs: each one halves the suspects."""
+    """Returns the approximate number of further probes of a search, in which each probe halves the suspects."""
     return (len(commits.suspects) - 1).bit_length()
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """Returns the allowed error of the next answer: the error left, shared by the expected answers and a spare one."""
+    """Returns the error that the next answer may have: the rest, divided by the expected number of answers + 1."""
     return left / (expected_probes(commits) + 1)
 
 
 def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:
-    """Returns both ends as a measurement shows them; None if it does not show how much they differ."""
+    """Returns the good and the bad commit with their difference in a measurement; None if it shows none."""
     comparison = target.comparison(outcome)
     if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
         return None
@@ -150,10 +150,10 @@ def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoin
 def measured_ends(
     commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """Returns both ends (None if no metric is worse), the last outcome, and the worse metrics as targets.
+    """Measures the bad commit; returns both ends of the range (None if no metric is worse), the outcome, and targets.
 
-    The first target is the one to follow. The ends are measured until they are distinguishable, because every answer
-    "good" has the bad end's error.
+    Targets are the worse metrics, first the one to follow. The commit is measured until it is distinguishable from the
+    good one, because every answer "good" has its error.
     """
     settings = {**FORCED, **(COUNTED if metric in COUNTS else {})}
     worse: list[Target] = []
@@ -174,7 +174,7 @@ def measured_ends(
 
 
 def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) -> Iterator[Outcome]:
-    """Yields a probe's outcomes, each with twice the launches of the one before; stops after a run without times."""
+    """Runs a probe several times, each with twice the launches of the one before; yields the outcomes."""
     for _ in range(number):
         outcome = run(probe, against)
         yield outcome
@@ -185,7 +185,7 @@ def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) 
 
 
 def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
-    """Returns the settings for ``times`` times as many launches as an outcome had; none if nothing was timed.
+    """Returns settings for ``times`` times as many launches as an outcome had; empty if nothing was timed.
 
     A first look may take half of ``max_time``, so ``MORE_TIME`` leaves room for twice the seconds that were spent.
     """
@@ -196,7 +196,7 @@ def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
 
 
 class Bisector:
-    """The search: it probes commits until no probe can narrow the suspects further."""
+    """A search that probes (measures) commits until no probe can narrow the suspects further."""
 
     def __init__(self, endpoints: Endpoints, run: RunProbe) -> None:
         self.endpoints = endpoints
@@ -237,7 +237,7 @@ class Bisector:
 
     @property
     def _midway(self) -> Mapping[str, object]:
-        """Returns settings that end a run once the commit is clearly nearer to one end than to the other."""
+        """Returns settings that end a run once the commit is clearly nearer to the good or to the bad commit."""
         if self.endpoints.target.counted:
             return COUNTED
         percent = 100 * middle_tolerance(self.endpoints.shift, self.endpoints.comparison)
@@ -259,7 +259,7 @@ class Bisector:
 
 
 def shift_text(comparison: Comparison) -> str:
-    """Describes a comparison: ``+5.2 % [95 % CI +4.1 .. +6.3]``, or ``2 -> 3 per step,`` for a count."""
+    """Returns a comparison as text: ``+5.2 % [95 % CI +4.1 .. +6.3]``, or ``2 -> 3 per step,`` for a count."""
     if comparison.series.scale != "exact":
         return change_text(comparison)
     as_many = comparison.note and comparison.series.value == comparison.baseline

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Makes SIGTERM unwind the stack, so that a probe ends and leaves nothing behind."""
+    """Turns SIGTERM into an exception in this context, so that a probe ends and removes its files."""
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -146,7 +146,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
     asked, good, bad, metric = command_line(options.rest), options.good, options.bad, options.metric
     reason = obstacle(outcome, outcome.results)
     if reason is not None and not outcome.failures and not outcome.results:
-        raise SettingError(f"{asked} measures no benchmark: none of its tests calls ddpperf.check or the like")
+        raise SettingError(f"{asked} measures no benchmark: name tests that call ddpperf.check, compare or scaling")
     if reason is not None:
         return f"{bad} cannot be compared with {good}: {reason}"
     # Counts that are equal are left out, unless one was asked for.
@@ -162,7 +162,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
     elif metric in known:
         head = f"{bad} cannot be compared with {good}: nothing that was compared has {metric}"
     else:
-        raise SettingError(f"--metric {metric}: {asked} has no such metric; it has {', '.join(known)}")
+        raise SettingError(f"--metric {metric}: {asked} measured no such metric; give one of {', '.join(known)}")
     return "\n  ".join([head, *lines, *first_of(not_compared(outcome))])
 
 

@@ -89,14 +89,14 @@ def commits_between(good: str, bad: str, folder: Path, *, first_parent: bool = F
     first, last = hashes
     ends, options = f"--good {good} --bad {bad}", ("--first-parent",) if first_parent else ()
     if first == last:
-        raise SettingError(f"{ends}: both are {first[:SHORT]}: there is no commit between them")
+        raise SettingError(f"{ends}: both are commit {first[:SHORT]}; name two different commits")
     # git merge-base --is-ancestor would answer "no" to errors as well.
     if not _rev_list(root, ends, "--max-count=1", last, f"^{first}"):
-        raise SettingError(f"{ends}: {bad} came before {good}; swap the two options")
+        raise SettingError(f"{ends}: commit {bad} is an ancestor of {good}; swap the values of the two options")
     if _rev_list(root, ends, "--max-count=1", first, f"^{last}"):
         raise SettingError(
-            f"{ends}: {good} is no ancestor of {bad}, so the change need not lie between them; name a good "
-            f"commit that is, such as the one that git merge-base gives; {fetching(root)}"
+            f"{ends}: {good} is not an ancestor of {bad}, so the change need not lie between them; name a good "
+            f"commit that is an ancestor, such as the output of git merge-base {good} {bad}; {fetching(root)}"
         )
     lines = _rev_list(root, ends, "--topo-order", "--reverse", "--parents", *options, last, f"^{first}")
     parents = {commit: (*before, first)[0] for commit, *before in map(str.split, lines)}
@@ -108,6 +108,6 @@ def _rev_list(root: Path, ends: str, *arguments: str) -> list[str]:
         return git(root, "rev-list", *arguments, seconds=_HISTORY_SECONDS).splitlines()
     except GitError as error:
         raise SettingError(
-            f"{ends}: git cannot list the commits between them: {error}; git fsck tells whether "
-            f"the repository is whole, and {fetching(root)}"
+            f"{ends}: git cannot list the commits between them: {error}; git fsck shows whether "
+            f"the repository is damaged, and {fetching(root)}"
         ) from None

@@ -52,8 +52,8 @@ class Environments:
             while (other := locks.take([place.name])) is not None:
                 if time.monotonic() >= deadline:
                     raise SettingError(
-                        f"--packages: {other} has made the environment {place} for {_LOCK_SECONDS:g} s: end that "
-                        "process, or set XDG_CACHE_HOME to another folder"
+                        f"--packages: {other} has been creating the environment {place} for {_LOCK_SECONDS:g} s: end "
+                        "that process, or set XDG_CACHE_HOME to another folder"
                     )
                 time.sleep(_POLL_SECONDS)
             if not (place / _COMPLETE).exists():
@@ -95,7 +95,7 @@ def _run(command: Sequence[str]) -> None:
         try:
             done = finished(command, _PIP_SECONDS, env=environ, stdout=output, stderr=subprocess.STDOUT)
         except subprocess.TimeoutExpired as error:
-            raise SettingError(f"--packages: {error}: run it by hand to see what it waits for") from None
+            raise SettingError(f"--packages: {error}: run the command by hand to see why it hangs") from None
         if done.returncode == 0:
             return
         output.seek(0)

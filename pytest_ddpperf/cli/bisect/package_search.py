@@ -19,20 +19,20 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 def prepared(
     files: tuple[str, str], pip_arguments: str, arguments: Sequence[str], *, base: bool
 ) -> tuple[PackageRange, RunProbe]:
-    """Returns the changes between two files, and a function that runs probes; ``arguments`` are for pytest.
+    """Returns the changes of packages between two files, and a function that runs probes with pytest's ``arguments``.
 
     SettingError if a file cannot be read, or pip cannot install its packages.
     """
     environments = Environments(folder=cache_folder(), pip=tuple(shlex.split(pip_arguments)), base=base)
     old, new = (read_pins(Path(given), given) for given in files)
     if old == new:
-        raise SettingError(f"--packages {' '.join(files)}: both list the same packages: nothing to search")
+        raise SettingError(f"--packages {' '.join(files)}: both files list the same packages; name files that differ")
     sides = []
     for given, pins in zip(files, (old, new), strict=True):
         try:
             sides.append(environments.python(pins).path)
         except PipRefused as error:  # noqa: PERF203 - two files
-            raise SettingError(f"--packages {given}: pip cannot install it: {error}; see --pip-args") from None
+            raise SettingError(f"--packages {given}: pip cannot install it: {error}; options: --pip-args") from None
     packages = packages_between(old, new, files, sides)
 
     def run(probe: Probe, against: str) -> Outcome:
@@ -49,7 +49,7 @@ def prepared(
 def conclusion(bisector: Bisector, packages: PackageRange) -> tuple[list[str], bool]:
     """Returns lines that name the responsible change or all candidates, and whether one change alone is responsible.
 
-    If other changes came before the responsible one, it is measured once more, without them.
+    If other changes came before the responsible one, it is measured once more alone.
     """
     *others, found = packages.suspects
     if others:

@@ -43,8 +43,8 @@ def read_pins(file: Path, given: str) -> Pins:
         found = _PIN.match(line)
         if found is None:
             raise SettingError(
-                f"--packages {given}: line {number}, {line}: expected a pinned package, such as torch==2.13.0, as pip "
-                "freeze writes them; options of pip are for --pip-args"
+                f"--packages {given}: line {number} is {line}: expected a pinned package, such as torch==2.13.0, as "
+                "pip freeze writes it; give options for pip to --pip-args"
             )
         pins[_normal(found["name"])] = line
     return {name: line for name, line in pins.items() if name != _TOOL}
@@ -77,7 +77,7 @@ class PackageRange:
 
     @property
     def parents(self) -> Mapping[str, str]:
-        """Returns the state before each step."""
+        """Returns the name of the previous state for the name of each state."""
         return {str(number): str(number - 1) for number in range(1, len(self.steps) + 1)}
 
     def _answered(self, answer: Answer) -> list[int]:
@@ -85,7 +85,7 @@ class PackageRange:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """Returns the steps that may make the difference; the last one is known to be bad."""
+        """Returns the names of states that may be the first bad one; the last one is known to be bad."""
         good, bad = max(self._answered("good"), default=0), min(self._answered("bad"), default=len(self.steps))
         return tuple(map(str, range(good + 1, bad + 1)))
 
@@ -117,7 +117,7 @@ class PackageRange:
         )
 
     def short(self, state: str) -> str:
-        """Returns a state in words: how many of the changes it has, and the last one."""
+        """Returns a state as text: the number of changes made so far, and the last change."""
         if state in {self.good, self.bad}:
             return self.names[state == self.bad]
         return f"{state} of {len(self.steps)} changes, up to {self.changes(state)}"
@@ -129,7 +129,7 @@ def _version(line: str | None) -> str:
 
 
 def packages_between(old: Pins, new: Pins, names: tuple[str, str], paths: Sequence[Sequence[str]]) -> PackageRange:
-    """Returns the changes between two lists, grouped by the requirements of the packages on both search ``paths``."""
+    """Returns the changes between two lists of packages; packages that require each other change together."""
     changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     return PackageRange(old, new, together(changed, *map(_installed, paths)), names)
 

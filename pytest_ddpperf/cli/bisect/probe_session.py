@@ -24,7 +24,7 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 
 class ProbePlugin:
-    """The pytest plugin that passes the probe to the run, and writes the outcome to a file at the end."""
+    """The pytest plugin of a run that a bisection starts: it passes the probe in, and writes the outcome to a file."""
 
     def __init__(self, probe: Probe, file: Path) -> None:
         self._probe = probe
@@ -62,7 +62,7 @@ class ProbePlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Writes the outcome."""
+        """Writes the outcome to the file."""
         config = session.config
         results = tuple(config.stash[SESSION].outputs.results) if SESSION in config.stash else ()
         self._file.write_bytes(pickle.dumps(Outcome(results, self._failures, config.rootpath)))

@@ -26,9 +26,9 @@ _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILIN
 
 
 def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
-    """Returns the outcome of a probe that compares its commit with ``against``; ``arguments`` are for pytest.
+    """Runs pytest in a process to compare a probe's commit with ``against``; returns the outcome.
 
-    If the probe has an interpreter in place of a commit, ``against`` is another interpreter.
+    ``arguments`` are for pytest. If the probe has an interpreter in place of a commit, so has ``against``.
 
     The probe leaves neither processes nor checkouts behind, even if it is interrupted.
     """
@@ -45,7 +45,7 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
             try:
                 status = finished(command, _DAY, patience=_END_SECONDS, stdout=output, stderr=STDOUT).returncode
             except TimeoutExpired:
-                raise SettingError(f"{command_line(arguments)}: it took longer than a day: name fewer tests") from None
+                raise SettingError(f"{command_line(arguments)} took longer than a day: name fewer tests") from None
         printed = (folder / "output").read_text(encoding="utf-8", errors="replace")
         outcome = folder / OUTCOME_FILE
         if status in _UNUSABLE or not outcome.exists():

@@ -23,7 +23,7 @@ FORCED: Mapping[str, object] = {"fail_on": "none", "verify": False}
 
 @dataclass(frozen=True)
 class Target:
-    """One metric of one benchmark; ``test`` is the node id of the test."""
+    """The metric of a benchmark that a bisection follows; ``test`` is the node id of the test."""
 
     test: str
     benchmark: BenchmarkKey
@@ -36,7 +36,7 @@ class Target:
 
     @property
     def counted(self) -> bool:
-        """Returns whether the metric is counted, and so has no noise."""
+        """Returns whether the metric is a count, which has no noise."""
         return self.metric in COUNTS
 
     def probe(self, commit: str, settings: Mapping[str, object]) -> Probe:
@@ -59,7 +59,7 @@ def require_known(metric: str, added: Iterable[str]) -> None:
 
 
 def targets(outcome: Outcome, metric: str | None) -> list[Target]:
-    """Returns the regressed metrics of the bad end, the best one to follow first.
+    """Returns the regressed metrics of the bad commit, the best one to follow first.
 
     Counts come first, because they need no repetition; then larger changes, because they are easier to follow. If
     ``metric`` is None, all metrics that affect the verdict are considered, else only ``metric``.
@@ -75,7 +75,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
 
 
 def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
-    """Yields the comparisons of a metric, or of all gated metrics, in benchmarks that could be compared."""
+    """Yields (result, comparison) for a metric, or for all gated metrics, of benchmarks that could be compared."""
     for result in outcome.results:
         if _lack(result) is None:
             named = decisive(result, set(Verdict)) if metric is None else filter(None, [find(result, metric)])
@@ -88,7 +88,7 @@ def undecided(outcome: Outcome, metric: str | None) -> bool:
 
 
 def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
-    """Returns in a line why no result could be compared, first ``test``'s failure; None if a result was compared."""
+    """Returns one line that says why no result could be compared; None if a result was compared."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]
@@ -105,7 +105,7 @@ def not_compared(outcome: Outcome) -> list[str]:
 
 
 def _lack(result: Result) -> str | None:
-    """Returns why a benchmark could not be compared; None if it could."""
+    """Returns the reason why a benchmark could not be compared; None if it was compared."""
     if result.paired is not None and result.paired.lacking:
         return f"{result.reference.origin}: {result.paired.lacking}"
     apart = any(finding.code in APART for finding in result.findings)  # compared, and worse

@@ -19,7 +19,7 @@ _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a scr
 
 @dataclass(slots=True)
 class Code:
-    """Facts about code, kept in place of its syntax tree, which may take 500 times the code's bytes."""
+    """The facts about source code that are kept in place of its syntax tree, which takes 500 times the bytes."""
 
     uses: set[str] = field(default_factory=set)  # dotted names, each as its module is called
     words: set[str] = field(default_factory=set)  # the last parts of what it calls, and texts that say how it trains
@@ -27,7 +27,7 @@ class Code:
     processes: int = 1  # that a Trainer of Lightning names
 
     def add(self, other: Code) -> None:
-        """Adds the facts about other code."""
+        """Adds the facts about further code."""
         self.uses |= other.uses
         self.words |= other.words
         self.options += other.options
@@ -39,7 +39,7 @@ Module: TypeAlias = Mapping[str, Code]
 
 
 def read(file: Path, text: bytes) -> Module | None:
-    """Parses a file of Python; ``file`` is its path from the root of the project. None if it is not Python."""
+    """Parses a Python file, whose path ``file`` is relative to the project's root; returns None for other text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python's warnings on suspicious code
@@ -143,7 +143,7 @@ def _is_needed(names: Sequence[str], call: ast.Call) -> bool:
 
 
 class Program:
-    """The modules of a project; finds the code in them that a script reaches."""
+    """The modules of a project, in which ``reached`` finds the code that a script uses."""
 
     def __init__(self, modules: Mapping[Path, Module]) -> None:
         self._modules = modules

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     file, text = job(options.ci, project, tests, test) if options.ci else (test, test_text(project, tests))
     if file.exists() and not options.force:
         another = ", or another folder with --tests" * (file == test)
-        raise SettingError(f"{from_here(file)} would be replaced: give --force{another}")
+        raise SettingError(f"{from_here(file)} exists already: give --force to replace it{another}")
     write_text(file, text, "ddpperf init")
     lines = [*([] if options.ci else found_lines(project)), f"wrote {from_here(file)}"]
     if options.ci == "gitlab":
@@ -63,11 +63,11 @@ def _folder(tests: Path, root: Path) -> Path:
     """Returns the folder of tests, relative to the root; its name must be safe in a shell and in YAML."""
     whole = (root / tests).resolve()
     if not whole.is_relative_to(root.resolve()):
-        raise SettingError(f"--tests {tests} is outside of the project {root}: name a folder in it")
+        raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
         raise SettingError(
-            f"--tests {tests}: name a folder of letters, digits and ._-/ that does not begin with -, "
-            "as it becomes an argument of pytest in a CI job"
+            f"--tests {tests} cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
+            "._-/ that does not begin with -"
         )
     return folder

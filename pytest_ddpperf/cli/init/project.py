@@ -78,7 +78,7 @@ class Project:
 
 
 def look_at(folder: Path, chosen: Path | None = None) -> Project:
-    """Returns the project that holds a folder; files that are not Python are ignored. ``chosen``: its only script."""
+    """Finds the training scripts of the project around a folder; ``chosen``: the only script to look at."""
     root = project_root(folder)
     here = Path(os.path.relpath(folder, root))
     named: defaultdict[Path, int] = defaultdict(lambda: FAR)
@@ -91,7 +91,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
         is_file = chosen.suffix == ".py" and (root / files[0]).is_file()
         module = (modules.get(files[0]) or read(files[0], _code(root / files[0]))) if is_file else None
         if module is None:
-            raise SettingError(f"{chosen} is no file of Python: name a script that trains")
+            raise SettingError(f"{chosen} is not a Python file: name a training script")
         modules[files[0]] = module
     program = Program(modules)
     scripts = [

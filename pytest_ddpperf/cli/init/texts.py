@@ -61,7 +61,7 @@ def from_here(file: Path) -> str:
 
 
 def found_lines(project: Project) -> list[str]:
-    """Returns lines that say what was found in a project, and which alternatives there are."""
+    """Returns lines of text on the training script that was found in a project, and on alternatives."""
     if not project.scripts:
         return [f"no training script in {project.root}: the test trains a small model; replace it by your own"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
@@ -96,7 +96,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
         top = top_folder(project.root)
     own = project.root.resolve().relative_to(top.resolve())
     if not PLAIN.fullmatch(own.as_posix()):
-        raise SettingError(f"{own}: a CI job cannot name this folder: give it a name of letters, digits and ._-/")
+        raise SettingError(f"{own}: a CI job cannot name this folder: rename it, with letters, digits and ._-/ only")
     name = "-".join(("performance", *own.parts))
     packages = ["-r requirements.txt"] * project.requirements + ["-e ."] * project.installable
     framework = project.scripts[0].framework if project.scripts else "torch"
@@ -118,7 +118,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
 
 
 def requirement() -> str:
-    """Returns pip's requirement for this package: the index or the commit that it was installed from here."""
+    """Returns the requirement with which pip installs this plugin as it is installed here: version or commit."""
     installed = distribution("pytest-ddpperf")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610: not of what an index had
     if not origin:

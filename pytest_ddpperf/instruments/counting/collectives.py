@@ -112,7 +112,7 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def completion_of(out: Any) -> Callable[[], bool]:
-    """Returns a function that says whether a collective has ended; ``out`` is the result of its c10d operator.
+    """Returns a function that returns whether a collective has ended; ``out`` is the result of its c10d operator.
 
     Some operators of gloo (reduce-scatter) have no future, because they end only in ``wait()``; they count as ended.
     """
@@ -150,7 +150,7 @@ def _given(func: OpOverload, names: frozenset[str], args: tuple[Any, ...], kwarg
 
 @cache
 def _argument(func: OpOverload, names: frozenset[str]) -> tuple[int, str]:
-    """Returns position and name of the argument with one of these names; the number of arguments and "" if none has."""
+    """Returns index and name of the argument with one of these names; without it, the number of arguments and ""."""
     arguments: Sequence[Any] = func._schema.arguments  # noqa: SLF001  as above
     found = ((place, argument.name) for place, argument in enumerate(arguments) if argument.name in names)
     return next(found, (len(arguments), ""))
@@ -171,9 +171,9 @@ def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], tracker: TensorTracker) -> Any:
-    """Runs a collective on a CPU, and waits for its end unless it sends or receives between two ranks.
+    """Runs a collective on a CPU and returns its result; waits for its end, except for sends and receives.
 
-    The backend gets tensors that the tracker lends. A functional collective is run as the c10d operators that it calls.
+    The backend gets tensors from ``tracker.lend``. A functional collective runs as the c10d operators that it calls.
     """
     if func.namespace == _BACKENDS:
         out = func(*tree_map_only(torch.Tensor, tracker.lend, args), **kwargs)

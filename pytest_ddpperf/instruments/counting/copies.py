@@ -33,7 +33,7 @@ _HOOKS = ("default_hooks", "powerSGD_hook", "quantization_hooks")  # of DDP, aft
 
 
 class CopyWatch:
-    """An observer that notes which models the counted steps train, and on which inputs."""
+    """An observer of the models that the counted steps train, and of their inputs."""
 
     def __init__(self) -> None:
         self._models: dict[nn.Module, None] = {}
@@ -72,7 +72,7 @@ class CopyWatch:
             yield
 
     def _note(self, module: nn.Module, given: Any) -> None:
-        """Notes a model that is called to train, and a checksum of the first input tensors that the call shows."""
+        """Records a model that is called in train mode, with a checksum of the first input tensors of the call."""
         if not self._depth:
             self._open = next(module.parameters(), None) is not None
             if self._open:
@@ -91,7 +91,7 @@ class CopyWatch:
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
-        """Returns the lines that made DDP wrappers, and ``size`` for a single line whose buckets copy gradients."""
+        """Returns, by line of code that made a DDP wrapper, ``size``, the bytes of gradients that its buckets copy."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
         of_one = copying if len(copying) == 1 else {}

@@ -196,10 +196,10 @@ class _Pass:
         }
 
     def watch(self, others: OtherSteps, steps: int) -> bool:
-        """Watches up to ``steps`` more steps, until a step calls torch in another way than the step one period before.
+        """Watches up to ``steps`` more steps, until a step calls torch otherwise than the step one period before.
 
         Returns:
-            Whether all steps do the same, including the steps that were counted in full.
+            Whether all steps, including those counted in full, make the same calls.
         """
         period, calls, watched = self._period, CallWatch(lambda: self._operators.is_paused), list[int]()
         if steps <= 0:
@@ -308,7 +308,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns the bytes that a step leaves behind, by category; remaining activations and temporaries are ``KEPT``."""
+    """Returns the bytes of tensors that outlive a step, by category; activations and temporaries count as ``KEPT``."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

@@ -101,15 +101,15 @@ class OperatorCounter(TorchDispatchMode):
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
     def details(self) -> dict[str, dict[str, float]]:
-        """Returns the counts since the step began, by metric and by part, such as the name of an operator or module."""
+        """Returns the counts of the current step, by metric and by part, such as the name of an operator or module."""
         return {metric: dict(found) for metric, found in self._counts.items()}
 
     def sites(self) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the counts since the step began, by metric, and by part and line of code."""
+        """Returns the counts of the current step, by metric, and then by part and line of code."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     def lines(self, metrics: Iterable[str]) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the places without callers, of some metrics."""
+        """Returns the counts of ``sites`` for some metrics, by line of code without the calling line."""
         return {metric: without_callers(self._sites[metric]) for metric in metrics}
 
     @contextmanager
@@ -153,7 +153,7 @@ class OperatorCounter(TorchDispatchMode):
         return out
 
     def _here(self) -> Place:
-        """Returns the line of code that called the running operator; it is searched only once for each operator."""
+        """Returns the line of code that called the running operator; looks it up only once for each operator."""
         self._place = self._place or self._stack.call()
         return self._place
 
@@ -250,7 +250,7 @@ class OperatorCounter(TorchDispatchMode):
         return copied or (not tensor.dim() and self._tracker.is_state(tensor))
 
     def waited(self, name: str, tensor: torch.Tensor) -> None:
-        """Counts a call that waits for the values of a tensor, unless the host of a GPU would have them already."""
+        """Counts a call in which the host waits for a tensor's values, unless the values are on the host already."""
         if not self._is_on_host(tensor):
             self.add("synchronisations", name)
         if name == "tensor.cpu":
@@ -258,7 +258,7 @@ class OperatorCounter(TorchDispatchMode):
 
     @contextmanager
     def questions_named(self) -> Iterator[None]:
-        """Counts waits for a number, in this context, under the Python code that waits, such as ``float(tensor)``."""
+        """Counts waits for a tensor's value, in this context, by the Python function that waits, such as ``float``."""
 
         def named(method: Callable[..., Any], label: str) -> Callable[..., Any]:
             @functools.wraps(method)

@@ -87,7 +87,7 @@ class Loaders:
             yield self
 
     def look(self) -> None:
-        """Notes, after a step, the lines that made the loaders which gave a batch to the step."""
+        """Records, after a step, the lines of code that made the DataLoaders of the step's batches."""
         given = self._batches()
         self._giving.update(place for place, batches in given.items() if batches > self._given[place])
         self._given, self._looks = given, self._looks + 1
@@ -99,9 +99,10 @@ class Loaders:
         return given
 
     def used(self, steps: int) -> list[list[_Followed]]:
-        """Returns the loaders that feed training; loaders of one dataset form a list.
+        """Returns the DataLoaders that feed training, in lists of loaders of the same dataset.
 
-        Loaders made by one line must give a batch per step on average, and feed half of the steps, unlike evaluations.
+        The loaders made by one line of code count if they give a batch per step on average, and serve half of the
+        steps, which those for evaluation do not.
         """
         given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
         for each in self._known:
@@ -123,10 +124,10 @@ class Loaders:
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
-        """Returns the lines that made slow loaders, by metric: no workers, unpinned, workers restarted, kept in memory.
+        """Returns the lines of code that made slow DataLoaders, by metric of slow loaders.
 
-        Workers restart in each epoch if a loader does not keep them, or if each epoch makes another loader; this metric
-        needs workers. Loaders that stay in memory are counted only after three epochs.
+        The metric of restarted workers has loaders that do not keep their workers, and loaders that each epoch makes
+        anew. Loaders that stay in memory are counted only after three epochs.
         """
         found: dict[str, list[Place]] = {}
         last = [loaders[-1] for loaders in self.used(steps)]

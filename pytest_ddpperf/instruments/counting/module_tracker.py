@@ -141,7 +141,7 @@ class ModuleTracker:
         return [value for owner in owners for value in owner.values() if isinstance(value, torch.Tensor)]
 
     def state_bytes(self) -> dict[str, float]:
-        """Returns the bytes that training keeps on this rank: parameters, their present gradients, optimizer states.
+        """Returns the bytes of parameters, of their present gradients and of optimizer states on this rank, by name.
 
         Whole storages count, each once: for Adam in fp32 16 bytes a parameter, also under autocast. Of sharded tensors
         only this rank's part counts. Scalars that optimizers keep (Adam's count of steps) are omitted.
@@ -156,7 +156,7 @@ class ModuleTracker:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Notes the modules that run and the optimizers that step in this context."""
+        """Records the modules that run and the optimizers that step in this context."""
         self._running.clear()
         self._stepping = 0
         with ExitStack() as hooks:

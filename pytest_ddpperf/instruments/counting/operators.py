@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
-    """Returns the FLOPs of a call, a multiplication and an addition being two; 0 for operators without a formula.
+    """Returns the FLOPs of an operator's call (a multiplication and an addition are 2); 0 if there is no formula.
 
     The formulas are in torch.utils.flop_counter and in ``_FORMULAS``. Attention counts in full, even if a causal kernel
     skips half. Its backward counts four of five products, without the product that repeats the scores: so attention has
@@ -208,7 +208,7 @@ def _elements(tensor: Tensor) -> int:
 
 
 def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> str | None:
-    """Returns how a call makes the host wait for the device: ``item``, ``nonzero``, ``copy to host`` ...; None if not.
+    """Returns the kind of wait if a call makes the host wait for the device (``item``, ``copy to host``); else None.
 
     On a CPU the same calls count as on a GPU, except copies, because host and device are the same there.
     """

@@ -144,7 +144,7 @@ class ObjectCensus:
         self._taken: list[tuple[int, Counter[str]]] = []  # steps so far, and objects by type
 
     def take(self, steps: int) -> None:
-        """Counts the present objects, after ``steps`` steps; garbage is collected before."""
+        """Collects garbage, then counts the existing objects; ``steps`` is the number of steps so far."""
         gc.collect()
         forget_received()
         objects = gc.get_objects()
@@ -186,10 +186,10 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 
 
 def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, float]:
-    """Runs three more steps, unless training ends; returns the lines whose memory stays, with the blocks per step.
+    """Runs three more steps; returns the lines of code whose memory stays allocated, with memory blocks per step.
 
-    ``traces``: whether this rank looks for lines. Memory is traced until the process ends: a thread of a backend that
-    waits for Python's lock, while it allocates, would crash when tracing stops (fixed in Python 3.12.9 and 3.13.2).
+    ``traces``: whether this rank traces memory. Tracing goes on until the process ends: a thread of a backend that
+    waits for Python's lock while it allocates would crash when tracing stops (fixed in Python 3.12.9 and 3.13.2).
     """
     taken, traces, found = list[tracemalloc.Snapshot](), traces and _can_trace(), Counter[Place]()
     with collector_paused(), suppress(TrainingEnded, StopIteration):
@@ -244,13 +244,13 @@ class BatchRows:
         self._loaded: list[tuple[int, ...]] = []
 
     def loaded(self, batches: Any, batch: Any) -> None:
-        """Notes a batch of a DataLoader's iterator; its shape counts only if it has the sampler's number of rows."""
+        """Records a batch of a DataLoader's iterator; its shape counts only if it has the sampler's number of rows."""
         samples = getattr(getattr(batches, "_index_sampler", None), "batch_size", None)
         shape = shape_of(batch)
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
 
     def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> None:
-        """Notes the inputs of a trained model's forward; ``joined``: tensors that were made of several others."""
+        """Records the inputs of a trained model's forward; ``joined``: tensors that were made of several others."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
             return

@@ -39,7 +39,7 @@ _FRAMES = 12  # between a checkpoint and the module that wraps what it recompute
 
 @contextmanager
 def checkpoints_seen(seen: Callable[[str, str, Place], None]) -> Iterator[None]:
-    """Calls ``seen``, in this context, for each activation checkpoint in forward, with the line that set it up."""
+    """Calls ``seen``, in this context, for each activation checkpoint in forward, with the line that created it."""
     stack = Stack()
 
     def followed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,7 +71,7 @@ def _wrapped_at() -> Place | None:
 
 
 def settings_of(models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> Counter[tuple[str, Place]]:
-    """Returns how often each line made each kind of wrapper or optimizer, and set each setting that is no default."""
+    """Returns, by line of code, how many wrappers and optimizers of each kind and setting it created."""
     found, known = Counter[tuple[str, Place]](), set[int]()
     for module in dict.fromkeys(each for model in models for each in model.modules()):
         owner, kind, settings = _of_module(module)

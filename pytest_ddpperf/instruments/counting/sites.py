@@ -62,14 +62,14 @@ class Stack:
         self._thread = threading.get_ident()
 
     def place(self) -> Place:
-        """Returns the innermost line of the user's code or of a strategy, and the line of a package that it called.
+        """Returns the innermost line of the user's code or of a strategy, and the line in a package that it called.
 
         If the user's code has no line in the stack, the package's line is returned.
         """
         return self.call()._replace(caller=None)
 
     def call(self) -> Place:
-        """Returns the same place and its caller, the next line outwards in another function of the user's code."""
+        """Returns the line of ``place`` with its caller, the next line outwards in another function of the user."""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         frames = self._frames()
         place = place_of(frames, _frame_file, _frame_line, backward=backward)
@@ -112,7 +112,7 @@ def compiled_wrappers() -> frozenset[CodeType]:
 
 
 def captured_lines() -> frozenset[tuple[str, int]]:
-    """Returns file and line of each compiled function, and of each part after a graph break; empty if unknown."""
+    """Returns file and line of each function that torch.compile captured, and of each part after a graph break."""
     return frozenset((at.filename, at.lineno or 0) for _, at in compilations())
 
 
@@ -123,7 +123,7 @@ def _is_captured(code: CodeType, captured: frozenset[tuple[str, int]]) -> bool:
 
 
 def break_sites() -> dict[tuple[str, Place], float]:
-    """Returns how many graph breaks there were so far, by the first line of their reason and by their place."""
+    """Returns the number of graph breaks so far, by the first line of their reason and by their line of code."""
     found: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for reason, stack in graph_breaks():
         place = place_of(reversed(stack), file_of_trace, lambda frame: (frame.lineno or 0, frame.name), backward=False)
@@ -170,7 +170,7 @@ def made_at(made: object) -> Place | None:
 
 
 def without_callers(found: Mapping[tuple[str, Place], float]) -> dict[tuple[str, Place], float]:
-    """Returns counts without callers, because a step does the same if other lines call the same function as often."""
+    """Sums up counts over callers, because it does not matter which lines call a function, but how often."""
     lines: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for (part, place), value in found.items():
         lines[part, place._replace(caller=None)] += value
@@ -221,7 +221,7 @@ def _text(line: tuple[str, int, str] | None, roots: Sequence[str]) -> str:
 def place_of(
     frames: Iterable[T], file_of: Callable[[T], str], line_of: Callable[[T], tuple[int, str]], *, backward: bool
 ) -> Place:
-    """Returns the place that a stack shows, as ``Stack.place`` does.
+    """Returns the user's line of code in a stack, as ``Stack.place`` does.
 
     ``frames`` begin with the innermost; ``line_of`` returns line and function of a frame.
     """

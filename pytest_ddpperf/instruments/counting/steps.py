@@ -58,7 +58,7 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the steps counted in full whose work is the most frequent among all ``seen``, or comes once less often.
+    """Returns the fully counted steps that do the most frequent work among all ``seen`` steps.
 
     ``shown``: the cheap counts of the steps counted in full, and of the steps that follow them.
     """
@@ -127,7 +127,7 @@ def total_of(parts: Mapping[str, float]) -> float:
 
 
 def graph_so_far() -> tuple[int, int]:
-    """Returns the nodes of autograd's graph that this thread has added, and the collectives called in all groups.
+    """Returns two numbers: nodes that this thread has added to autograd graphs, and collectives of all groups so far.
 
     Both numbers are known even if nothing is counted.
     """
@@ -135,7 +135,7 @@ def graph_so_far() -> tuple[int, int]:
 
 
 class CallWatch(TorchFunctionMode):
-    """A mode that sums up, as one number, which functions of torch Python calls, and with which arguments.
+    """A mode that computes a checksum of the calls of torch functions from Python, with their arguments.
 
     Shape, dtype and device of tensors count; of other arguments dtypes, devices, strings and booleans count. A function
     of torch that calls others is one call. The mode also sees hooks that backward runs, and the steps of a script,
@@ -157,7 +157,7 @@ class CallWatch(TorchFunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Adds up calls from zero in this context, also calls of hooks that backward runs."""
+        """Computes the checksum of all calls in this context, including calls of hooks that backward runs."""
         run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
 
         def with_hooks(*args: Any, **kwargs: Any) -> Any:
@@ -206,7 +206,7 @@ class OtherSteps:
         self._until = time.monotonic() + self._seconds
 
     def end_with(self, look: Callable[[Callable[[], Any]], bool]) -> bool:
-        """Lets ``look`` run a step; returns whether ``look`` returned True on any rank, unless training has ended."""
+        """Lets ``look`` run one step; returns whether it returned True on any rank, or False if training has ended."""
         ended, last = False, False
         try:
             last = look(self._run)

@@ -70,7 +70,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor of unknown origin once a second step has it; a buffer of a backend does not live so long."""
+        """Follows a tensor of unknown origin if two steps meet it, because buffers of a backend do not live so long."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -150,7 +150,7 @@ class TensorTracker:
             return at_peak
 
     def peak_places(self) -> dict[tuple[str, Place], float]:
-        """Returns the bytes at the step's peak by category and by the place that made them, without parts under 1 %."""
+        """Returns the bytes at the step's peak, by category and line of code; lines below 1 % are omitted."""
         with self._lock:
             self._note_peak()
             found = self._placed_at_peak.copy()
@@ -163,7 +163,7 @@ class TensorTracker:
             return {key: float(found[key]) for key, nbytes in lines.items() if nbytes >= least}
 
     def passing(self) -> Counter[tuple[str, Place]]:
-        """Returns the live bytes of activations and temporaries, by the places that made them."""
+        """Returns the live bytes of activations and temporaries, by category and the line of code that made them."""
         with self._lock:
             self._bury()
             places: Counter[tuple[str, Place]] = Counter()
@@ -278,7 +278,7 @@ class TensorTracker:
 
 
 def _usual_owners() -> tuple[int, int]:
-    """Returns how many owners a storage has besides its tensors, and how many a loan adds; torch's versions differ."""
+    """Returns two numbers: a storage's C++ owners without its tensors, and the owners that ``lend`` adds."""
     tensor = torch.empty(1)
     reference = weakref.ref(tensor.untyped_storage())  # as records have it: Python's object may be C++'s by now
 

@@ -31,7 +31,7 @@ _TICK = 1e-9  # seconds: no work takes less
 
 
 def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind, Trace] | None = None) -> PhaseTimes:
-    """Returns the times of phases and sections in a trace; ``seconds`` lie between its consecutive marks.
+    """Returns the seconds of each phase and section in a trace; ``seconds`` are between its consecutive marks.
 
     The time between two marks belongs to one phase, and to every section around. So phases add up to the step, and
     nested sections overlap. ``memory`` is a kind of bytes, and the trace of a step whose marks are such bytes.

@@ -21,17 +21,17 @@ class Follower(Protocol):
     """A recorder that phase hooks call when a phase or a section begins, and when it ends."""
 
     def enter(self, phase: str, name: str = "") -> Any:
-        """Begins a phase, named ``name`` in a trace; returns the place to go back to, or None if no phase begins."""
+        """Begins a phase, named ``name`` in a trace; returns the argument for ``go``, or None if no phase begins."""
 
     def enter_section(self, name: str) -> Any:
-        """Begins a section; returns the place to go back to, or None if no section begins."""
+        """Begins a section; returns the argument for ``go``, or None if no section begins."""
 
     def go(self, place: Any) -> None:
-        """Goes back to a place that ``enter`` or ``enter_section`` has returned."""
+        """Ends a phase or section: returns to the state before ``enter`` or ``enter_section`` returned ``place``."""
 
 
 class PhaseHook(NamedTuple):
-    """A function that is a phase: the time while it runs belongs to that phase."""
+    """A function whose running time belongs to one phase of the step."""
 
     owner: Any  # the module, class or object that the function is an attribute of
     name: str  # of the attribute, under which all callers look it up when they call
@@ -70,7 +70,7 @@ _WHERE_LOADED = (
 
 
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
-    """Returns the functions of this torch that are phases, if the modules that they belong to are loaded.
+    """Returns the functions of torch whose time belongs to a phase, if their modules are loaded.
 
     ``__call__`` of modules is followed instead of torch's global hooks. Those are much slower in each of a model's
     modules, make torch.compile warn, and are compiled into its graphs.

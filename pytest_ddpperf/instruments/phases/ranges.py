@@ -65,7 +65,7 @@ class Ranges:
             self._open.pop()[2].__exit__(None, None, None)
 
     def note_rates(self, optimizer: Any, _args: object, _kwargs: object) -> None:
-        """Notes the learning rates with which an optimizer begins a step, unless they are tensors on a GPU."""
+        """Records the learning rates with which an optimizer begins a step, unless they are tensors on a GPU."""
         rates = [group.get("lr") for group in getattr(optimizer, "param_groups", ())]
         if all(isinstance(rate, (int, float)) or getattr(rate, "is_cpu", False) for rate in rates):
             self._rates.setdefault(id(optimizer), []).append((time.time_ns(), tuple(map(float, rates))))

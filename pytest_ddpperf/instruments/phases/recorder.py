@@ -108,7 +108,7 @@ class Recorder:
         return before
 
     def go(self, place: PhaseNode) -> None:
-        """Marks the change to another node, inside the current node or back, also past nodes that were left open."""
+        """Marks the change to another node, inside or around the current node."""
         self._marks.append(self._mark())
         self._places.append(place)
         self._top = place

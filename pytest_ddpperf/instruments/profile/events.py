@@ -87,7 +87,7 @@ def is_nccl_kernel(name: str, activity: str) -> bool:
 
 
 def class_of(event: ProfilerEvent) -> Class | None:
-    """Returns whether an event is communication, computation or memory; None for events that are ignored."""
+    """Returns the class of an event: communication, computation or memory; None for events that are ignored."""
     if event.activity == GPU_ANNOTATION:
         return None
     if event.kind or event.name.startswith("gloo:"):
@@ -166,7 +166,7 @@ _ITEM_SIZES = {  # by the names of types in small letters, of c10 and of the pro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """The facts about a collective that torch notes for the profiler when the collective is called."""
+    """The facts about a collective that torch records for the profiler when the collective is called."""
 
     kind: str  # ``all_reduce``, ``all_gather`` ...
     nbytes: float | None  # that this rank puts into it; None if the type is unknown
@@ -175,7 +175,7 @@ class Note:
 
 
 def note_of(fields: Mapping[str, Any]) -> Note | None:
-    """Returns the note with these fields, values or JSON texts; None if the note is not about a collective."""
+    """Parses the fields of a record of torch, values or JSON texts; returns None if it is not about a collective."""
     name = _value(fields, "Collective name")
     if not name or name == "wait":
         return None
@@ -195,7 +195,7 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 
 
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the notes that exactly one kernel of NCCL is linked to, by the number that links them.
+    """Returns torch's records (notes) of collectives with exactly one NCCL kernel, by the number that links both.
 
     ``links`` holds the number of each kernel, 0 for none; ``fields`` holds each note's fields. If collectives are sent
     as a group, one note stands for several kernels, or one kernel for several notes. The bytes of such a kernel are
@@ -208,7 +208,7 @@ def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any
 
 
 def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the notes that only copies are linked to, by number: notes on collectives that copy engines send.
+    """Returns torch's records (notes) of collectives that copy engines send, by the number that links their copies.
 
     Such a collective has a copy for each peer, so no copy shows the bytes of the whole collective.
     """

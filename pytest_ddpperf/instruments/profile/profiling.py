@@ -79,7 +79,7 @@ def profile_steps(
 
 
 def window_of(module: DistributedDataParallel) -> Window | None:
-    """Returns DDP's times of communication and overlap in the steps that it samples; None before the first sample.
+    """Returns DDP's own times of communication and overlap in its sampled steps; None before the first sample.
 
     DDP samples the first ten steps, then each hundredth; its log has nanoseconds
     (torch/csrc/distributed/c10d/logger.cpp).
@@ -92,7 +92,7 @@ def window_of(module: DistributedDataParallel) -> Window | None:
 
 
 def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
-    """Returns the Chrome trace that ``save`` writes to a file."""
+    """Lets ``save`` write a Chrome trace to a temporary file, and returns the trace's JSON data."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "trace.json")
         save(str(file))
@@ -101,7 +101,7 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
 
 
 def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns torch's notes on the collectives of NCCL's kernels, by the number that the kernels are linked to.
+    """Returns torch's records (notes) of the collectives of NCCL's kernels, by the number that links both.
 
     ``trace`` returns the trace as torch saves it: before torch 2.12 it holds facts that the events lack.
     """

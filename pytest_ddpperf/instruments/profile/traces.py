@@ -56,7 +56,7 @@ def _named(event: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
 
 
 def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, file: Path) -> str:
-    """Writes the actions of a GPU's caching allocator in ``steps`` calls of ``run``; returns an error's text, or "".
+    """Writes a snapshot of a GPU's memory over ``steps`` calls of ``run``; returns an error's text, or "".
 
     The steps are run in any case, because other ranks wait for them. They are slower than others, because each
     allocation notes the place of the code that made it.

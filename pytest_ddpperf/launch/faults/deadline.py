@@ -77,7 +77,7 @@ class LateRanks:
         return f"{ranks} took more than {seconds:g} s for the stage {stage} (stage_timeouts, {stage}={seconds:g})"
 
     def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:
-        """Returns the error for a late launch; ``threads``: how many threads the zygote has besides its main thread."""
+        """Returns the error for a launch after its deadline; ``threads``: further threads of the fork server."""
         standing, stalled = self.stacks, self.stalled
         finished = [end.rank for end in ends if end.rank not in standing]
         called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
@@ -99,7 +99,7 @@ class LateRanks:
         hints = [self._stage(), progress.told(self.progress), self.pace, *hints]
         if threads:
             more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
-            hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
+            hints.append(f"the process that forks ranks has {more} stays locked on the ranks")
         first, _, others = (listing := stacks.listing(standing, guilty)).partition("\n\n")
         return RanksTimedOut(
             "\n\n".join(filter(None, (first_line, *hints, listing))),
@@ -111,7 +111,7 @@ class LateRanks:
 
 
 def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
-    """Collects stacks and progress of the ranks twice, ``seconds`` after the start, and finds what ranks wait for."""
+    """Collects stacks and progress of late ranks twice, to see whether they move; the launch ran for ``seconds``."""
     nccl = job.group == "nccl"
     if nccl:
         asking = ThreadPoolExecutor(1)  # while stacks are collected

@@ -97,7 +97,7 @@ def _position(error: BaseException) -> StackPosition | None:
 
 
 def _sent(error: BaseException) -> str:
-    """Returns the types and shapes of the tensors passed to the collective that raised the exception."""
+    """Returns a text with dtype and shape of the tensors passed to the collective that raised the exception."""
     for frame, _ in _frames(error):
         if frame.f_code.co_filename.endswith(COLLECTIVES):
             arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]

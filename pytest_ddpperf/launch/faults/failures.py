@@ -45,7 +45,7 @@ _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankEnd:
-    """The state of a rank when its launch was stopped; ``status`` is None if the process still ran."""
+    """The state of a rank at the end of its launch; ``status`` is its exit status, None if the process still ran."""
 
     rank: int
     report: RankReport | None = None
@@ -67,12 +67,12 @@ class RankEnd:
 
     @property
     def over(self) -> bool:
-        """Returns whether the rank had reported or ended."""
+        """Returns whether the rank had sent its report or had ended."""
         return self.report is not None or self.status is not None
 
     @property
     def last_words(self) -> str:
-        """Returns the last message of a C++ thread, such as torch's NCCL watchdog, that aborted the process; or ""."""
+        """Returns the last message of a C++ thread, such as the NCCL watchdog, that aborted the process; else empty."""
         if self.report is not None or self.status != -signal.SIGABRT:
             return ""
         said = _LAST_WORDS.findall(self.output.stderr)[-1:]
@@ -81,7 +81,7 @@ class RankEnd:
 
     @property
     def noticed(self) -> tuple[bool, int, str]:
-        """Returns a sort key for CUDA errors: failed assertions come first, then the times in torch's log decide."""
+        """Returns a sort key for CUDA errors: failed assertions first, then errors by their time in torch's log."""
         found = _NOTICED.search(self.output.stderr)
         day, time = (int(found[1]), found[2]) if found is not None else (sys.maxsize, "")
         return _DEVICE_ASSERT.search(self.output.stderr) is None, day, time
@@ -241,7 +241,7 @@ def _undelivered(rank: int, report: Failed) -> str:
 
 
 def _fate(end: RankEnd) -> str:
-    """Describes how a rank ended; the text continues a sentence that begins with the rank."""
+    """Returns a text on the end of a rank, which continues a sentence that begins with the rank."""
     if end.failure is not None:
         return _raised(end.failure, end.warnings)
     if end.status is None or end.report is not None:

@@ -30,14 +30,14 @@ _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A sentence on the collectives in which ranks wait; ``rank`` is to blame, None if not exactly one rank is."""
+    """A sentence on the collectives in which ranks wait; ``rank`` delays the others; None if not a single rank does."""
 
     text: str
     rank: int | None
 
 
 def answer_requests(channel: Channel, backend: str = "nccl") -> threading.Thread:
-    """Starts a thread that sends this rank's collectives at each request of the controller, until its dismissal."""
+    """Starts a thread that sends this rank's list of collectives to the controller whenever the controller asks."""
     thread = threading.Thread(target=_answer, args=(channel, backend), daemon=True, name=ANSWERING)
     thread.start()
     return thread
@@ -63,7 +63,7 @@ def _gloo_answer(dump: Callable[[], bytes] | None) -> RankCalls:
 
 
 def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -> dict[str, GroupCalls]:
-    """Returns the calls in a dump of gloo's recorder, by group; ``members`` has the ranks of each group."""
+    """Returns the collectives in a dump of gloo's recorder, by process group; ``members`` has each group's ranks."""
     calls: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in members}
     for entry in dump.get("entries", ()):
         numbered = calls.get(entry["process_group"][0])
@@ -87,13 +87,13 @@ def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -
 
 
 def waits_in(calls: RankCalls) -> tuple[str, int] | None:
-    """Returns name and number of the collective that a rank waits in; None if it waits in no group, or in several."""
+    """Returns the name and the number of the collective in which a rank waits; None if there is not exactly one."""
     waiting = [min(group.pending.items()) for group in calls.groups.values() if group.pending]
     return (waiting[0][1].partition(" ")[0], waiting[0][0]) if len(waiting) == 1 else None
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """Yields numbers of collectives first, without CUDA, which may block behind a kernel launch; then everything."""
+    """Yields first only the numbers of collectives, which need no CUDA call that may block, then all details."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:
@@ -101,7 +101,7 @@ def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
 
 
 def read_dump(dump: Mapping[str, Any]) -> dict[str, GroupCalls]:
-    """Returns the calls in a dump of NCCL's flight recorder, by name of the process group."""
+    """Returns the collectives in a dump of NCCL's flight recorder, by name of the process group."""
     entries: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for entry in dump.get("entries", ()):
         entries[entry["process_group"][0]].append(entry)
@@ -140,7 +140,7 @@ def _calls(
 
 
 def _words(entry: Mapping[str, Any]) -> str:
-    """Describes a recorded collective, such as ``all_reduce of float[8, 4]``."""
+    """Returns a recorded collective as text, such as ``all_reduce of float[8, 4]``."""
     sizes = zip(entry.get("input_dtypes", ()), entry.get("input_sizes", ()), strict=False)
     tensors = [f"{dtype.lower()}{list(size)}" for dtype, size in sizes]
     several = f"{len(tensors)} x " if len(tensors) > 1 else ""
@@ -149,10 +149,10 @@ def _words(entry: Mapping[str, Any]) -> str:
 
 
 def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Collection[int] = ()) -> Stall | None:
-    """Returns the collectives in which ranks wait, and the rank to blame; None if ``answers`` do not show them.
+    """Returns the collectives in which ranks wait, and the rank that they wait for; None if ``answers`` show no wait.
 
-    Groups count if all their members have answered. A rank is to blame if it does not wait itself and has not called a
-    collective in which others wait. ``elsewhere`` are ranks that wait for something that the recorder does not record.
+    A process group counts if all its ranks have answered. They wait for a rank that does not wait itself and has not
+    called their collective. ``elsewhere`` are ranks that wait for something that the recorder does not record.
     """
     groups = {name: group for answer in answers.values() for name, group in answer.groups.items()}
     lines: dict[str, list[int]] = {}
@@ -173,7 +173,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """Returns a sentence about the members farthest behind, with their ranks; {} if none is behind waiting ones."""
+    """Returns a sentence on the group's ranks that are farthest behind, mapped to these ranks; {} if none is behind."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:

@@ -18,7 +18,7 @@ _MOST = 16 * 1024  # bytes of an answer
 
 
 def status(environ: Mapping[str, str], seconds: float = _SECONDS) -> str:
-    """Returns the status text of the RAS service at the address in ``environ``; empty without one in ``seconds``."""
+    """Returns the status text of NCCL's RAS service at the address in ``environ``; empty if it takes too long."""
     host, _, port = environ.get(RAS_ADDRESS, "").rpartition(":")
     answer = bytearray()
     deadline = time.monotonic() + seconds

@@ -32,7 +32,7 @@ def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[S
 
 
 def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = False) -> dict[int, bool]:
-    """Returns, by rank, whether the position in ``before`` and in ``after`` differs; lacks ranks without a stack.
+    """Returns, for each rank with a stack, whether it moved from its stack in ``before`` to its stack in ``after``.
 
     A rank that is in the same library function at the same line of the user's code has not moved. A rank that is only
     in ``before`` has finished meanwhile.
@@ -53,7 +53,7 @@ def waiting(stacks: Mapping[int, str]) -> list[int]:
 
 
 def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
-    """Returns the rank that the others may wait for, if all wait, in several places; None if there is no such rank.
+    """Returns the rank that all others seem to wait for; None if the stacks show no such rank.
 
     This is the only rank that has finished, else the only one outside of collectives, else outside the largest group.
     """
@@ -69,7 +69,7 @@ def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | No
 
 
 def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
-    """Returns the rank of ``suspect`` if all other ranks agree on the collectives that they called; else None.
+    """Returns the rank that all others seem to wait for, if their numbers of collectives confirm it; else None.
 
     Some collectives let a rank leave before others enter. So a rank may be in an earlier collective than all others,
     and wait for a rank that did not call it. ``called`` shows this: it has the number of collectives that each rank
@@ -94,7 +94,7 @@ def heading(
     moved: Mapping[int, bool] = MappingProxyType({}),
     waits_in: Mapping[int, tuple[str, int]] = MappingProxyType({}),
 ) -> tuple[str, int | None]:
-    """Returns the first line of a timeout's message, and the rank to blame if there is exactly one.
+    """Returns the first line of the message of a timeout, and the rank to blame, or None if it is not exactly one.
 
     Ranks in a collective or in backward wait for the others. A rank that is elsewhere, or has finished, is to blame.
     ``stacks`` has faulthandler's text of each unfinished rank, ``called`` the number of collectives that each rank has
@@ -122,7 +122,7 @@ def heading(
 
 
 def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
-    """Returns the likely cause if all ranks wait in one collective; else empty."""
+    """Returns a text with the likely cause if all ranks wait in the same collective; else an empty text."""
     found = [threads(text) for text in stacks.values()]
     places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
     where = next(iter(places), None)
@@ -140,7 +140,7 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
 def _guilty(
     order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
 ) -> int | None:
-    """Returns the only rank that does not wait while others do, or that waits alone; None if there is none."""
+    """Returns the rank to blame: the only one that does not wait while others do, or waits elsewhere; else None."""
     waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
     running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
     if not waiting:  # finished ranks delay nobody, and a rank that waits gives its stack

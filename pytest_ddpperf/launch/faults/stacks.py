@@ -50,9 +50,9 @@ class Frame(NamedTuple):
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Returns each thread's stack in ``text``: main thread first (empty if missing), innermost frame first.
+    """Parses faulthandler's text; returns the stack of each thread, the main thread first, innermost frames first.
 
-    faulthandler lists the main thread last, or only the main thread if that was requested.
+    The main thread, which faulthandler lists last, has an empty stack if it is missing.
     """
     stacks = [
         [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(part)]
@@ -69,7 +69,7 @@ def lacks_main_thread(text: str) -> bool:
 
 
 def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | None:
-    """Returns the position of a rank, given its main thread's stack; None for an empty stack.
+    """Returns the line of the user's code that a rank has reached, given its stack; None for an empty stack.
 
     With ``nccl``, a rank that waits for its GPU counts as waiting for others, because NCCL's collectives run there.
     """
@@ -106,7 +106,7 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
-    """Returns the ranks outside the largest group; all of a single group, none if two groups are the largest."""
+    """Returns the ranks outside the largest group; all ranks of a single group, none if the largest are equal."""
     if len(groups) <= 1:
         return [rank for group in groups for rank in group]
     first, second, *_ = sorted(groups, key=len, reverse=True)
@@ -124,7 +124,7 @@ def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
 
 
 def written(text: str, *, idle: bool = False) -> str:
-    """Returns faulthandler's text as a traceback without frames of this plugin; ``idle``: also of idle threads."""
+    """Returns faulthandler's text as a traceback without frames of this plugin; ``idle`` includes idle threads."""
     found = threads(text)
     if not found:
         return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
@@ -141,12 +141,12 @@ def written(text: str, *, idle: bool = False) -> str:
 
 
 def _carries(frame: Frame) -> bool:
-    """Returns whether a frame is outside of the user's function, in the code that calls it."""
+    """Returns whether a frame is in the plugin's code that calls the user's function."""
     return is_machinery(frame.file) or frame.file == "<string>"
 
 
 def is_machinery(filename: str) -> bool:
-    """Returns whether a file is code of this plugin or of cloudpickle that calls the user's function on a rank."""
+    """Returns whether a file belongs to this plugin or to cloudpickle, which call the user's function on a rank."""
     return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename
 
 

@@ -40,7 +40,7 @@ GONE = 1  # the status of a task whose controller is gone
 
 
 class Agent:
-    """The agent, whose methods the controller calls over ``link``; ``card`` has the address for further links."""
+    """The process of a node that serves the controller over ``link``; ``card`` has the address for further links."""
 
     def __init__(self, link: Link, card: Card, node: int, check_out: CheckOut) -> None:
         self._link, self._card, self._node = link, card, node
@@ -67,16 +67,16 @@ class Agent:
         return time.time_ns()
 
     def watch_health(self) -> None:
-        """Begins to measure the load of the node's CPUs by other processes."""
+        """Starts to measure how much other processes use the node's CPUs."""
         running = (launcher for launcher in self._launchers if launcher.is_alive())
         self._watch = watch_health([pid for launcher in running for pid in launcher.launcher.parents])
 
     def health(self) -> CpuHealth:
-        """Returns the load of the node's CPUs by other processes since the last call of ``watch_health``."""
+        """Returns how much other processes used the node's CPUs since the last call of ``watch_health``."""
         return self._watch(None).cpu
 
     def open(self, number: int, preload: Sequence[str], redirection: Redirection | None) -> None:
-        """Starts a launcher with a new link to it; copies the zygote of a launcher with the same arguments, if any."""
+        """Starts a launcher with its own link, as a copy of a launcher with the same arguments if there is one."""
         link = connect((self._card.host, self._card.port), self._card.key, {"launcher": [self._node, number]})
         running = [one for one in self._launchers if one.is_alive()]
         alike = (preload, redirection)
@@ -98,13 +98,13 @@ class _Checkouts:
         self._lock = threading.Lock()
 
     def provide(self, redirection: Redirection) -> None:
-        """Checks out the files of the target if they are missing; LaunchError if that fails."""
+        """Checks out the reference revision on this node if its files are missing; LaunchError if that fails."""
         with self._lock:
             if redirection.target not in self._made:
                 self._made[redirection.target] = self._check_out(redirection)
 
     def keep(self, *targets: str) -> None:
-        """Removes the files of all targets but these."""
+        """Removes the checkouts of reference revisions on this node, except these folders."""
         with self._lock:
             for target in self._made.keys() - {*targets}:
                 remove = self._made.pop(target)
@@ -144,7 +144,7 @@ class NodeLauncher(threading.Thread):
             return 0
 
     def get_ready(self, changes: Mapping[str, str | None]) -> None:
-        """Waits for the import of torch; ``changes``: variables that the controller changed (None: removed)."""
+        """Waits until torch is imported; ``changes``: environment variables that the controller set (None: removed)."""
         changed = {**self._base, **changes}
         self.launcher.environ = {name: value for name, value in changed.items() if value is not None}
         if self.launcher.redirection is not None:

@@ -63,7 +63,7 @@ class Cluster:
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
     def gather(self, seconds: float = MEETING_SECONDS) -> None:
-        """Waits for all tasks, and assigns a role to each.
+        """Waits for all processes of the launcher, and makes one on each node its agent.
 
         Raises:
             SettingError: a task has other versions or test files than the controller, or tasks of a node other GPUs.
@@ -78,9 +78,9 @@ class Cluster:
             met = dict(self._met)
         if missing:
             raise LaunchError(
-                f"rank {missing[0]} of the launcher did not connect to the controller within {seconds:.0f} s"
-                f"{f', nor did {len(missing) - 1} more' if missing[1:] else ''}: its tests may have failed to import, "
-                "or a firewall blocks the connection"
+                f"rank {missing[0]} of the launcher{f' and {len(missing) - 1} more' if missing[1:] else ''} did not "
+                f"connect to rank 0 within {seconds:.0f} s: see its output for a failed import of a test, or "
+                "check that no firewall blocks the connection"
             )
         self.card = replace(self.card, key=secrets.token_bytes(KEY_BYTES))  # others may have read the old one
         self._known = frozenset(link.peer for link, _ in met.values())
@@ -107,8 +107,8 @@ class Cluster:
             other = hello.needed.get(name, "none")
             if other != own:
                 raise SettingError(
-                    f"{name} is {own} on the controller, and {other} on {hello.host} (rank {hello.rank} of the "
-                    "launcher); all nodes need the same"
+                    f"{name} is {own} on the node of rank 0, but {other} on {hello.host} (rank {hello.rank} of the "
+                    "launcher); make them the same on all nodes"
                 )
 
     @property
@@ -127,7 +127,7 @@ class Cluster:
         return interface_of(self.nodes[0].link.address if self.nodes else self.card.host, os.environ)
 
     def changes(self, environ: Mapping[str, str]) -> dict[str, str | None]:
-        """Returns the variables in which ``environ`` differs from the environment at the start; None if removed."""
+        """Returns the variables of ``environ`` that have changed since the start, by name; None for a removed one."""
         gone: dict[str, str | None] = dict.fromkeys(self._environ.keys() - environ.keys())
         return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
 
@@ -141,7 +141,7 @@ class Cluster:
         return link
 
     def watch(self, nodes: int) -> Callable[[], dict[str, CpuHealth]]:
-        """Begins to measure the load of ``nodes`` other nodes; returns a function to call at the end of the launch.
+        """Starts to measure the load of ``nodes`` other nodes; returns a function to call at the end of the launch.
 
         That function returns each node's load by other processes, by node name; empty for a node that does not answer.
         """
@@ -243,9 +243,9 @@ class Cluster:
 
 
 def offset(link: Link) -> tuple[int, int]:
-    """Returns how far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
+    """Returns by how many ns the clock of another machine is ahead of this machine's, and the uncertainty in ns.
 
-    The fastest of several requests counts, as in NTP (RFC 5905, section 8).
+    The fastest of several exchanges of time stamps counts, as in NTP (RFC 5905, section 8).
     """
     found = []
     for _ in range(_PINGS):
@@ -258,7 +258,7 @@ def offset(link: Link) -> tuple[int, int]:
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:
-    """Returns the first task of a node, which is its agent.
+    """Returns the first of a node's processes, which becomes its agent.
 
     Raises:
         SettingError: the tasks of the node see different GPUs, so none could start ranks on all of them.
@@ -266,13 +266,13 @@ def require_one_agent(hellos: Sequence[Hello]) -> Hello:
     for other in hellos[1:]:
         if other.gpus != hellos[0].gpus:
             raise SettingError(
-                f"tasks {hellos[0].rank} and {other.rank} of the launcher are on one node, {other.host}, and see "
-                "different GPUs; start one task per node, which sees all GPUs: --ntasks-per-node=1 --gpus-per-node=N"
+                f"tasks {hellos[0].rank} and {other.rank} of the launcher are on the same node, {other.host}, but see "
+                "different GPUs; start one task per node that sees all GPUs: --ntasks-per-node=1 --gpus-per-node=N"
             )
     return hellos[0]
 
 
 def use_cores(cores: frozenset[int]) -> None:
-    """Lets this process and its ranks use these cores, because launchers bind each task to some cores of its node."""
+    """Binds this process and its ranks to ``cores``, because launchers bind each task to a part of a node's cores."""
     with contextlib.suppress(OSError):  # a control group forbids it
         os.sched_setaffinity(0, cores)

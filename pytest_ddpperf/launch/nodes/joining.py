@@ -44,7 +44,7 @@ _USAGE_ERROR = 4  # the status of pytest
 
 
 def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
-    """Returns the facts that this task sends the controller; ``files`` are its test files, to compare their digest."""
+    """Returns the facts that this process sends to the controller, among them a digest of its test files."""
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(f"{os.path.relpath(path, root)}\n".encode() + path.read_bytes())
@@ -73,7 +73,7 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
 
 
 def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
-    """Meets the other tasks as their controller; returns the nodes of the run.
+    """Waits, as the controller, for the launcher's other processes; returns the nodes of the run.
 
     Raises:
         SettingError: the tasks share no usable folder, or have other versions or test files than this task.
@@ -97,9 +97,9 @@ def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
 
 
 def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> int:
-    """Meets the controller, serves it until it ends, and returns the exit status of this task.
+    """Connects to the controller and serves it until it ends; returns the exit status of this process.
 
-    ``check_out`` makes the files of another revision if this node lacks them.
+    ``check_out`` checks out another revision if this node lacks its files.
 
     Raises:
         SettingError: the tasks share no usable folder.
@@ -151,8 +151,8 @@ def _met(meeting: FileMeeting, own: Hello) -> tuple[Link, Card]:
 def _folder(task: Task, folder: Path | None) -> Path:
     if folder is None and not task.one_node and task.launcher != "torchrun":
         raise SettingError(
-            f"{task.launcher} started {task.size} processes, which may be on several nodes and cannot find each other: "
-            "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR"
+            f"{task.launcher} started {task.size} processes, perhaps on several nodes, which need a shared folder to "
+            "find each other: name it with --ddpperf-rendezvous-dir=DIR"
         )
     return own_folder() if folder is None else folder
 
@@ -170,6 +170,6 @@ def _exchanged(task: Task, text: str | None) -> str:
             return launcher.run(exchange, *args, **alone).rank(0)  # type: ignore[arg-type]
     except RankFailed as error:
         raise LaunchError(
-            f"torchrun's store at {variables.get('MASTER_ADDR')} port {variables.get('MASTER_PORT')} does not find "
-            f"the other nodes; name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR\n{error}"
+            f"nodes could not exchange addresses by torchrun's store at {variables.get('MASTER_ADDR')}, port "
+            f"{variables.get('MASTER_PORT')}; use a folder that all nodes share: --ddpperf-rendezvous-dir=DIR\n{error}"
         ) from None

@@ -37,7 +37,7 @@ class NodeLaunchers:
         return self.cluster.interface
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """Returns how many ranks each node has; ``gpus``: the number of this node's GPUs, 0 if ranks are on the CPU."""
+        """Returns the number of ranks on each node; ``gpus``: number of this node's GPUs, 0 for ranks on the CPU."""
         nodes = self.cluster.nodes
         if not gpus:
             return spread(world_size, 1 + len(nodes))
@@ -63,7 +63,7 @@ class NodeLaunchers:
         return found
 
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
-        """Begins to import modules on nodes that have started ranks; returns a function that waits for the end."""
+        """Starts to import modules on nodes that have started ranks; returns a function that waits for the imports."""
         asked = []
         for link in self.links.values():
             with contextlib.suppress(LinkEnded):  # the next launch reports it
@@ -96,7 +96,7 @@ def gpus_of(link: Link) -> int:
     """Returns the number of GPUs that ranks of another node can use; LaunchError if there are none."""
     found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
     if not found:
-        raise LaunchError(f"{link.name} has no GPU that torch can use, but the controller has one; use device 'cpu'")
+        raise LaunchError(f"{link.name} has no GPU that torch can use, but the node of rank 0 has one; use device=cpu")
     return found
 
 

@@ -33,7 +33,7 @@ _OTHERS = 0o077  # the rights of group and others
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """The facts that a task sends when it meets the controller."""
+    """The facts that a process of the launcher sends when it connects to the controller."""
 
     rank: int
     host: str
@@ -44,12 +44,12 @@ class Hello:
     facts: Mapping[str, str] = field(default_factory=dict)  # facts that are reported if they differ
 
     def plain(self) -> dict[str, Any]:
-        """Returns the same facts as data that JSON can express."""
+        """Returns these facts as a dict that JSON can express."""
         return {**asdict(self), "cores": sorted(self.cores)}
 
     @classmethod
     def of(cls, plain: Any) -> Hello:
-        """Returns the hello that ``plain`` made; TypeError or KeyError if the data is not a hello."""
+        """Returns the facts in the dict of ``plain``; TypeError or KeyError if the dict has other data."""
         fields = {**plain, "rank": int(plain["rank"]), "cores": frozenset(plain["cores"]), "gpus": (*plain["gpus"],)}
         return cls(**fields)
 
@@ -65,7 +65,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Card:
-    """The address of the controller, and the key that its peers need."""
+    """The address of the controller, and the secret key that other processes need to connect."""
 
     host: str
     port: int
@@ -77,7 +77,7 @@ class Card:
 
     @classmethod
     def loads(cls, text: str) -> Card:
-        """Returns the card that ``dumps`` wrote; ValueError if the text is not a card."""
+        """Returns the address and key in a text of ``dumps``; ValueError for any other text."""
         try:
             raw = json.loads(text)
             return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]))
@@ -86,7 +86,7 @@ class Card:
 
 
 class FileMeeting:
-    """The file, in a ``folder`` that all tasks see, by which they get the card; only its user may read and write it."""
+    """The file in a shared ``folder`` with the controller's address and key (the card); only its user can read it."""
 
     def __init__(self, task: Task, folder: Path) -> None:
         self._folder = folder

@@ -21,7 +21,7 @@ _ANY_PORT = 9  # nothing is sent there: the kernel only looks up the route
 
 
 def interface_of(address: str, environ: Mapping[str, str]) -> str:
-    """Returns the name of the interface that ranks of several nodes use: the user's, else the one with ``address``."""
+    """Returns the network interface for ranks of several nodes: the user's choice, else the one with ``address``."""
     known = addresses()
     for named in filter(None, map(environ.get, INTERFACES)):
         if named in {name for name, _ in known}:  # NCCL's may be a list, or a part of a name
@@ -29,7 +29,7 @@ def interface_of(address: str, environ: Mapping[str, str]) -> str:
     for name, other in known:
         if ipaddress.ip_address(other) == ipaddress.ip_address(address.partition("%")[0]):
             return name
-    raise LaunchError(f"no network interface has the address {address}; name one: GLOO_SOCKET_IFNAME=eth0")
+    raise LaunchError(f"no network interface has the address {address}; name an interface: GLOO_SOCKET_IFNAME=eth0")
 
 
 def addresses() -> list[tuple[str, str]]:
@@ -49,9 +49,9 @@ def addresses() -> list[tuple[str, str]]:
 
 
 def own_address(other: str, environ: Mapping[str, str]) -> str:
-    """Returns this machine's address on the user's network interface, else on the route to another node.
+    """Returns this machine's IP address on the network interface that the user chose, else on the route to ``other``.
 
-    ``other`` is the name or address of a node, maybe of this one; empty if none is known.
+    ``other`` is the name or address of a node, which may be this one; empty if none is known.
     """
     for named in filter(None, map(environ.get, INTERFACES)):
         for name, address in addresses():
@@ -70,4 +70,4 @@ def own_address(other: str, environ: Mapping[str, str]) -> str:
     for _, address in addresses():
         if not ipaddress.ip_address(address).is_loopback:
             return address
-    raise LaunchError("this node has no address for the other nodes; name an interface: GLOO_SOCKET_IFNAME=eth0")
+    raise LaunchError("other nodes can reach no address of this node; name an interface: GLOO_SOCKET_IFNAME=eth0")

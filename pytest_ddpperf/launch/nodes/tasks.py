@@ -30,7 +30,7 @@ class Task:
 
 
 def task_of(environ: Mapping[str, str], *, terminal: bool = False) -> Task | None:
-    """Returns this process's task; None if no launcher has started several. The innermost launcher counts.
+    """Returns this process's task; None if no launcher has started several processes. The innermost launcher counts.
 
     ``terminal``: whether this process prints to a terminal. In a step of srun only a shell does (``--pty``): it has
     the variables of tasks, but is the only process.

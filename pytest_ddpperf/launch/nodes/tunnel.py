@@ -58,7 +58,7 @@ class StoreTunnel:
 
 
 def lead_to_store(link: Link, port: int) -> None:
-    """Connects a link to the store at this port, on the controller's node; returns when one of them ends."""
+    """Forwards data between a link and the TCPStore at this port of this node; returns when one of them ends."""
     with (
         contextlib.closing(link),
         contextlib.suppress(OSError, LinkEnded),

@@ -1,1 +1,1 @@
-"""Imports the modules that ranks need only once, in copies of the process that ranks are forked from."""
+"""Imports the modules that ranks need only once, in copies of the process that forks ranks."""

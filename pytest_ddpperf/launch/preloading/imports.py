@@ -52,7 +52,7 @@ class _Import:
             yield from inner.flat()
 
     def seen(self) -> SeenImport:
-        """Returns a rank's report of this import."""
+        """Returns this import as a record that a rank can send."""
         of_rank = any(one.variables & LAUNCHER_VARIABLES for one in self.flat())
         changed = tuple(sorted({name for one in self.flat() for name in one.changed}))
         inner = tuple(_harmless([self])) if of_rank or changed else ()
@@ -60,7 +60,7 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's new imports; ``around`` runs before one, its result after installed ones."""
+    """A context that records this thread's imports; calls ``around`` before each, and then the function returned."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
@@ -131,7 +131,7 @@ def end_watch() -> None:
 
 
 def keep_with_ranks(redirection: Redirection) -> None:
-    """Excludes the environment and the copies of the project's other checkout from preloading: ranks import them."""
+    """Excludes modules of the reference's checkout and environment from preloading, so that ranks import them."""
     _of_project.extend(filter(None, (redirection.environment, *redirection.copies)))
 
 
@@ -175,7 +175,7 @@ def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]
 
 
 def threads() -> int:
-    """Counts this process's threads after it has forked, because OpenBLAS and others end their threads at a fork."""
+    """Returns the number of this process's threads that survive a fork (OpenBLAS ends its threads at a fork)."""
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  only their number
         pid = os.fork()
         if pid == 0:
@@ -246,7 +246,7 @@ def _foreign(modules: set[str], request: Preload) -> str:
 
 
 def _harmless(imports: list[_Import]) -> Iterator[SeenImport]:
-    """Yields inner imports that can be preloaded: of packages none of whose modules reads variables of a launcher."""
+    """Yields the nested imports that can be preloaded: of packages that read no launcher variables such as RANK."""
     refused = {
         one.module.partition(".")[0]
         for outermost in imports

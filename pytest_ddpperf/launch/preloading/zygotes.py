@@ -21,7 +21,7 @@ _CHANGING = frozenset({"PYTEST_CURRENT_TEST", MARK})  # variables that no import
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The modules that ranks should find imported: ``seen`` are those that earlier ranks imported."""
+    """The modules to import before ranks are forked; ``seen`` are modules that earlier ranks imported."""
 
     asked: tuple[SeenImport, ...]  # by the user
     seen: tuple[SeenImport, ...]
@@ -35,14 +35,14 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """The reasons not to preload modules, found by earlier imports of this session."""
+    """The reasons not to preload some modules, which earlier imports of this session showed."""
 
     refused: dict[str, str] = field(default_factory=dict)  # module -> why ranks import it themselves
     of_rank: set[str] = field(default_factory=set)  # modules that read RANK or LOCAL_RANK
     inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # imports to preload in place of a module
 
     def note(self, module: str, answer: Preloaded) -> None:
-        """Records that a module is not imported once for all ranks, and why."""
+        """Records why a module cannot be imported once for all ranks."""
         self.inner.setdefault(module, answer.inner)
         if answer.own_rank:
             self.of_rank.add(module)
@@ -55,11 +55,11 @@ class Judged:
         return [one for one in wanted.modules if one.module in self.of_rank]
 
     def copies(self, wanted: Wanted) -> int:
-        """Returns how many copies of a zygote are needed to import the wanted modules."""
+        """Returns how many copies of a fork server are needed to import the wanted modules."""
         return bool(wanted.modules) + (wanted.ranks if self.late(wanted) else 0)
 
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
-        """Returns the imports to try once for all ranks, with inner imports in place of modules not preloaded."""
+        """Returns the imports to make once for all ranks; imports inside a module replace it if it is not preloaded."""
         found: dict[str, SeenImport] = {}
         replaced: set[str] = set()  # modules whose inner imports were added
         waiting = list(wanted)
@@ -75,7 +75,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreloadedZygotes:
-    """The zygotes that have imported modules: ``of_ranks`` have also imported modules that read RANK."""
+    """The fork servers that have imported modules: ``of_ranks`` have also imported modules that read RANK."""
 
     wanted: Wanted
     base: ZygoteProcess
@@ -84,25 +84,25 @@ class PreloadedZygotes:
 
     @property
     def all(self) -> tuple[ZygoteProcess, ...]:
-        """Returns all these zygotes."""
+        """Returns all these fork servers."""
         return (*self.of_ranks, self.base)
 
     def serve(self, wanted: Wanted) -> bool:
-        """Returns whether the zygotes have imported the wanted modules, for as many ranks or more."""
+        """Returns whether the fork servers have imported the wanted modules for enough ranks."""
         return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether the zygotes run, and ``environ`` has the values that their imports have read."""
+        """Returns whether these fork servers run, and their imports would read the same variables from ``environ``."""
         read = self.variables.items()
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
         return same and all(zygote.usable for zygote in self.all)
 
     def of(self, number: int) -> list[ZygoteProcess]:
-        """Returns the zygote to fork each of the first ``number`` ranks from."""
+        """Returns a list with the fork server of each of the first ``number`` ranks."""
         return [*self.of_ranks, *[self.base] * number][:number]
 
     def duplicate(self) -> PreloadedZygotes:
-        """Returns copies of these zygotes, for another launcher."""
+        """Returns copies of these fork servers, for another launcher."""
         with ExitStack() as closing:
             *of_ranks, base = _copies(self.all, closing)
             closing.pop_all()
@@ -110,7 +110,7 @@ class PreloadedZygotes:
 
 
 def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: Judged) -> PreloadedZygotes:
-    """Copies a zygote and imports the wanted modules there; ``request`` is the template for the request of each import.
+    """Copies a fork server and imports the wanted modules in the copy, each by a changed copy of ``request``.
 
     If an import fails or has side effects, its copy ends, and a new copy is tried without that import.
 
@@ -160,7 +160,7 @@ def _imported(
     modules: Sequence[SeenImport],
     variables: dict[str, str | None],
 ) -> tuple[str, Preloaded] | None:
-    """Imports modules in all zygotes at the same time, records variables read; returns the first failure, or None."""
+    """Imports modules in all fork servers at once, records the variables read; returns the first failure, or None."""
     for one in modules:
         asked = [replace(request, module=one.module, file=one.file) for request in requests]
         waits = [zygote.preload(request) for zygote, request in zip(zygotes, asked, strict=True)]

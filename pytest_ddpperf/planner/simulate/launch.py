@@ -49,7 +49,7 @@ class RankTimeline:
 
 
 def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
-    """Returns the counts of one step of the job on a simulated rank of ``world_size``, without other processes.
+    """Counts one step of the job on a single simulated rank of ``world_size`` ranks, without other processes.
 
     If tensors need values, so that the model takes memory, a finding reports the reason.
     """
@@ -62,10 +62,10 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
 
 
 def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerator: Modelled | None) -> RankTimeline:
-    """Returns the timeline of a step, its computing between collectives, on a simulated rank of ``world_size`` ranks.
+    """Returns the timeline of a step (computing and collectives) on a simulated rank of ``world_size`` ranks.
 
-    It is timed on this machine's device with real tensors, or modelled for an accelerator. If the launch has several
-    ranks, they are different ranks of the group and compute at the same time.
+    Computing is timed on this machine's device with real tensors, or modelled for an accelerator. If the launch has
+    several ranks, they are different ranks of the group and compute at the same time.
     """
     free, here = free_memory(), ctx.local_world_size
     room = None if free is None else free // here
@@ -74,7 +74,7 @@ def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerat
 
 
 def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
-    """Returns the context of a simulated rank; if the group is too small for the number, of its last rank."""
+    """Returns the context of the simulated rank ``rank``, or of the last rank if the group is smaller."""
     rank = min(rank, world_size - 1)
     return replace(
         ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
@@ -138,7 +138,7 @@ def _timed(
 
 
 def needs_values(job: LaunchJob) -> str:
-    """Returns why a job needs real tensors from the start; empty if fake tensors are tried."""
+    """Returns the reason why a job cannot use fake tensors (without values); empty if it may try them."""
     settings = job.settings
     if job.strategy is not None and row_of(job.strategy).reads_values:
         return f"the C++ code of {job.strategy.name} reads the values of tensors"

@@ -25,7 +25,7 @@ _ON_THE_WAY = (  # modules between a collective and the code that calls it
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharded:
-    """A collective that FSDP itself calls."""
+    """A collective that FSDP itself calls, for its sharded parameters."""
 
     transfer: int  # its number
     gathers: bool  # whether it gathers parameters; else it reduces gradients
@@ -33,7 +33,7 @@ class Sharded:
 
 
 def of_fsdp() -> bool:
-    """Returns whether FSDP itself calls the present collective, and not the model that FSDP wraps."""
+    """Returns whether the running collective is called by FSDP itself, not by the model that FSDP wraps."""
     frame = sys._getframe(1)  # noqa: SLF001  public in all but its name
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -44,7 +44,7 @@ def of_fsdp() -> bool:
 
 
 def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
-    """Returns the ``moments`` of a step, which waits at once for each transfer of FSDP, in the order of FSDP's streams.
+    """Reorders the ``moments`` of a step, in which each transfer of FSDP blocks, as FSDP's streams would overlap them.
 
     Parameters are gathered while the layer before computes, because the host runs ahead and backward prefetches. A
     forward does not prefetch during the backward before it, because the optimizer runs between them. Gradients are

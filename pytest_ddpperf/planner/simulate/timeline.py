@@ -59,7 +59,7 @@ class TimelineRecorder:
 
     @contextmanager
     def handing_over(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[list[int]]:
-        """Stops the clock in this context; yields the numbers of the transfers that a collective operator starts."""
+        """Stops the clock while a collective operator runs; yields the numbers of the transfers that it starts."""
         now, before = self._now, self._clock.mark()
         first = len(now.transfers)
         for call in collectives_of(func, args, kwargs):
@@ -79,11 +79,11 @@ class TimelineRecorder:
             now.marks += [before if number == first else after, after]
 
     def results(self, value: Any, numbers: Sequence[int]) -> None:
-        """Records the tensors that transfers write to, because code may wait for them."""
+        """Records the tensors that transfers write to, because the step may wait for them."""
         self._results.update({_memory(tensor): numbers[-1] for tensor in tensors_in((value,)) if numbers})
 
     def begun(self, work: Any, numbers: list[int]) -> None:
-        """Records the handle of transfers, because code may wait for it."""
+        """Records the work handle of transfers, because the step may wait for it."""
         self._works[id(work)] = work, numbers
 
     @contextmanager
@@ -142,8 +142,8 @@ def timeline_of(
     first = made[0][0]
     if any((one.events, one.transfers) != (first.events, first.transfers) for one, _ in made):
         raise WorkloadError(
-            "steps differ in what they send, so no step stands for the others, and none can be predicted; let each "
-            "step send the same"
+            "steps send different collectives, so no step represents the others, and the step time cannot be "
+            "predicted; let each step send the same"
         )
     kept = sorted((seconds for _, seconds in made), key=math.fsum)[: math.ceil(KEPT * len(made))]
     times = [fmean(each) for each in zip(*kept, strict=True)]
@@ -199,7 +199,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self._now = 0.0
 
     def recorder(self) -> TimelineRecorder:
-        """Returns a recorder on this clock, which then also gets functional collectives."""
+        """Returns a recorder that uses this clock, and that receives functional collectives, too."""
         self._recorder = TimelineRecorder(replace(CPU_CLOCK, mark=lambda: self._now), streams=True)
         return self._recorder
 

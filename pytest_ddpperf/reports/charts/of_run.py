@@ -87,7 +87,7 @@ def _sizes(points: Sequence[Placed]) -> tuple[int, list[int]]:
 
 
 def throughput(run: Run) -> Iterator[Chart]:
-    """Yields charts of the throughput of several ways to train that a test measures with one number of ranks."""
+    """Yields charts of the throughput of several trainings that a test measures with the same number of ranks."""
 
     def key(result: Result) -> tuple[str, int] | None:
         return (_function(result), result.measurement.world_size) if _rate([(0, result)]) else None

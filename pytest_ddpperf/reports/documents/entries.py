@@ -60,7 +60,7 @@ class SiteEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """The counts of one step, and their parts."""
+    """The counts of one step, and the parts of each count."""
 
     words_from = (Counts,)
     totals: Mapping[str, float] = {}
@@ -74,7 +74,7 @@ class CountsEntry(JsonEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgainstEntry(JsonEntry, frozen=True):
-    """The other side of a run with --ddpperf-against or --ddpperf-against-python."""
+    """The reference of a run with --ddpperf-against or --ddpperf-against-python."""
 
     words_from = (results.PairedRevision,)
     revision: str
@@ -87,7 +87,7 @@ class AgainstEntry(JsonEntry, frozen=True):
 
 
 class BaselineEntry(JsonEntry, frozen=True):
-    """The record with which a benchmark is compared."""
+    """The baseline record with which a benchmark is compared."""
 
     words_from = (results.BaselineRecord,)
     date: Date
@@ -142,7 +142,7 @@ class BenchmarkEntry(JsonEntry, frozen=True):
 
 
 class ResultEntry(BenchmarkEntry, frozen=True, kw_only=True):
-    """One benchmark."""
+    """One judged benchmark."""
 
     mode: Mode | None
     over: str | None
@@ -173,7 +173,7 @@ class ResultEntry(BenchmarkEntry, frozen=True, kw_only=True):
 
 
 class RateEntry(JsonEntry, frozen=True):
-    """A share of runs."""
+    """The fraction of runs with an event, and its interval."""
 
     words_from = (Rate,)
     found: Natural
@@ -221,7 +221,7 @@ class PredictionEntry(StepEntry, frozen=True):
 
 
 class CandidateEntry(JsonEntry, frozen=True):
-    """A way to train."""
+    """A candidate of advise: a strategy with settings."""
 
     words_from = (predictions.Candidate,)
     name: str

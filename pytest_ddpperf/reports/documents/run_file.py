@@ -184,9 +184,7 @@ def read_run(file: Path) -> entries.Run:
     """
     text = read_text(file := Path("/dev/stdin") if file == Path("-") else file, RESULTS)
     if text is None:
-        raise BaselineError(
-            f"{RESULTS.name} {file}: there is no such file; pytest --ddpperf-report=json:{file} writes one"
-        )
+        raise BaselineError(f"{RESULTS.name} {file} does not exist; pytest --ddpperf-report=json:{file} writes it")
     try:
         return run_of(text)
     except msgspec.DecodeError as error:
@@ -222,7 +220,7 @@ def _with_nan(data: Any, *, number: bool = False) -> Any:
 def _result(data: entries.ResultEntry, read: _Read) -> Result:
     environment = read.environments.get(data.environment_key, read.environment)
     if environment is None:
-        raise msgspec.ValidationError("is null, and benchmarks were measured - at `$.environment`")
+        raise msgspec.ValidationError("is null, although the file has benchmarks - at `$.environment`")
     # In the order of the tables of counts and metrics, those of hooks last.
     names = sorted(data.metrics, key=lambda name: (_PLACES.get(name, len(_PLACES)), name))
     comparisons = tuple(_comparison(name, data.metrics[name]) for name in names)

@@ -56,5 +56,5 @@ def kind_named(name: str, option: str, others: Iterable[str] = ()) -> Kind:
     """Returns the format with a name; raises SettingError, with ``option`` and known formats, if there is none."""
     if name not in KINDS:
         known = (*others, *KINDS)
-        raise SettingError(f"{option}: there is no kind {name}; {instead(closest(name, known), known)}")
+        raise SettingError(f"{option}: there is no kind of report {name}; {instead(closest(name, known), known)}")
     return KINDS[name]

@@ -24,7 +24,7 @@ DIAGNOSIS_MARGIN = 1.1  # times the expected seconds of a diagnosis
 
 
 class Priority(IntEnum):
-    """The purpose for which a benchmark needs more time, the most urgent first."""
+    """The purposes for which a benchmark may need more time, the most urgent purpose first."""
 
     CONFIRM = 1  # prove a suspect worse, or clear it
     SEE = 2  # rule out a slowdown beyond the resolution
@@ -33,7 +33,7 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeRequest:
-    """The seconds that a benchmark needs in addition to the seconds that it had."""
+    """The further seconds that a benchmark needs after its first measurement, and their purpose."""
 
     priority: Priority
     least: float = 0.0  # seconds that it takes in any case
@@ -42,7 +42,7 @@ class TimeRequest:
 
 
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
-    """Returns the seconds of each request, 0 for none; each gets at least its ``least``, even if no time is left.
+    """Distributes ``seconds`` among requests; returns the seconds that each request gets, at least its ``least``.
 
     More urgent requests come first, then smaller ones.
     """
@@ -58,7 +58,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """Returns the time that a call needs after an interim verdict of the first pass; None if it needs no more."""
+    """Returns the time that a call needs in the second pass, after an interim verdict; None if it needs no more."""
     compared = [
         (result, comparison)
         for result in results

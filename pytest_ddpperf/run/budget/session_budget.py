@@ -23,7 +23,7 @@ _LEAST_SECONDS = 1e-3  # a time is above 0
 
 
 class CallId(NamedTuple):
-    """A call of a verb: its test, and its number among the test's calls."""
+    """The identity of a call, such as ``ddpperf.check(...)``: its test, and its number among the test's calls."""
 
     test: str
     number: int
@@ -39,10 +39,10 @@ class CallProgress:
 
 
 class SessionBudget:
-    """The time of a session, and of the call that is running.
+    """The time limits of a session (``--ddpperf-budget``) and of the call that is running.
 
-    ``goes_on`` returns before each round of launches whether there is time for it. ``seconds`` is the setting
-    ``budget``, or None if the session has no limit; ``tests`` is the number of tests that measure.
+    A call asks ``goes_on`` before each round of launches. ``seconds`` is the setting ``budget``, None for a session
+    without limit; ``tests`` is the number of tests that measure.
     """
 
     def __init__(self, seconds: float | None, tests: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,7 +78,7 @@ class SessionBudget:
             self._begun += 1
 
     def ended(self, test: str) -> None:
-        """Note the end of a test that measures. If a test is skipped before it begins, other tests get its share."""
+        """Record the end of a test that measures. If a test is skipped before it begins, other tests get its share."""
         if self.again:
             self._run_again.add(test)
         elif test not in self._calls:
@@ -86,7 +86,7 @@ class SessionBudget:
             self._begun += 1
 
     def next_call(self, test: str) -> tuple[CallId, CallProgress]:
-        """Returns the next call of a test, and its results of the first pass; NotTimed if no time is left to count."""
+        """Returns the identity of a test's next call, and its results of the first pass; NotTimed without time left."""
         if self.two_passes and not (self.again or self.runs_once) and self.left <= 0:
             self._unbegun += 1
             raise NotTimed(f"--ddpperf-budget={self._seconds:g}s was spent before this call: neither counted nor timed")
@@ -118,7 +118,7 @@ class SessionBudget:
         return self._others * self._prepared / max(1, self._benchmarks)
 
     def note_preparation(self, begun: float, benchmarks: int) -> None:
-        """Note that a call has counted and verified ``benchmarks`` since the time ``begun``."""
+        """Record that a call has counted and verified ``benchmarks`` since the time ``begun``."""
         if not self.again:
             self._prepared += self.now() - begun
             self._benchmarks += benchmarks
@@ -155,12 +155,12 @@ class SessionBudget:
 
     @property
     def is_over(self) -> bool:
-        """Returns whether tests not yet begun need all remaining time to count and verify, so that nothing is timed."""
+        """Returns whether all remaining time is needed to count and verify later tests, so that no test is timed."""
         return self.two_passes and not self.again and self.left <= self._preparing
 
     @property
     def defers(self) -> bool:
-        """Returns whether a suspect is confirmed in the second pass, not immediately."""
+        """Returns whether suspected slowdowns are confirmed in the second pass, not immediately."""
         return self.two_passes and not (self.again or self.runs_once)
 
     @property
@@ -179,7 +179,7 @@ class SessionBudget:
         return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
-        """Returns whether a round fits into the call's time; with ``screening``, into its first part."""
+        """Returns whether a round of launches fits into the call's time; with ``screening``, into its first part."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def has_time_for(self, diagnosis_seconds: float) -> bool:
@@ -187,7 +187,7 @@ class SessionBudget:
         return self.now() + diagnosis_seconds <= self._call_ends
 
     def over(self, *, last: bool) -> float:
-        """Returns the elapsed share of a call's time, from 0 to 1; ``last``: whether no interim verdict follows.
+        """Returns the share of the call's time that has passed, 0 to 1; ``last``: whether no interim verdict follows.
 
         All interim verdicts share one probability of a false alarm, and the part that each may spend grows with this
         share. So the whole is the time of both passes, whether the test runs again or not.
@@ -198,7 +198,7 @@ class SessionBudget:
         return FIRST_PASS + (1 - FIRST_PASS) * passed if self.again else FIRST_PASS * passed
 
     def holds(self, test: str) -> bool:
-        """Returns whether a test is undecided, and may run again."""
+        """Returns whether a test is undecided, so that its reports wait because it may run again."""
         return (
             self.two_passes
             and not self.again
@@ -206,7 +206,7 @@ class SessionBudget:
         )
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Note how late a call's first interim verdict is, and the time that the call needs in the second pass.
+        """Record how late a call's first interim verdict is, and the time that the call needs in the second pass.
 
         A call without a suspect or a possible slowdown leaves the rest of its time to other calls. If time is left at
         the end, it gets some to prove that nothing has changed.
@@ -224,7 +224,7 @@ class SessionBudget:
             self._progress[call].request = request
 
     def leave_untimed(self, call: CallId) -> None:
-        """Note that a call was only counted: the second pass may give it time that other tests leave."""
+        """Record that a call was only counted: the second pass may give it time that other tests leave."""
         from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 
         if self.defers:

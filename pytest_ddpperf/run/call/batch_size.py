@@ -19,7 +19,7 @@ CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent
 def largest(
     fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
 ) -> int | None:
-    """Returns the largest number that fits, by doubling ``start`` and then bisection; None if ``start`` fails."""
+    """Finds the largest number for which ``fits`` is True, by doubling and bisection; None if ``start`` fails."""
     if not fits(start):
         return None
     fitting = start
@@ -49,7 +49,7 @@ def search(
     if limit is not None:
         _require_size("limit", limit)
         if limit < start:
-            raise SettingError(f"find_batch_size(start={start}, limit={limit}): the search begins above its limit")
+            raise SettingError(f"find_batch_size(start={start}, limit={limit}): start must not be above limit")
     trials: dict[int, Trial] = {}
     reasons: dict[int, str] = {}
 
@@ -90,9 +90,9 @@ def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
     highest = max(smaller, key=lambda tried: smaller[tried])
     if latest.peak <= smaller[highest]:
         raise WorkloadError(
-            f"batch size {latest.size} takes no more memory than {highest} "
-            f"({format_value(smaller[highest], 'B')}): does the function use its argument? "
-            "If memory is not the limit, give the largest size of interest as limit=..."
+            f"find_batch_size: batch size {latest.size} takes no more memory than {highest} "
+            f"({format_value(smaller[highest], 'B')}): let the function use its argument, "
+            "or, if memory is not the limit, give limit=LARGEST_SIZE"
         )
 
 
@@ -113,11 +113,11 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
 
 
 def required_limit(memory_limit: int | None, device: str) -> int | None:
-    """Returns the limit of a rank's memory in bytes; raises SettingError if a limit is required and missing."""
+    """Returns ``memory_limit``, bytes of a rank; raises SettingError if it is None on the CPU."""
     if memory_limit is None and device == "cpu":
         raise SettingError(
-            "find_batch_size on CPU needs a limit, because all processes share the machine's memory: give "
-            'memory_limit="2GiB", or as much as each rank may use'
+            "find_batch_size on the CPU needs memory_limit, because all processes share the machine's memory: give "
+            'the memory that each rank may use, such as memory_limit="2GiB"'
         )
     return memory_limit
 

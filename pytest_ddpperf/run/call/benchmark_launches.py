@@ -41,7 +41,7 @@ SIMULATING = (
 
 
 class BenchmarkLaunches:
-    """Runs single launches of a benchmark; ``paired`` launches candidate and reference, if there is a reference."""
+    """The launches of a benchmark, one by one; ``paired`` starts launches of both revisions, if there are two."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """Returns the launchers of each side and each ``env=``, with the number of launchers that are needed."""
+        """Returns the launchers of each revision and each ``env=``, with the number of launchers that are needed."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
@@ -98,7 +98,7 @@ class BenchmarkLaunches:
         self.times.note_launch(begun)
 
     def _fit(self) -> None:
-        """Makes launches run one after another if memory is short, and notes the memory left for their ranks."""
+        """Makes launches run one after another if memory is short, and stores the memory left for their ranks."""
         free = free_memory()
         needed = sum(each.missing_bytes(number, self._file, self._ranks) for each, number in self._launchers)
         enough = free is None or needed <= free
@@ -107,7 +107,7 @@ class BenchmarkLaunches:
         self._memory = None if free is None else free - needed * enough
 
     def keep(self, number: int) -> None:
-        """Ends the launchers that are not needed if only ``number`` launches of a side run simultaneously."""
+        """Ends all launchers but the first ``number`` of each revision, because no more launches run simultaneously."""
         if number < self._together:
             self._together = number
             self._slots = {variables: min(known, number) for variables, known in self._slots.items()}
@@ -115,18 +115,18 @@ class BenchmarkLaunches:
                 side.keep(number)
 
     def abort(self) -> None:
-        """Ends the launches of both sides that run in other threads."""
+        """Ends all launches that other threads run, of candidate and reference."""
         for side in self._sides:
             side.abort()
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
-        """Returns the limits of the launches; ``screening``: the seconds that launches are planned to take."""
+        """Returns the limits of time, number and memory of launches; ``screening``: seconds to the first verdict."""
         return LaunchLimits(
             settings=self.settings, screening=screening, slots=self._together, memory=self._memory, shared=shared
         )
 
     def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
-        """Returns the job of each rank in a variant's launch; ``loader``: the settings that ``auto`` chose before."""
+        """Returns the job of each rank in a variant's launch; ``loader``: settings that ``loader=auto`` has chosen."""
         settings = variant.effective_settings(self.settings)
         if loader is not None and settings.picks_loading:
             settings = replace(settings, loader=loader)
@@ -188,7 +188,7 @@ class BenchmarkLaunches:
         return result
 
     def slowest_import(self, variant: Variant, result: LaunchResult[Any]) -> SlowImport | None:
-        """Returns the slowest import of a launch's first rank, and why no zygote (a preloaded process) imports it."""
+        """Returns the slowest import of a launch's first rank, and the reason why the module is not preloaded."""
         if not result.imports:
             return None
         slowest = max(result.imports, key=lambda one: one.seconds)
@@ -197,7 +197,7 @@ class BenchmarkLaunches:
 
 
 class TimedLaunches:
-    """The launches of variants that are timed or diagnosed; each variant's first output goes to the test's report.
+    """The timed and diagnosing launches of variants; the first output of each variant goes to the test's report.
 
     All later launches use the settings of data loading that one launch chose: compared launches have to load alike.
     """

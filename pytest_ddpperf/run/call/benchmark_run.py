@@ -39,7 +39,7 @@ __tracebackhide__ = hidden
 
 
 class BenchmarkRun:
-    """One call of a verb of the fixture; ``paired`` launches candidate and reference, if there is a reference."""
+    """One call such as ``ddpperf.check(...)``; ``paired`` starts launches of both revisions, if there are two."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class BenchmarkRun:
         return measurements
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
-        """Returns the object that measures for this call; in the second pass it continues rounds of the first pass."""
+        """Returns the ``Measuring`` of this call; in the second pass it continues the rounds of the first pass."""
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
         shared = budget.share(
@@ -161,7 +161,7 @@ class BenchmarkRun:
         return Measuring(variants, limits, run, observer, budget, rounds)
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
-        """Adds profiled communication to variants, and writes traces, if settings request this."""
+        """Runs the profiler if settings request this: returns variants with profiled communication, writes traces."""
         if not self.settings.profile:
             return variants
         found = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
@@ -225,7 +225,7 @@ class BenchmarkRun:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """In this context, launches may show a status line, which is then cleared; a rank's skip skips the test."""
+        """Lets launches show a status line in this context, then clears it; a rank's skip becomes the test's skip."""
         try:
             with skipping():
                 yield
@@ -242,5 +242,5 @@ class BenchmarkRun:
 
 
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
-    """Returns each variant's identity and side, without its functions, which each run of a test makes anew."""
+    """Returns each variant's identity and whether it is the reference, without functions, which each run makes anew."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]

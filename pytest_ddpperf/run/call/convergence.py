@@ -35,21 +35,21 @@ def job_of(
     metric: str | None,
     better: str,
 ) -> ConvergeJob:
-    """Returns the job of a call's first launch; raises SettingError for an invalid argument."""
+    """Returns the job of the first launch of ``ddpperf.converge``; raises SettingError for an invalid argument."""
     steps = settings.steps or 1
     every = max(1, steps // POINTS) if every is None else every
     for word, value, least in (("every", every, 1), ("launches", launches, 3)):
         if not isinstance(value, int) or value < least:
             raise SettingError(f"ddpperf.converge({word}={value!r}): expected a whole number of at least {least}")
     if better not in {"higher", "lower"}:
-        raise SettingError(f"ddpperf.converge(better={better!r}): expected one of higher, lower")
+        raise SettingError(f"ddpperf.converge(better={better!r}): expected 'higher' or 'lower'")
     if metric not in {None, LOSS} and workload.evaluate is None:
         raise SettingError(
-            f"ddpperf.converge(metric={metric!r}): this Workload evaluates nothing; give it "
-            "evaluate=lambda model, device: ..., which returns a number"
+            f"ddpperf.converge(metric={metric!r}): this Workload has no function evaluate; give "
+            "Workload(evaluate=lambda model, device: ...), which returns the metric"
         )
     if settings.compile == "step":
-        raise SettingError("compile=step: ddpperf.converge compiles no whole step; use compile=model, or compile=no")
+        raise SettingError("compile=step: ddpperf.converge compiles no whole step; use compile=model or compile=no")
     return ConvergeJob(
         subject=workload, strategies=tuple(strategies), settings=settings, steps=steps, every=every, metric=metric
     )
@@ -94,8 +94,8 @@ def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining
             require_same_names(job.subject, training.values, names, f"on rank {rank} in launch {len(launches)}")
     if job.metric is not None and job.metric not in names:
         raise WorkloadError(
-            f"ddpperf.converge(metric={job.metric!r}): evaluate(model, device) returned {', '.join(names[1:])}; name "
-            "one of these"
+            f"ddpperf.converge(metric={job.metric!r}): the Workload's evaluate(model, device) returns no such metric; "
+            f"give one of {', '.join(names[1:])}"
         )
     return names
 
@@ -106,17 +106,17 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
         for name, training in zip(names, trainings, strict=True):
             if training.weights != trainings[0].weights:
                 raise WorkloadError(
-                    f"{located(workload.model)} gave {name} other weights than {names[0]} on rank {rank}: it must give "
-                    "every strategy the same ones; torch, numpy and random are seeded before each call, so use "
-                    "their global generators, or make one with a fixed seed in each call"
+                    f"{located(workload.model)} gave strategy {name} other weights than {names[0]} on rank {rank}: "
+                    "every strategy needs the same weights; torch, numpy and random are seeded before each call, so "
+                    "use their global generators, or make one with a fixed seed in each call"
                 )
             pairs = zip(trainings[0].batches, training.batches, strict=False)  # one may have ended early
             step = next((step for step, (theirs, its) in enumerate(pairs, 1) if theirs != its), None)
             if step is not None:
                 given = located(workload.batch or workload.loader)
                 raise WorkloadError(
-                    f"{given} gave {name} another batch than {names[0]} at step {step} on rank {rank}: it must give "
-                    "every strategy the same ones; torch, numpy and random are seeded, so use their global "
+                    f"{given} gave strategy {name} another batch than {names[0]} at step {step} on rank {rank}: "
+                    "every strategy needs the same batches; torch, numpy and random are seeded, so use their global "
                     "generators, or make one with a fixed seed in each call"
                 )
 
@@ -134,7 +134,7 @@ def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Se
 
 
 def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
-    """Returns a line for each launch in which a rank had a value that is not finite."""
+    """Returns a line of text for each launch in which a rank had a value that is not finite."""
     first = ((next((rank.lost for rank in ranks if rank.lost), ""), number) for number, ranks in enumerate(launches, 1))
     return tuple(f"{lost} in launch {number}" for lost, number in first if lost)
 

@@ -49,14 +49,14 @@ ComparedWith: TypeAlias = "PairedReferences | StoredReferences"
 
 
 class JudgedRun(BenchmarkRun):
-    """A call of a verb whose benchmarks are judged."""
+    """One call such as ``ddpperf.check(...)`` whose benchmarks get a verdict."""
 
     _fit: MemoryFit  # of the candidates
     _derive: DeriveSeries  # of the candidates alone, or with the reference
     _beside_baseline = False  # whether the reference is the commit of the stored baselines
 
     def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
-        """Verifies, measures and judges; lists the results; fails the test if the worst verdict requires it."""
+        """Verifies, measures and judges the variants; reports the results, and fails the test for a failing verdict."""
         from pytest_ddpperf.analysis.diagnosis import analysis_of
 
         if self._paired is not None:
@@ -111,7 +111,7 @@ class JudgedRun(BenchmarkRun):
         return " ".join(("pytest", f'"{self._test}"', *self._session.options, save))
 
     def _with_profiles(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
-        """Returns the results; adds profiles to results that fail their test, if only these are to be profiled."""
+        """Adds profiles to results that fail their test, if ``profile_on=regression``; returns all results."""
         if self.settings.profile_on == "always" or not self.settings.profile:
             return results
         red = {each.measurement.key for each in results if failing_verdict(each, self.settings.failing) is not None}
@@ -136,7 +136,7 @@ class JudgedRun(BenchmarkRun):
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:
-        """Returns the result of a candidate that does not fit into memory; a launch tests if its reference fits."""
+        """Returns the result of a candidate that does not fit into memory, after testing whether its reference fits."""
         reason, counts = self._fit.reasons[variant.key], self.counts.get(variant.key)
         if self._paired is None or self._beside_baseline:
             stored = self._with_baselines([variant])[1][0]
@@ -267,7 +267,7 @@ class JudgedRun(BenchmarkRun):
         return self.measured
 
     def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
-        """Returns the variants, each with as many steps as its comparable baseline, and the baselines."""
+        """Sets each variant's number of steps as in its comparable baseline; returns variants and baselines."""
         found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
         comparable = [None if base.differs else base.record for base in found]
         return [
@@ -276,7 +276,7 @@ class JudgedRun(BenchmarkRun):
         ], found
 
     def _list_broken(self, variants: Sequence[Variant], error: errors.DdpperfError) -> None:
-        """Lists the benchmarks that train incorrectly as broken; after another error, all benchmarks of the call."""
+        """Reports the benchmarks that train incorrectly as broken, or after another error all of the call."""
         if isinstance(error, errors.IncorrectTraining):
             reasons = error.wrong
         else:

@@ -15,7 +15,7 @@ TRIES = 2  # of a benchmark that ran out of memory: another process may have tak
 
 
 class MemoryFit:
-    """The variants ``left`` to be measured, and the ``reasons`` why other benchmarks do not fit.
+    """The variants ``left`` to measure, and the ``reasons`` why other benchmarks do not fit into memory.
 
     The error messages of the other benchmarks go to ``sections``.
     """
@@ -27,7 +27,7 @@ class MemoryFit:
         self._tries: Counter[tuple[str, int]] = Counter()
 
     def tries_again(self, error: RankFailed) -> bool:
-        """Returns whether to measure the remaining variants again after an error; raises RankFailed if nothing fits.
+        """Returns whether to measure the rest again after a rank ran out of memory; raises RankFailed if none is left.
 
         A benchmark that runs out of memory is tried again; it is dropped the second time.
         """

@@ -57,7 +57,7 @@ LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 
 
 class Purpose(Enum):
-    """The purpose of a launch: the question that it answers."""
+    """The purpose of a launch: to measure times, the growth of memory, or for a diagnosis both by phase."""
 
     TIMES = "how long steps take"
     GROWTH = "whether memory grows"
@@ -80,13 +80,13 @@ class LaunchLimits:
 
     @property
     def few(self) -> int:
-        """The least number of launches that must fit into ``screening``; it limits their length."""
+        """The number of launches that must fit into the seconds of ``screening``, which limits their length."""
         return min(self.settings.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlans:
-    """The plans that follow from the pilots (trial launches) of some variants."""
+    """The numbers of warm-up and timed steps of launches, as computed from short trial launches (pilots)."""
 
     plans: tuple[Plan, ...]  # in the variants' order
     groups: Groups
@@ -96,7 +96,7 @@ class LaunchPlans:
 
 
 def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner) -> LaunchPlans:
-    """Plans the launches of variants from their pilots (short trial launches); launches missing pilots."""
+    """Plans the launches of variants by short trial launches (pilots), which it runs if they are missing."""
     share = limits.screening / limits.few / len(variants)
     pilots = [_piloted(variant, limits, run, share) for variant in variants]
     groups, findings = grouped(variants, pilots, limits)
@@ -131,12 +131,12 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
 
 
 def warmup_of(variant: Variant, wanted: int) -> int:
-    """Returns how many untimed steps begin a variant's launches; on CUDA at least ``CUDA_WARMUP``."""
+    """Returns the number of untimed steps at the start of a variant's launches; on CUDA at least ``CUDA_WARMUP``."""
     return max(wanted, CUDA_WARMUP) if variant.environment.device == "cuda" else wanted
 
 
 def pilot_plan(warmup: int, steps: int | None) -> Plan:
-    """Returns the plan of a pilot: a few steps, but not more than ``steps`` (None for no limit)."""
+    """Returns the plan of a pilot (a short trial launch): a few steps, at most ``steps`` (None for no limit)."""
     return Plan(warmup=warmup, steps=PILOT_STEPS if steps is None else min(PILOT_STEPS, steps))
 
 
@@ -158,7 +158,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
 
 
 def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: float) -> Pilot:
-    """Returns the pilot of a variant; repeats it if it was slow, because it may have filled caches or compiled."""
+    """Returns the short trial launch (pilot) of a variant; repeats a slow one, which may have filled caches."""
 
     def launched() -> Pilot:
         plan = pilot_plan(warmup_of(variant, limits.settings.warmup), limits.settings.steps)
@@ -199,7 +199,7 @@ def max_steps(variant: Variant) -> int:
 
 
 def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
-    """Adds to the plan the period of long steps in both sides' launches, for the diagnosis of these steps."""
+    """Returns the plan with the period of long steps, if all these launches have periodic ones, to diagnose them."""
     period = long_steps([launch.step_times for launches in sides for launch in launches]).period
     return plan if period is None else PeriodicPlan(warmup=plan.warmup, steps=plan.steps, period=period)
 
@@ -220,18 +220,18 @@ MAX_GPU_SHARE = 0.9  # of each GPU's memory: the most that launches interleaved 
 
 
 def can_interleave(variants: Sequence[Variant], wanted: bool | None) -> bool:  # noqa: FBT001  a setting
-    """Returns whether launches of these variants may run simultaneously, as far as is known before any launch."""
+    """Returns whether launches of these variants could be interleaved, judging by their settings alone."""
     return all(wanted or (wanted is None and variant.environment.device in INTERLEAVED) for variant in variants)
 
 
 def grouped(
     variants: Sequence[Variant], pilots: Sequence[Pilot], limits: LaunchLimits
 ) -> tuple[Groups, tuple[Finding, ...]]:
-    """Returns the groups, and why variants that may interleave are not all in one group.
+    """Groups the variants whose launches are interleaved; also returns findings if they are not all in one group.
 
-    All variants form one group, because compared variants have to be timed alike. If they cannot, each candidate forms
-    one with its reference if these two can be interleaved. Background work forbids interleaving: a loader would prepare
-    data before the step's turn.
+    Compared variants have to be timed alike, so all variants form one group if memory suffices, else each candidate
+    forms a group with its reference. Background work forbids interleaving: a DataLoader would prepare batches while
+    another launch has its turn.
     """
     everybody = tuple(range(len(variants)))
     alone: Groups = tuple((i,) for i in everybody)

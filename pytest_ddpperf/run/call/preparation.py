@@ -42,7 +42,7 @@ PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[Ran
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """Results of preparing a training before it is measured; None for results that were not requested."""
+    """The results of preparing a training: pilot, counts, verification; None for results that were not requested."""
 
     pilot: Pilot | None = None
     counts: Counts | None = None
@@ -68,7 +68,7 @@ class Prepared:
 def prepared(
     settings: Settings, variants: Sequence[Variant], launch: PreparingLauncher, known: MutableMapping[bytes, Prepared]
 ) -> list[Variant]:
-    """Returns the variants with the results of a launch of each, or with ``known`` results."""
+    """Prepares each variant in a launch, or takes its ``known`` results; returns the variants with these results."""
     done: list[Variant] = []
     wrong: list[tuple[Variant, Discrepancy]] = []
     picked: dict[int, tuple[str, str]] = {}  # by world size; compared variants load alike
@@ -164,7 +164,7 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
 
 
 def task_text(job: PrepareJob) -> str:
-    """Returns the tasks of a preparing launch in words, for the status line."""
+    """Returns the tasks of a preparing launch as text for the status line, such as ``counting``."""
     tasks = {
         "timing a few steps": job.timed,
         "counting": job.counted,
@@ -174,7 +174,7 @@ def task_text(job: PrepareJob) -> str:
 
 
 def identity(job: PrepareJob, variant: Variant) -> bytes:
-    """Returns a digest of all inputs of a launch's ranks; it is equal for launches with the same results.
+    """Returns a digest of everything that a launch's ranks get; launches with equal digests have the same results.
 
     The subject is serialised for the digest, because two instances of a function are never equal. Its imports and the
     files that it reads are assumed to stay the same during a session.
@@ -193,7 +193,7 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
 
 
 def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
-    """Combines the results of the ranks of a preparing launch."""
+    """Combines the results of the ranks of a preparing launch, and returns them."""
     ranks = result.values
     timed = tuple(rank.timed for rank in ranks if rank.timed is not None)
     counts = [rank.counts for rank in ranks if rank.counts is not None]

@@ -40,11 +40,11 @@ class StoredReferences:
 
     @property
     def timed(self) -> bool:
-        """Returns whether any comparable baseline has times."""
+        """Returns whether at least one comparable baseline has step times."""
         return any(times_of(stored) is not None for stored in self.baselines)
 
     def of(self, _measured: Sequence[Measurement]) -> Sequence[Reference]:
-        """Returns the baselines."""
+        """Returns the stored baselines, one for each measurement."""
         return self.baselines
 
 
@@ -75,7 +75,7 @@ class PairedReferences:
         ]
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
-        """Returns the reference of each candidate, from the measurements of both sides."""
+        """Returns the reference of each candidate; ``measured`` has the candidates, then the references."""
         pairs = self._pairs(measured)
         if not self.baselines:
             return pairs
@@ -111,14 +111,14 @@ class PairedReferences:
 
 
 class Unpaired(NamedTuple):
-    """The reason why a baseline's commit is not measured in the same rounds."""
+    """The reason why a baseline's commit is not measured side by side with this checkout."""
 
     reason: str = ""  # with the cure; empty if there is nothing to pair
     lacking: bool = False  # whether the commit is not available
 
 
 def times_of(stored: StoredBaseline) -> BaselineRecord | None:
-    """Returns the record of a baseline, if it has times of this environment and training; else None."""
+    """Returns a baseline's record if it has times of the same environment and training settings; else None."""
     record = None if stored.differs else stored.record
     return record if record is not None and record.timed else None
 
@@ -126,7 +126,7 @@ def times_of(stored: StoredBaseline) -> BaselineRecord | None:
 def side_of_baselines(
     test: str, baselines: Sequence[StoredBaseline], settings: Settings, session: Session
 ) -> RevisionSide | Unpaired:
-    """Returns the checkout of the commit of a test's baselines, with launchers, or why the commit is not measured.
+    """Checks out the commit of a test's baselines; returns the checkout with its launchers, or why it is not measured.
 
     The commit is not measured without stored times, if new times replace them, or if the run only counts.
     """
@@ -161,7 +161,7 @@ def cannot_run(revision: str, reason: str) -> str:
 
 
 def environment_beside(session: Session, environment: Environment) -> Environment:
-    """Returns the reference's environment for a candidate's; raises LaunchError if ranks cannot run there."""
+    """Returns the environment of the reference's ranks for a candidate; raises LaunchError if it cannot run ranks."""
     side = session.sides.reference
     if side is None or side.revision.python is None:
         return environment
@@ -175,7 +175,7 @@ def environment_beside(session: Session, environment: Environment) -> Environmen
 
 
 def with_environments(result: Result) -> Result:
-    """Adds a finding on the differences between both sides' environments, if they differ.
+    """Adds a finding to a result if the environments of candidate and reference differ.
 
     If the reference could not run, only differences of packages are known.
     """

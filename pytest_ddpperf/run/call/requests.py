@@ -39,10 +39,10 @@ PLACES = ("world_size", "backend", "device", "env")  # settings besides those of
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
-    """Returns the numbers of ranks of a curve; raises SettingError for other values, or for fewer than two."""
+    """Parses ``world_sizes`` of ``ddpperf.scaling``: two or more numbers of ranks; raises SettingError otherwise."""
     said = f"ddpperf.scaling(world_sizes={given!r})"
     if not isinstance(given, Iterable) or isinstance(given, str):
-        raise SettingError(f"{said}: expected numbers of ranks, such as [1, 2]")
+        raise SettingError(f"{said}: expected a list of numbers of ranks, such as [1, 2]")
     try:
         sizes = world_sizes(given)
     except ValueError as error:
@@ -53,7 +53,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Returns whether ``subject`` makes a Workload for a number of ranks, as the name of its first parameter shows.
+    """Returns whether ``subject`` is a function ranks -> Workload, judging by the name of its first parameter.
 
     Any other function builds a step.
     """
@@ -71,24 +71,24 @@ def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) ->
     if mode == "strong" or not counted:
         said = "mode='strong'" if mode == "strong" else "counts='off'"
         raise SettingError(
-            f"ddpperf.scaling({said}): a model that grows with the ranks needs mode='weak' and counts=on, because "
-            "its efficiency is computed from the counted FLOPs of a rank"
+            f"ddpperf.scaling({said}): a function ranks -> Workload needs mode='weak' and counts=on, because "
+            "the efficiency of a growing model is computed from the counted FLOPs of a rank"
         )
     return {size: of_size(subject, size, "ranks") for size in sizes}
 
 
 def of_size(function: Callable[[int], object], size: int, what: str) -> Workload:
-    """Returns the Workload that a function makes for a size."""
+    """Calls a function with a size and returns its Workload; SettingError if it returns another object."""
     workload = function(size)
     if not isinstance(workload, Workload):
         kind = type(workload).__name__
-        raise SettingError(f"{located(function)} gave a {kind} for {what} {size}, not a Workload")
+        raise SettingError(f"{located(function)} returned a {kind} for {what} {size}; return a Workload")
     return workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerbCall:
-    """The arguments of a verb's call that apply to every variant that it measures."""
+    """The arguments of a call such as ``ddpperf.compare(...)`` that apply to every variant it measures."""
 
     settings: Settings  # after all layers of settings
     knobs: Mapping[str, object]  # the settings that the call itself gave
@@ -101,14 +101,14 @@ class VerbCall:
     own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that only one way has
 
     def for_variant(self, way: Contender, key: str, verb: str = "compare") -> VerbCall:
-        """Returns this call for one of its ways to train; the settings of the way override the call's settings."""
+        """Returns this call with the settings of ``way``, one of the compared trainings, in place of its own."""
         if not way.settings:
             return self
         where = f"ddpperf.{verb}(ways={{{key!r}: ...}})"
         settings = overlay_words(self.settings, way.settings, where=where, others=("strategy",))
         for word in way.settings:
             if not KNOBS[word].training and word not in PLACES:
-                raise SettingError(f"{where}: {word} applies to all ways; give it as {verb}(..., {word}=...)")
+                raise SettingError(f"{where}: {word} must be the same for all; give {verb}(..., {word}=...)")
         if settings.env:
             variables = dict(self.settings.env or ()) | dict(settings.env)
             settings = replace(settings, env=tuple(sorted(variables.items())))
@@ -130,11 +130,11 @@ class VerbCall:
         mode: Mode | None = None,
         reference: Subject | None = None,
     ) -> Variant:
-        """Returns the variant of a Workload, of a Script or of a function ``build(ctx) -> step``."""
+        """Returns the variant, with all settings, for a Workload, a Script or a function ``build(ctx) -> step``."""
         _require_count("samples_per_step", self.samples_per_step)
         _require_count("tokens_per_step", self.tokens_per_step)
         if name is not None and not isinstance(name, str):
-            raise SettingError(f"name={name!r}: expected a text, such as name={str(name)!r}")
+            raise SettingError(f"name={name!r}: expected a str, such as name={str(name)!r}")
         resolved = self._strategy(subject, strategy, environment.world_size)
         of_mesh = self._require_mesh(subject, environment.world_size)
         recipe, findings = self._recipe(subject)
@@ -178,10 +178,10 @@ class VerbCall:
         ranks = math.prod(self.settings.mesh.values())
         if isinstance(subject, (Workload, Script)):
             if "mesh" in self.knobs:
-                raise SettingError(f"{said}: is only for a function build(ctx), which reads it as ctx.mesh")
+                raise SettingError(f"{said} has no effect on a Workload or Script, only on a function build(ctx)")
         elif ranks != world_size:
             raise SettingError(
-                f"{said} has {format_count(ranks, 'rank')}, and the group {world_size}; give world_size={ranks}"
+                f"{said} needs {format_count(ranks, 'rank')}, but world_size is {world_size}; give world_size={ranks}"
             )
         elif ranks > 1 and not shares_data(self.settings.mesh):
             return (Finding("mesh_without_data", {"mesh": said, "names": OF_DATA}),)
@@ -194,7 +194,7 @@ class VerbCall:
         """Returns the same training in a single process, given as ``reference=`` of a step or script."""
         if resolved is not None:
             raise SettingError(
-                "reference=...: is for a step or script; a Workload is compared with a single process already"
+                "reference=... is only for a step or a Script; leave it out: a Workload is its own reference"
             )
         if not isinstance(reference, Workload):
             self._strategy(reference, None, 1)
@@ -207,16 +207,16 @@ class VerbCall:
             return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()
         if subject.scheduler is not None and "lr_warmup_steps" in recipe:
             raise SettingError(
-                f"lr_warmup_steps={recipe['lr_warmup_steps']}: this Workload sets its learning rate by scheduler=; "
-                "leave one of them out, or warm up in the scheduler (torch.optim.lr_scheduler.LinearLR)"
+                f"lr_warmup_steps={recipe['lr_warmup_steps']}: this Workload has a scheduler, which sets the learning "
+                "rate, too; leave out one of the two, or let the scheduler warm up (torch.optim.lr_scheduler.LinearLR)"
             )
         if subject.batch is None or "loader" not in recipe:
             return recipe, ()
         loader = recipe.pop("loader")
         if "loader" in self.knobs:
             raise SettingError(
-                f"loader={loader!r}: this Workload has a single batch; give it loader=, which makes a "
-                "DataLoader, instead of batch="
+                f"loader={loader!r}: this Workload uses one batch in all steps, and no DataLoader; give "
+                "Workload(loader=...) in place of batch=..."
             )
         return recipe, (Finding("loader_without_effect", {"loader": loader}),)
 
@@ -229,15 +229,15 @@ class VerbCall:
                 _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy ")
             return resolved
         if strategy is not None:
-            raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step sets its own")
+            raise SettingError(f"strategy={strategy!r} is only for a Workload; leave it out for a step or a Script")
         for word, value in self.knobs.items():
             if KNOBS[word].training:
-                raise SettingError(f"{word}={value!r}: is for a Workload; the code of this step must set it")
+                raise SettingError(f"{word}={value!r} is only for a Workload; set it in the code of this step")
         if isinstance(subject, Script):
             return None
         if isinstance(subject, type) and issubclass(subject, Workload):
             name = subject.__name__
-            raise SettingError(f"the class {name} cannot be measured: give an object of it, {name}(model=..., ...)")
+            raise SettingError(f"the class {name} cannot be measured: give an instance, {name}(model=..., ...)")
         if not callable(subject) or hasattr(subject, "parameters"):
             kind = type(subject).__name__
             raise SettingError(
@@ -253,7 +253,7 @@ class VerbCall:
 def require_consistent(settings: Settings) -> None:
     """Raises SettingError if settings contradict each other."""
     if settings.clip_steps is not None and settings.clip_grad_norm is None:
-        raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
+        raise SettingError(f"clip_steps={settings.clip_steps} has no effect without clip_grad_norm; give it too")
     require_free(settings.env or ())
 
 

@@ -26,7 +26,7 @@ Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observer:
-    """The callbacks of a running benchmark."""
+    """The callbacks that are called while a benchmark is measured."""
 
     judge: Callable[[tuple[Measurement, ...], Interim], Action]  # decides how to go on
     looked: Callable[[Interim], None] = lambda _: None  # called after each decision of the judge
@@ -39,9 +39,9 @@ class Observer:
 class Measuring:
     """Measures variants side by side, in rounds of launches, and then diagnoses them.
 
-    Each round launches every variant that continues once, in random order. Every second round reverses the order of the
-    previous one, so that each variant comes first as often as last. The plan is fixed before the first round. After the
-    judge's verdict, a diagnosing round follows.
+    A round is one launch of every variant that is still undecided, in random order; every second round reverses the
+    order of the previous one, so that each variant comes first as often as last. The plan of steps is fixed before the
+    first round. After the judge's verdict, a diagnosing round follows.
 
     ``time`` decides whether another round fits. ``earlier`` has the rounds of the first pass over the suite, which this
     measuring continues.
@@ -66,7 +66,7 @@ class Measuring:
         observer.grouped(max(len({variants[i].key for i in group}) for group in self._plans.groups))
 
     def measured(self) -> tuple[Measurement, ...]:
-        """Launches until the judge stops, or leaves a confirmation to the second pass; returns the measurements."""
+        """Runs rounds until the judge stops, or defers a confirmation to the second pass; returns the measurements."""
         rounds = self.rounds
         wanted, least = (0, 0) if rounds.every else (self._limits.settings.launches, MIN_LAUNCHES)
         if rounds.deferred is not None:
@@ -225,7 +225,7 @@ class Rounds:
         self._diagnoses: list[list[Launch]] = [[] for _ in variants]
 
     def resumed(self, variants: Sequence[Variant], run: LaunchRunner, watch: Watch) -> Rounds:
-        """Returns these rounds after preparing them to continue in another run of the test."""
+        """Returns the same rounds, prepared to continue when the test runs again."""
         self._variants, self._run, self._watch = variants, run, watch
         self.choose(None)
         return self
@@ -262,7 +262,7 @@ class Rounds:
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
     def _arranged(self, order: Sequence[int] = ()) -> list[int]:
-        """Returns the order (default: random), with a benchmark's sides adjacent, and one-sided benchmarks last."""
+        """Returns the order (default: random) with candidate and reference adjacent, candidates without one last."""
         order = order or self._draw.sample(range(len(self._variants)), len(self._variants))
         keys = [self._variants[i].key for i in order]
         return sorted(order, key=lambda i: (keys.count(key := self._variants[i].key) == 1, keys.index(key)))
@@ -276,11 +276,11 @@ class Rounds:
         return ordered.values()
 
     def note(self, seconds: float) -> None:
-        """Notes the seconds of the last round."""
+        """Records the seconds of the last round."""
         self.durations.append(seconds / self._part(self._launched_last))
 
     def part(self) -> float:
-        """Returns the duration of the next round, as a share of the duration of a round of all variants."""
+        """Returns the duration of the next round, as a fraction of the duration of a round of all variants."""
         return self._part(self._chosen)
 
     def _part(self, launched: Collection[int]) -> float:
@@ -301,11 +301,11 @@ class Rounds:
 
     @property
     def last(self) -> Launch | None:
-        """The last launch of the first variant; None before any launch."""
+        """The newest launch of the first variant; None before the first launch."""
         return next(iter(self._launches[0][-1:]), None)
 
     def choose(self, keys: Collection[Key] | None) -> None:
-        """Makes later rounds launch both sides of these benchmarks; None for all."""
+        """Limits later rounds to these benchmarks, with their references; None for all benchmarks."""
         every = enumerate(self._variants)
         self._chosen = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 

@@ -24,9 +24,9 @@ class TimeSheet:
         self.note_launch(self._begun)  # the time before the first launch, in which a session finds out about torch
 
     def note_launch(self, begun: float, **worked: float) -> None:
-        """Notes a launch from ``begun`` until now: ``worked`` has seconds by purpose; the rest is starting.
+        """Records a launch from ``begun`` until now: ``worked`` has seconds by purpose; the rest counts as its start.
 
-        Code under test may have patched the clocks of ranks, so a launch's work is limited to its duration.
+        Code under test may have patched the clocks of ranks, so these seconds are limited to the launch's duration.
         """
         left = self.now() - begun
         for part, seconds in worked.items():

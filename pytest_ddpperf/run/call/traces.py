@@ -37,7 +37,7 @@ class TracedGroup:
 
 
 def file_name(test: str, variant: Variant) -> str:
-    """Returns the beginning of the names of a benchmark's trace files."""
+    """Returns the prefix of the names of a benchmark's trace files."""
     side = ".reference" * variant.of_reference
     ranks = f" w{variant.world_size}"
     stem = file_stem(f"{test}.{variant.name.removesuffix(ranks)}.{ranks.strip()}{side}")
@@ -45,7 +45,7 @@ def file_name(test: str, variant: Variant) -> str:
 
 
 def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[str]:
-    """Merges the traces that ranks have written, and writes a summary; returns the summary's paragraphs.
+    """Merges the ranks' trace files into one file, and writes a summary file; returns the summary's paragraphs.
 
     ``beside`` is the name of the reference's traces, for a comparison; empty without a reference.
     """
@@ -65,7 +65,7 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
     files, others = ([folder / rank_file(each, rank) for rank in range(ranks)] for each in (name, beside))
     there = [file for file in files if file.is_file()]
     if not there:
-        raise TraceError(f"{name}: this node has no trace in {folder}: other nodes have their ranks' traces there")
+        raise TraceError(f"this node has no trace of {name} in {folder}; look into the same folder on other nodes")
     missing = [str(rank_in_name(file.name)) for file in files if file not in there]
     if missing:
         yield f"the traces of ranks {', '.join(missing)} are on other nodes, in a folder of the same name"
@@ -78,7 +78,7 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
 
 
 def merge(group: TracedGroup, file: Path, option: str) -> str:
-    """Writes one trace of all ranks; returns how their clocks were aligned, or why nothing was written."""
+    """Writes one trace of all ranks; returns a sentence on how clocks were aligned, or why nothing was written."""
     try:
         alignment = align(group.traces)
     except TraceError as error:
@@ -101,16 +101,16 @@ def _document(file: Path) -> Any:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
             content = opened.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise TraceError(f"{file} holds more than {MOST_BYTES:.3g} bytes: trace fewer steps")
+            raise TraceError(f"{file} has more than {MOST_BYTES:.3g} bytes: trace fewer steps")
         return json.loads(content.decode("utf-8", "replace"), strict=False)
     except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise TraceError(f"trace {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except (ValueError, RecursionError) as error:
-        raise TraceError(f"{file} is no Chrome trace: {error}") from None
+        raise TraceError(f"{file} is not a Chrome trace: {error}") from None
 
 
 def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Returns trace files by benchmark: files in folders, named files, and files whose names begin with a given name.
+    """Groups trace files by benchmark: files in folders, named files, and files whose names begin with a given name.
 
     Named files with other names than the plugin's belong to one benchmark. Raises TraceError if a path has no file.
     """
@@ -124,7 +124,7 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
             found = sorted(path.parent.glob(f"{glob.escape(path.name)}_rank_*_trace.json*"))
         found = [file for file in found if file.is_file()]  # nobody may write into a pipe
         if not found:
-            raise TraceError(f"no trace is at {path}: name a folder that {KNOBS['profile'].option}=DIR has written")
+            raise TraceError(f"there is no trace at {path}: name a folder that {KNOBS['profile'].option}=DIR wrote")
         for file in found:
             ours = rank_in_name(file.name) is not None
             name = file.with_name(file.name.rpartition("_rank_")[0]) if ours else file.parent
@@ -133,7 +133,7 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]:
-    """Returns the pairs to compare: two benchmarks, or the benchmarks with equal names in two folders.
+    """Returns pairs of traces to compare: two benchmarks, or the benchmarks with equal names in two folders.
 
     Raises TraceError if there is no pair.
     """
@@ -145,7 +145,7 @@ def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]
     common = [name for name in first if name in second]
     if not common:
         raise TraceError(
-            f"{before} and {after} have no benchmark in common: name one of each, such as "
+            f"{before} and {after} have no benchmark of the same name: name one benchmark of each folder, such as "
             f"{next(iter(first.values()))[0]}"
         )
     return [(read_group(*first[name]), read_group(*second[name])) for name in common]

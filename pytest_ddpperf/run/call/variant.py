@@ -39,7 +39,7 @@ class Pilot:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(BenchmarkId):
-    """One side of a benchmark: the training that each rank of a launch builds and runs, and the group of ranks."""
+    """A training that is measured, of the candidate or the reference: what each rank builds, and the group of ranks."""
 
     subject: Any  # a training.script.Subject
     resolved: Strategy | None  # None if the subject brings its own
@@ -62,7 +62,7 @@ class Variant(BenchmarkId):
 
     @property
     def label(self) -> str:
-        """The name, the number of ranks and the side, as a title for the output of the ranks."""
+        """The name, the number of ranks, and whether it is the reference, as a title for the ranks' output."""
         return f"{self.name} w{self.world_size}" + ", other revision" * self.of_reference
 
 
@@ -98,11 +98,11 @@ def measurement_of(
 
 
 def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
-    """Returns a launch; raises WorkloadError if its ranks skipped different steps."""
+    """Combines the ranks' reports to a launch; raises WorkloadError if the ranks skipped different steps in fp16."""
     if len({rank.skipped_steps for rank in ranks}) > 1:
         counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
         raise WorkloadError(
-            f"the ranks skipped different steps after fp16 overflows ({counts}): gradients must be synchronised "
-            "before the scaler checks them, so that all ranks skip together"
+            f"the ranks skipped different steps after fp16 overflows ({counts}): synchronise the gradients "
+            "before the GradScaler checks them, so that all ranks skip the same steps"
         )
     return Launch(round=number, ranks=ranks, seconds=seconds)

@@ -21,7 +21,7 @@ GivenWays: TypeAlias = "Mapping[str, Mapping[str, Any]] | None"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contender:
-    """A way to train, one of several that a call compares."""
+    """One of the trainings that a call compares: a subject with its strategy and settings."""
 
     subject: Subject
     strategy: GivenStrategy = None
@@ -30,7 +30,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contenders:
-    """All ways to train that one call of ``compare`` measures."""
+    """All trainings that one call of ``ddpperf.compare`` compares, by name."""
 
     by_name: Mapping[str, Contender]  # in the order given
     over: str  # the name of the way that the others are compared with
@@ -47,15 +47,15 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> Contenders:
-    """Returns the ways that a call names: subjects, strategies of one Workload, or ways with separate settings."""
+    """Returns the trainings to compare: several subjects, strategies of one Workload, or settings of one subject."""
     canonical: Callable[[Any], str] = str
     if ways is not None:
         return _with_settings(subject, strategies, over, strategy, ways, verb=verb)
     workloads = subject.values() if isinstance(subject, Mapping) else ()
     if strategy is not None and not any(isinstance(workload, Workload) for workload in workloads):
         raise SettingError(
-            f"ddpperf.compare(strategy={strategy!r}): is for Workloads that are compared by name, such as "
-            "{'small': workload, 'large': other}; several strategies of one Workload are strategies=['naive', 'ddp']"
+            f"ddpperf.compare(strategy={strategy!r}) is only for several Workloads, such as "
+            "{'small': workload, 'large': other}; to compare strategies of one Workload: strategies=['naive', 'ddp']"
         )
     if isinstance(subject, Mapping) and strategies is None:
         named = {
@@ -82,7 +82,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
         twice = next((each for each in chosen if chosen.count(each) > 1), None)
         if twice is not None:
             raise SettingError(
-                f"ddpperf.{verb}({given}): {twice} is given twice; give strategies names to {verb} it twice"
+                f"ddpperf.{verb}({given}): {twice} is given twice; to {verb} it twice, give a dict of names"
             )
 
         def canonical(written: Any) -> str:
@@ -101,7 +101,7 @@ def _contenders(
     *,
     verb: str,
 ) -> Contenders:
-    """Returns all ways, with the name of the way that the others are compared with; SettingError for fewer than two."""
+    """Returns the trainings and the name of the one to compare the others with; SettingError for fewer than two."""
     if len(named) < MIN_WAYS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(named))
@@ -119,26 +119,26 @@ def _with_settings(
     *,
     verb: str,
 ) -> Contenders:
-    """Returns ways with separate settings; ``strategy`` applies to each way that names no strategy."""
+    """Returns one training for each entry of ``ways``; ``strategy`` applies to entries that name no strategy."""
     if isinstance(subject, Mapping):
         raise SettingError(
-            f"ddpperf.{verb}(ways=...): is for one Workload, script or step; several subjects by name are compared "
-            "without ways"
+            f"ddpperf.{verb}(ways=...) is for one Workload, Script or step, and a dict of several is given; leave one "
+            "of the two out"
         )
     if strategies is not None:
         raise SettingError(
-            "ddpperf.compare(strategies=..., ways=...): give one of them; a way may name its strategy: "
+            "ddpperf.compare(strategies=..., ways=...): give only one of the two; ways may set a strategy: "
             "ways={'ddp': {}, 'fsdp': {'strategy': 'fsdp2'}}"
         )
     if not isinstance(ways, Mapping) or not all(isinstance(own, Mapping) for own in ways.values()):
         raise SettingError(
-            f"ddpperf.{verb}(ways={ways!r}): expected settings by name, such as "
+            f"ddpperf.{verb}(ways={ways!r}): expected a dict of settings for each name, such as "
             "{'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
     named = {}
     words = [word for own in ways.values() for word in own if not isinstance(word, str)]
     if words:
-        raise SettingError(f"ddpperf.{verb}(ways=...): {words[0]!r}: expected the name of a setting")
+        raise SettingError(f"ddpperf.{verb}(ways=...): {words[0]!r} is not the name of a setting; give a str")
     for name, own in ways.items():
         settings = dict(own)
         named[str(name)] = Contender(subject=subject, strategy=settings.pop("strategy", strategy), settings=settings)

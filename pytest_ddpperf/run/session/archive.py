@@ -51,7 +51,7 @@ class Archive:
         return None
 
     def provenance(self) -> Provenance:
-        """Returns today's date, with the commit and the digest of the code."""
+        """Returns the origin of today's results: the date, the commit and the digest of the code."""
         commit, dirty = (None, False) if self.code is None else (self.code.commit, self.code.dirty)
         date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
         return Provenance(date=date, commit=commit, dirty=dirty, code=self.digest)
@@ -79,7 +79,7 @@ class Archive:
         )
 
     def network(self, environment: Environment) -> NetworkFile | None:
-        """Returns the network that ``ddpperf network`` has stored for an environment; None if none is stored."""
+        """Returns the latency and bandwidth that ``ddpperf network`` stored for an environment; None if it has not."""
         return read_network(network_file(self._baselines, environment))
 
     def on_network(self, measurement: Measurement) -> tuple[Finding, ...]:
@@ -126,7 +126,7 @@ class Archive:
         if named is not None:
             raise git.GitError(git.missing(root, named, came_with))
         if record.commit is None:
-            raise git.GitError("the baseline names no commit: save it in a git repository")
+            raise git.GitError("the baseline has no commit: save it again inside a git repository")
         cure = git.fetching(root) if git.is_shallow(root) else "commit the code, then save again"
         raise git.GitError(
             f"the baseline was saved with uncommitted changes, and no commit has the code that was measured: {cure}"
@@ -145,7 +145,7 @@ class Archive:
         return False
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
-        """Stores the results of a test that can be stored; returns them with warnings, by ``id`` of each result."""
+        """Stores a test's results as baselines if possible; returns these results with warnings, by ``id``."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
         if now.commit is None:
             why = f"nothing is committed in {self._root}: commit the code, then save again"

@@ -122,7 +122,7 @@ def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str
 
 
 def counts_alone(config: pytest.Config) -> bool:
-    """Returns whether only counts are measured: ``--benchmark-disable`` is given, and no ddpperf option needs times."""
+    """Returns whether ``--benchmark-disable`` restricts the run to counts, because no ddpperf option needs times."""
     if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
         return False
     asking = ("counts", "budget", "max_time", "launches", "steps")
@@ -161,7 +161,7 @@ def item_settings(settings: Settings, item: pytest.Item) -> Settings:
     """Returns the settings of a session, overridden by a test's markers."""
     for mark in reversed(list(item.iter_markers(MARKER))):  # the closest marker is the strongest
         if mark.args:
-            raise SettingError(f"@pytest.mark.{MARKER} on {item.nodeid}: takes keyword arguments only")
+            raise SettingError(f"@pytest.mark.{MARKER} of {item.nodeid} has positional arguments: use keywords")
         settings = overlay_words(settings, mark.kwargs, where=f"{item.nodeid}: @pytest.mark.{MARKER}")
     return settings
 
@@ -197,7 +197,7 @@ def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest
 
 
 def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
-    """Returns the numbers of ranks in a test's closest marker; empty if the test also has a benchmark."""
+    """Returns the numbers of ranks for which to repeat a test of ``ddpperf_group``, from its closest marker."""
     marks = metafunc.definition.iter_markers(MARKER)
     given = next((mark.kwargs["world_size"] for mark in marks if "world_size" in mark.kwargs), None)
     if given is None or "ddpperf" in metafunc.fixturenames:
@@ -221,7 +221,7 @@ def require_no_rank() -> None:
     """Raises an error if pytest runs inside a rank."""
     if "pytest_ddpperf.launch.zygote" in sys.modules:  # ranks are forked from it
         raise SettingError(
-            "a rank called pytest.main(), which would start the suite anew: call pytest.main() in a test"
+            "a rank called pytest.main(), which would start all tests again: call it outside of the measured code"
         )
 
 
@@ -230,7 +230,7 @@ _OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PM
 
 
 def may_be_task(settings: Settings) -> bool:
-    """Returns whether a launcher, such as torchrun, may have started this process as one of several."""
+    """Returns whether this process may be one of several that a launcher, such as torchrun, has started."""
     return settings.multi_node == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
 
 

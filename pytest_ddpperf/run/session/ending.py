@@ -67,7 +67,7 @@ def _write(session: pytest.Session, ours: Session, write: Callable[[], object]) 
 
 
 def finish(ours: Session) -> None:
-    """Adds the complaints of session, launchers and files to the outputs of the run."""
+    """Adds warnings about the budget, the launchers and unused files to the outputs of the run."""
     made, reference = ours.outputs, ours.sides.reference
     if made.results and ours.settings.allow:
         from pytest_ddpperf.records.acceptance import belongs
@@ -97,13 +97,13 @@ def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:
 
 
 def set_status(session: pytest.Session, unmeasured: int) -> None:
-    """Sets the exit status ``NOT_MEASURED`` if all failures are ``unmeasured`` benchmarks, not verdicts or others."""
+    """Sets the exit status ``NOT_MEASURED`` if benchmarks without a measurement are the only failures."""
     if session.exitstatus == _FAILED and unmeasured and unmeasured == session.testsfailed:
         session.exitstatus = NOT_MEASURED
 
 
 def _spoil(session: pytest.Session) -> None:
-    """Sets a failing exit status, unless the run has failed already, because a requested task could not be done."""
+    """Sets a failing exit status, unless the run has failed already, because a requested file was not written."""
     if session.exitstatus in {_PASSED, _NO_TESTS}:
         session.exitstatus = NOT_MEASURED
 

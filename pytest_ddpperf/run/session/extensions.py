@@ -39,11 +39,11 @@ class Extensions:
 
     @cached_property
     def strategies(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions of added strategies, by name."""
+        """The functions that the hooks ``pytest_ddpperf_strategies`` add, by name of the strategy."""
         hook, added = "pytest_ddpperf_strategies", dict[str, Callable[..., Any]]()
         for given in self._called(hook):
             if not isinstance(given, Mapping):
-                raise SettingError(f"{hook} returned {given!r}: return {{name: function}}")
+                raise SettingError(f"{hook} returned {given!r}: return a dict {{name: function}}")
             _require_new(hook, "strategy", given, {*STRATEGIES, *ALIASES, *added})
             for name, function in given.items():
                 if not callable(function) or not isinstance(name, str) or not name.isidentifier():
@@ -56,7 +56,7 @@ class Extensions:
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics that hooks add."""
+        """The metrics that the hooks ``pytest_ddpperf_metrics`` add, after checks."""
         hook, added = "pytest_ddpperf_metrics", dict[str, Metric]()
         rows = self._called(hook)
         if not rows:
@@ -70,10 +70,10 @@ class Extensions:
                     raise SettingError(f"{hook} returned {row!r}: return a list of pytest_ddpperf.Metric")
                 _require_new(hook, "metric", [row.name], {*known, *added})
                 if not row.name.isidentifier() or row.name != row.name.lower():
-                    raise SettingError(f"{hook}: {row.name!r}: expected a name in snake_case")
+                    raise SettingError(f"{hook}: metric {row.name!r}: write the name in snake_case")
                 for column, words in _COLUMNS.items():
                     if (found := getattr(row, column)) not in words:
-                        raise SettingError(f"{hook}: {row.name}: {column}={found!r}: expected {' or '.join(words)}")
+                        raise SettingError(f"{hook}: {row.name} has {column}={found!r}: expected {' or '.join(words)}")
                 added[row.name] = replace(row, samples=partial(_checked, row))
         return tuple(added.values())
 
@@ -87,7 +87,7 @@ class Extensions:
         hook, added = "pytest_ddpperf_environment", dict[str, str]()
         for given in self._called(hook):
             if not isinstance(given, Mapping) or not all(isinstance(word, str) for word in chain(*given.items())):
-                raise SettingError(f"{hook} returned {given!r}: return {{name: text}}")
+                raise SettingError(f"{hook} returned {given!r}: return a dict {{name: text}}")
             _require_new(hook, "fact", given, added)
             added |= given
         return added
@@ -125,7 +125,7 @@ class Extensions:
         parts = self._called("pytest_ddpperf_report", results=tuple(results))
         for part in parts:
             if not (isinstance(part, tuple) and len(part) == _TITLE_AND_TEXT and all(isinstance(p, str) for p in part)):
-                raise SettingError(f"pytest_ddpperf_report returned {part!r}: return a title and a text, or None")
+                raise SettingError(f"pytest_ddpperf_report returned {part!r}: return (title, text) or None")
         return parts
 
     def _called(self, name: str, **arguments: Any) -> list[Any]:
@@ -176,7 +176,7 @@ def _failure(what: str, error: Exception) -> SettingError:
 def _require_new(hook: str, noun: str, names: Iterable[str], known: Container[str]) -> None:
     for name in names:
         if name in known:
-            raise SettingError(f"{hook}: there is a {noun} {name!r} already: rename it")
+            raise SettingError(f"{hook}: a {noun} named {name!r} exists already: choose another name")
 
 
 def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:
@@ -190,7 +190,7 @@ def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:
     fits = isinstance(samples, (tuple, list)) and 0 < len(samples) <= len(measurement.every)
     if not fits or not all(isinstance(sample, (int, float)) and math.isfinite(sample) for sample in samples):
         raise SettingError(
-            f"metric {row.name} of pytest_ddpperf_metrics: {samples!r} are no samples of "
-            f"{len(measurement.launches)} launches: return one finite number for each launch, or None for no metric"
+            f"pytest_ddpperf_metrics: metric {row.name} returned {samples!r} for {len(measurement.launches)} launches: "
+            "return one finite number for each launch, or None for no metric"
         )
     return tuple(map(float, samples))

@@ -50,7 +50,7 @@ class Locks:
         _OPEN.add(self)
 
     def take(self, names: Sequence[str], *, shared: bool = False) -> Holder | None:
-        """Take all these locks, or take none and return a process that holds one; keep locks that are already held."""
+        """Take all these locks and return None, or take none and return a process that holds one of them."""
         new: list[str] = []
         for name in names:
             if name in self._held:
@@ -146,7 +146,7 @@ def holder(inode: int, root: Path = Path("/")) -> Holder:
 class Leases:
     """The GPUs or the CPU that a session reserves while it measures.
 
-    ``seconds``: how long the session waits for GPUs; if it is None, nothing is reserved. ``tell`` shows a line.
+    ``seconds``: how long the session waits for GPUs; if it is None, nothing is reserved. ``tell`` prints a line.
     """
 
     def __init__(self, seconds: float | None, tell: Callable[[str], None], locks: Locks | None = None) -> None:
@@ -236,7 +236,7 @@ class Leases:
             seconds = self._seconds or 0.0
             if time.monotonic() - begun >= seconds:
                 raise LaunchError(
-                    f"GPUs are in use by {found}, and {', '.join(names)} were not free within {seconds:g} s: wait "
+                    f"GPUs are in use by {found}: {', '.join(names)} were not free within {seconds:g} s; wait "
                     "longer with --ddpperf-gpu-lock-timeout=SECONDS, name other GPUs by CUDA_VISIBLE_DEVICES, or share "
                     "them with --ddpperf-gpu-lock-timeout=off"
                 )

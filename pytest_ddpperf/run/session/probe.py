@@ -20,7 +20,7 @@ BenchmarkKey = tuple[str, int]  # name and number of ranks
 
 @dataclass(frozen=True)
 class Probe:
-    """The differences between a probe's pytest run and the run that the user would start."""
+    """The settings of a probe, a pytest run that a bisection starts, which differ from the user's own run."""
 
     measured: str  # full hash of the commit that is measured in place of this checkout
     settings: Mapping[str, object] = field(default_factory=dict)  # raw values by knob; they override those of tests
@@ -30,7 +30,7 @@ class Probe:
     python: Interpreter | None = None  # interpreter that runs this checkout, in place of the commit ``measured``
 
     def revision(self, beside: Revision) -> Revision:
-        """Returns the revision to measure in place of this checkout; ``beside``: the revision of the reference."""
+        """Returns the revision that the bisection measures as candidate; ``beside``: the revision of the reference."""
         if self.python is not None:
             return replace(beside, python=self.python)
         return Revision(self.measured, self.measured, beside.root, python=beside.python)
@@ -38,7 +38,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The report of a probe's pytest run."""
+    """The results of a pytest run that a bisection has started (a probe)."""
 
     results: tuple[Result, ...]
     failures: Mapping[str, str]  # why each test or file failed or was skipped, in one line, by node id

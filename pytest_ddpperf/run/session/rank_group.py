@@ -53,12 +53,12 @@ class RankResults(Generic[T]):
             told = f"rank {rank} of {len(self._values)} raised {error}\n\n{error.traceback}"
             raise RankFailed(told, rank=rank, stack=error.traceback)
         if not 0 <= rank < len(self._values):
-            raise IndexError(f"there is no rank {rank}: ranks are 0 to {len(self._values) - 1}")
+            raise IndexError(f"there is no rank {rank}; give a rank from 0 to {len(self._values) - 1}")
         return self._values[rank]
 
 
 class RankGroup:
-    """Ranks for functional tests: every ``run`` starts fresh ones."""
+    """The fixture that runs functions on ranks, for functional tests; every ``run`` starts fresh ranks."""
 
     def __init__(self, session: Session, settings: Settings, sections: list[tuple[str, str]], test: str) -> None:
         self._session = session
@@ -138,7 +138,7 @@ class RankGroup:
             RankFailed, SettingError, PayloadError: as for ``run``.
         """
         if not (isinstance(error, type) and issubclass(error, Exception)):
-            raise SettingError(f"ddpperf_group.raises_all: expected a class of exceptions, not {_short(error)}")
+            raise SettingError(f"ddpperf_group.raises_all: expected an exception class, not {_short(error)}")
         try:
             pattern = None if match is None else re.compile(match)
         except re.error as wrong:
@@ -163,7 +163,7 @@ class RankGroup:
     def _run(self, verb: str, function: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> RankResults[Any]:
         if not callable(function):
             kind = type(function).__name__
-            raise SettingError(f"ddpperf_group.{verb}: expected a function of ctx and the arguments, not a {kind}")
+            raise SettingError(f"ddpperf_group.{verb}: expected a function(ctx, *arguments), not a {kind}")
         problem = unfit(function, "ctx", *(f"argument {number}" for number, _ in enumerate(args, 1)))
         if problem is not None:
             raise SettingError(f"ddpperf_group.{verb}: {problem}")
@@ -184,7 +184,7 @@ class RankGroup:
         require_free(settings.env or ())
         launchers = self._session.sides.launchers.with_variables(settings.env or ())
         if settings.simulate is not None:
-            pytest.skip("ddpperf_group is not simulated: ddpperf simulate runs only check and measure")
+            pytest.skip("ddpperf_group was skipped: ddpperf simulate runs only check and measure")
         if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
             gpus = launchers[0].having(()).machine().gpus
             launchers[0].having(tuple(shown_to_worker(os.environ, len(gpus.names), self.world_size).items()))

@@ -19,14 +19,14 @@ NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  
 
 
 def require_known(unknown: Iterable[str]) -> None:
-    """Raises an error for arguments that are meant for this plugin; ``unknown``: arguments that no plugin declares."""
+    """Raises an error if one of the ``unknown`` command-line arguments looks like a misspelt option of this plugin."""
     options = [knob.option for knob in KNOBS.values() if knob.given == "option"]
     for argument in unknown:
         require_foreign(argument.partition("=")[0], options, "option")
 
 
 def require_foreign(word: str, known: list[str], kind: str) -> None:
-    """Raises an error for a word that begins like this plugin's words, or is similar to one of them."""
+    """Raises an error if an unknown option or ini setting looks like a misspelt or removed one of this plugin."""
     prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
     gone = why_gone(name, "option" if kind == "option" else "ini") if prefix == "ddpperf" else ""
     if gone:
@@ -39,7 +39,7 @@ def require_foreign(word: str, known: list[str], kind: str) -> None:
 def require_other_marker(mark: str, ours: str) -> None:
     """Raises an error for an undeclared marker that is probably a misspelt ``ours``."""
     if closest(mark, [ours], _ALIKE):
-        raise SettingError(f"@pytest.mark.{mark}: nobody has declared this marker; did you mean {ours}?")
+        raise SettingError(f"@pytest.mark.{mark} is not a declared marker; did you mean {ours}?")
 
 
 def require_consistent(settings: Settings, said: Collection[str]) -> None:
@@ -47,20 +47,20 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
     for name in said:
         needed = KNOBS[name].needs
         if needed is not None and getattr(settings, name) and not getattr(settings, needed):
-            raise SettingError(f"{KNOBS[name].option} is for {_PURPOSES[needed]}: give {KNOBS[needed].option}")
+            raise SettingError(f"{KNOBS[name].option} is only for {_PURPOSES[needed]}: add {KNOBS[needed].option}")
     for name in ("against", "against_python"):
         if getattr(settings, name) is None:
             continue
-        against = f"{KNOBS[name].option}={getattr(settings, name)} reads no baseline and "
+        against = f"{KNOBS[name].option}={getattr(settings, name)} uses no baselines, but "
         if settings.save is not None:
-            raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
+            raise SettingError(f"{against}--ddpperf-save writes them: give only one of the two")
         if settings.baseline_set is not None and "baseline_set" in said:
-            raise SettingError(f"{against}--ddpperf-baseline-set={settings.baseline_set} names some: give one of them")
+            raise SettingError(f"{against}--ddpperf-baseline-set={settings.baseline_set} selects some: give one")
     _require_counts_alone(settings, said)
     if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
         raise SettingError(
-            f"{KNOBS['against_setup'].option} makes a separate environment and {KNOBS['against_python'].option} "
-            "names one: give one of them, and build or install the revision in the named one"
+            f"{KNOBS['against_setup'].option} creates an environment for the reference, and "
+            f"{KNOBS['against_python'].option} names an existing one: give only one of the two options"
         )
     if settings.calibrate is not None:
         asked = {
@@ -80,7 +80,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
 
 def _require_alone(first: str, asked: Mapping[str, bool]) -> None:
     for name in (name for name, given in asked.items() if given):
-        raise SettingError(f"{first}, and {KNOBS[name].option} asks for something else: give one of them")
+        raise SettingError(f"{first}, so {KNOBS[name].option} does not fit: give only one of the two options")
 
 
 def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
@@ -90,11 +90,11 @@ def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
     simulated = KNOBS["simulate"].spelled
     for name in ("against", "against_python", "calibrate", "budget"):
         if getattr(settings, name) is not None and (name in said or name != "budget"):
-            raise SettingError(f"{simulated} measures nothing, and {KNOBS[name].spelled} does: give one of them")
+            raise SettingError(f"{simulated} measures nothing, but {KNOBS[name].spelled} needs times: give one of them")
     if settings.simulate_rank >= min(settings.simulate):
         least = min(settings.simulate)
         rank = f"{simulated} --rank={settings.simulate_rank}"
-        raise SettingError(f"{rank}: a group of {least} has no such rank (the first is 0): give a smaller one")
+        raise SettingError(f"{rank}: {least} ranks have the numbers 0 to {least - 1}: give one of these")
 
 
 def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) -> None:
@@ -116,7 +116,7 @@ def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) 
         return
     form = f"{knob.option}={knob.metavar}"
     cure = f"write {form}" if knob.bare is None else f"put {knob.option} last, or write {form}"
-    raise SettingError(f"{knob.option}={raw}: expected {expected}, and {raw} is a test, a file or a folder: {cure}")
+    raise SettingError(f"{knob.option}={raw}: expected {expected}, but {raw} is a test, file or folder: {cure}")
 
 
 def require_outputs(settings: Settings, root: Path) -> None:

@@ -93,7 +93,7 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns settings as ``quick``, a probe or ``simulate`` overrides them; ``counts``: counts are needed."""
+        """Returns settings with the changes of ``quick``, ``simulate`` or a bisection; ``counts``: keep counts on."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
@@ -113,7 +113,7 @@ class Session:
         return (nodes * len(self._torch(settings).gpus.names) or max(nodes, DEFAULT_WORLD_SIZE),)
 
     def environment(self, settings: Settings, world_size: int, side: RevisionSide | None = None) -> Environment:
-        """Returns the environment of ``world_size`` ranks of ``side`` (default: the candidate's side)."""
+        """Returns the environment of ``world_size`` ranks of the candidate, or of the reference ``side``."""
         if self.settings.simulate is not None:
             machine = self.sides.launchers[0].machine(gpus=False)
             return simulated_environment(machine_facts().python, machine, world_size)

@@ -38,7 +38,7 @@ PRELOADED = (  # imported once in a fork server, not on every rank of every laun
 
 
 class Sides:
-    """All checkouts that a session runs; fork servers run until its end. ``first`` is called before they start."""
+    """The checkouts that a session measures, with their fork servers; ``first`` is called before a server starts."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Sides:
 
     @property
     def _started(self) -> list[Launchers]:
-        """The launchers of all sides that have started, first the candidate's."""
+        """The launchers of candidate and references that have started, first the candidate's."""
         others = [*filter(None, [self.reference]), *self._of_commits.values()]
         return [*filter(None, [self._launchers]), *(launchers for side in others for launchers in side.every)]
 
@@ -125,18 +125,18 @@ class Sides:
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
-        """Begins to watch the health of this node, its ``gpus`` (PCI ids) and others, ``nodes`` nodes in all."""
+        """Starts to watch the load of ``nodes`` nodes and this node's ``gpus`` (PCI ids); returns the watch."""
         here = watch_health(self.parents, gpus=gpus)
         others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
         return lambda window: replace(here(window), nodes=others())
 
     def check_out(self) -> None:
-        """Checks the reference out; raises LaunchError if git cannot. A bisection checks its commits out later."""
+        """Checks out the reference revision; raises LaunchError if git cannot. A bisection does this later."""
         if self.reference is not None and self.candidate is None:
             self.reference.check_out()
 
     def paired(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
-        """Returns the launches of a benchmark on both sides; None without a reference revision."""
+        """Returns the object that launches a benchmark in both revisions; None without a reference revision."""
         if self.reference is None:
             return None
         from pytest_ddpperf.against.paired_launches import PairedLaunches
@@ -160,14 +160,14 @@ class Sides:
         return RevisionSide(revision, setup, PRELOADED, asked=asked, threads=self.threads, nodes=nodes, **how)
 
     def end_test(self) -> None:
-        """Ends launchers and checkouts of baselines' commits that the next test rarely needs."""
+        """Ends the launchers and removes the checkouts of baselines' commits, which the next test rarely needs."""
         for commit in [*self._of_commits][:-1]:  # the next test mostly needs the last one
             self._of_commits.pop(commit).close()
         for launchers in self._started:
             launchers.keep(MAX_IDLE_LAUNCHERS)
 
     def close(self) -> None:
-        """Ends the launchers of all sides."""
+        """Ends the launchers of candidate and reference, with all their ranks."""
         try:
             if self._launchers is not None:
                 self._launchers.close()

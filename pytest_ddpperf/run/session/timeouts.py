@@ -26,12 +26,12 @@ class TestTimeout:
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, settings: Any) -> None:
-        """Note the deadline of the test that begins; pytest-timeout calls this when it sets its timer."""
+        """Record the deadline of the test that begins; pytest-timeout calls this when it sets its timer."""
         self._given, self._ends = settings.timeout, time.monotonic() + settings.timeout
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_cancel_timer(self) -> None:
-        """Note that there is no deadline."""
+        """Record that there is no deadline."""
         self._ends = float("inf")
 
     def limited(self, run: Callable[..., T]) -> Callable[..., T]:

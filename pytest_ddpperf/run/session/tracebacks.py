@@ -57,7 +57,7 @@ def place(error: BaseException, file: str, test: str) -> str:
 
 
 def text_alone(error: errors.DdpperfError, file: str, test: str, width: int, *, verbose: bool) -> Any:
-    """Returns the text that pytest shows for the plugin's error, with the line of the test, without a traceback.
+    """Returns the text that pytest shows for an error of the plugin: the test's line and the message, no traceback.
 
     pytest's short summary and JUnit's message have the cause in one line.
     """
@@ -101,11 +101,11 @@ def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
 
 
 def standing(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
-    """Returns the error for later attempts of a test that a verdict failed: they repeat the verdict, unmeasured."""
+    """Returns the error that later attempts of a test raise without measuring, after a verdict has failed it."""
     words = "not measured again: a verdict is final, so that a failed test cannot be repeated until it passes"
     return errors.extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 
 
 def ended_at(error: BaseException, file: str, test: str) -> str:
-    """Returns why a test ended before its last line, and the place."""
+    """Returns, as text, the error that ended a test early, and the line of the test."""
     return f"{error}; the test ended {place(error, file, test).strip()}, and checked nothing after it"

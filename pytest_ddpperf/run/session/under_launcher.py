@@ -39,14 +39,14 @@ def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
     if len(ours) < len(items):
         other = next(item.nodeid for item in items if not uses_ranks(item))
         raise SettingError(
-            f"{task.launcher} started {task.size} processes, and {len(items) - len(ours)} of {len(items)} tests do not "
-            f"use the fixtures of pytest-ddpperf, such as {other}: run these tests with plain pytest, and "
-            f"the others under {task.launcher}: pytest -m ddpperf"
+            f"{task.launcher} started {task.size} processes, but {len(items) - len(ours)} of {len(items)} tests do not "
+            f"use the fixtures of pytest-ddpperf, such as {other}: select the others with pytest -m ddpperf, and run "
+            f"these without {task.launcher}"
         )
     if task.restarts:
         raise SettingError(
-            f"{task.launcher} has started all processes again (TORCHELASTIC_RESTART_COUNT={task.restarts}): a suite "
-            "that failed would run until it passes; leave --max-restarts at 0"
+            f"{task.launcher} has restarted all processes (TORCHELASTIC_RESTART_COUNT={task.restarts}), so failed "
+            "tests would run again until they pass; use --max-restarts=0"
         )
     return True
 
@@ -116,7 +116,7 @@ class UnderLauncher:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Refuse tests with ranks in workers of pytest-xdist: each worker would act as a task of the launcher."""
         if self._task is not None and hasattr(item.config, "workerinput") and uses_ranks(item):
-            reason = f"{self._task.launcher} started {self._task.size} processes, and pytest-xdist starts more"
+            reason = f"{self._task.launcher} started {self._task.size} processes, and pytest-xdist would start more"
             pytest.fail(f"{reason}: leave -n out, or start one pytest without {self._task.launcher}", pytrace=False)
 
     def _let_go(self) -> None:

@@ -22,7 +22,7 @@ V = TypeVar("V", Tensor, "Tensor | None")
 
 
 class DiffersError(Exception):
-    """Raised on all ranks together if a comparison fails."""
+    """The error that all ranks raise together if training differs from a single process by more than the tolerance."""
 
     def __init__(self, discrepancy: Discrepancy) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class DiffersError(Exception):
 
 
 class RankConsensus:
-    """Compares values on every rank, and decides for all ranks together, so all ranks must make the same calls."""
+    """A comparison of values over all ranks with one decision for all; every method is a collective."""
 
     def __init__(self, ctx: RankView) -> None:
         self._ctx = ctx
@@ -60,7 +60,7 @@ class RankConsensus:
         return made
 
     def tensors_from_first(self, make: Callable[[], Mapping[str, V]]) -> dict[str, V]:
-        """Returns the tensors of ``make`` on rank 0, by name, sent in pieces, because NCCL copies them to the GPU."""
+        """Returns the tensors that ``make`` returns on rank 0, by name; they are sent in pieces to save GPU memory."""
         pieces: list[list[tuple[str, V]]] = []
 
         def cut() -> int:
@@ -72,7 +72,7 @@ class RankConsensus:
         return {name: tensor for piece in sent for name, tensor in piece}
 
     def all_agree(self, here: bool) -> bool:  # noqa: FBT001  it is the one thing to be said
-        """Returns whether a fact holds on all ranks."""
+        """Returns whether ``here`` is True on all ranks."""
         return all(self.gathered(here))
 
     def compare(
@@ -142,7 +142,7 @@ class RankConsensus:
         return math.fsum(losses) / len(losses)
 
     def judge_losses(self, step: int, error: float, tolerance: float, fault: str) -> None:
-        """Notes the error of the mean loss; raises DiffersError with ``fault`` if it exceeds the tolerance."""
+        """Records the error of the mean loss; raises DiffersError with ``fault`` if it exceeds ``tolerance``."""
         name = "the mean loss"
         self.note("losses", name, error, tolerance)
         if error > tolerance:

@@ -20,7 +20,7 @@ _PERCENT = 0.05  # factors closer to 1 are given in percent
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The difference of one tensor from the reference."""
+    """The error of one tensor compared with the single process."""
 
     name: str
     error: float  # norm of the difference, relative to another norm; infinite if there is a fault
@@ -32,7 +32,7 @@ class Deviation:
 def deviations_of(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Returns each tensor's deviation, relative to ``sizes``, or else to the expected norm; None counts as zeros."""
+    """Returns each tensor's error, relative to its norm in ``sizes`` or to the expected norm; None counts as zeros."""
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
@@ -44,13 +44,13 @@ def deviations_of(
 def parameter_deviations(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]
 ) -> list[Deviation]:
-    """Returns parameters' deviations, relative to how far training has moved them, or to their rounding if larger."""
+    """Returns the errors of parameters, relative to how far training moved them, or to their rounding if larger."""
     moved = {name: max(distance(target, start[name]), _rounding(target) / UPDATE) for name, target in expected.items()}
     return deviations_of(found, expected, moved)
 
 
 def buffer_deviations(found: Sequence[Tensor], expected: Sequence[Tensor], names: Sequence[str]) -> list[Deviation]:
-    """Returns the deviations of buffers, in the order of the buffers, relative to the expected buffers."""
+    """Returns the errors of buffers, in their order, relative to the norms of the expected buffers."""
     if len(found) != len(expected):
         return [Deviation("the number of buffers", math.inf, f"is {len(found)} instead of {len(expected)}")]
     return deviations_of(dict(zip(names, found, strict=True)), dict(zip(names, expected, strict=True)))
@@ -63,7 +63,7 @@ def apart_from_rounding(
     tolerance: float,
     smallest: float = 0.0,
 ) -> list[Deviation]:
-    """Returns the deviations, with errors of gradients that rounding explains scaled to below the tolerance.
+    """Returns the deviations of gradients; errors that rounding explains are scaled down to the tolerance.
 
     Errors are relative to ``sizes``, and ``noise`` is how far rounding moves the gradients, both by name. Noise is at
     least the rounding to multiples of the ``smallest`` number, up to a sixteenth of a gradient.
@@ -86,7 +86,7 @@ def norm(tensor: Tensor) -> float:
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """Returns the norm of the difference; equal infinities count as equal, and so does NaN on both sides."""
+    """Returns the norm of the difference of two tensors; equal infinities count as equal, and so do two NaNs."""
     first, second = _wide(found), _wide(expected)
     same = (first == second) | (first.isnan() & second.isnan())
     return float(torch.linalg.vector_norm((first - second).masked_fill(same, 0)))
@@ -138,7 +138,7 @@ def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: 
 
 
 def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> str:
-    """Returns text that explains missing gradients by DDP's wait for unused parameters; empty if that is not the cause.
+    """Returns a text if gradients are missing because DDP waits for unused parameters; empty for another cause.
 
     ``gradients`` are a single process's gradients; None for parameters that took no part in the loss.
     """

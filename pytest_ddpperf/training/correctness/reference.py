@@ -31,7 +31,7 @@ _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class UnverifiableError(Exception):
-    """Raised if a single process cannot do the ranks' work; the text gives the reason."""
+    """The error if a single process cannot train as the ranks do; the message gives the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class SingleProcess:
     """One process that trains on the micro-batches of all ranks.
 
     It does the work of one rank after the other and takes the mean of their gradients: the definition of data
-    parallelism. Each rank's own gradients are then equal on both sides to the last bit, in every precision, and a
+    parallelism. Each rank's own gradients are then equal to the last bit in both trainings, in every precision, and a
     BatchNorm sees the same samples. The model is neither compiled nor recomputed. If the strategy casts parameters to
     ``param_dtype`` for the forward pass, so does the reference. ``values`` are the initial parameters and buffers.
     """
@@ -98,7 +98,7 @@ class SingleProcess:
             # FSDP1 spares BatchNorms, for example, which refuse a running mean of another type.
             reason = str(error).partition("\n")[0]
             raise UnverifiableError(
-                f"a model whose parameters are all cast to {self._narrow} fails: {reason}"
+                f"the single process fails with all parameters cast to {self._narrow}: {reason}"
             ) from error
         loss = math.fsum(losses) / len(losses)
         expected = {name: _mean([own[name] for own in gradients]) for name in gradients[0]}
@@ -106,13 +106,13 @@ class SingleProcess:
         loss_value(loss, when)
         for name, gradient in expected.items():
             if gradient is not None and not gradient.isfinite().all():
-                raise WorkloadError(f"the gradient of {name} is not finite {when}: look at the loss and its data")
+                raise WorkloadError(f"the gradient of {name} is not finite {when}: check the loss and the data")
         known = {name: [own[name] for own in gradients if own[name] is not None] for name in expected}
         sizes = {name: math.fsum(map(norm, found)) / len(gradients) for name, found in known.items()}
         return ReferenceStep(loss=loss, gradients=expected, sizes=sizes)
 
     def noise(self, step: int, buffers: training_run.Buffers, unit: float) -> dict[str, float]:
-        """Measures how far rounding moves the gradients of a step: the root mean square norm over the ranks, by name.
+        """Returns how far rounding moves each gradient of a step, by name: a norm, the root mean square over ranks.
 
         Parameters are moved at random by up to a unit in the last place, as much as rounding changes them. A gradient
         that consists of rounding moves by its own size; a gradient that is merely small hardly moves.
@@ -133,7 +133,7 @@ class SingleProcess:
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
     def update(self, step: int, gradients: training_run.Gradients) -> None:
-        """Steps the optimizer with the given gradients, which usually are the ranks' gradients.
+        """Steps the single process's optimizer with the given gradients, usually the averaged gradients of the ranks.
 
         An optimizer such as Adam makes a full step even if a gradient is only rounding. With the same gradients on both
         sides, parameters that differ afterwards were updated wrongly.
@@ -206,12 +206,12 @@ class SingleProcess:
 
 
 def computing_in(module: nn.Module, _ctx: RankView, *, dtype: str) -> Parallel:
-    """Returns the module for one process, with parameters and inputs cast for the forward pass, as FSDP does."""
+    """Wraps the module for one process: casts parameters and inputs to ``dtype`` in the forward pass, as FSDP does."""
     return Parallel(_CastModule(module, _NARROW[dtype]))
 
 
 class _CastModule(nn.Module):
-    """A wrapper that casts inputs and parameters to another type; gradients return in the parameters' own type."""
+    """A module that runs another one with inputs and parameters cast to a dtype; gradients keep the original dtype."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ def _fitting() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise UnverifiableError("the whole model does not fit on one device") from error
+        raise UnverifiableError("the whole model does not fit into the memory of one device") from error
 
 
 def _moves(parameter: Tensor) -> bool:

@@ -39,12 +39,12 @@ _NOTICEABLE = 0.01  # share of the first loss: a smaller fall shows no training
 
 
 def tolerance(*precisions: str) -> float:
-    """Returns the relative error that gradients and losses may have, by the precisions of their computation."""
+    """Returns the relative error that gradients and losses may have if they are computed in these precisions."""
     return max(_RELATIVE[precision] for precision in precisions)
 
 
 def unit(*precisions: str) -> float:
-    """Returns a unit in the last place of 1, in the least precise of these precisions."""
+    """Returns the distance from 1 to the next number in the least precise of these precisions."""
     return max(_UNIT[precision] for precision in precisions)
 
 
@@ -72,15 +72,15 @@ def leniency(precision: str, parallel: Parallel) -> Leniency | None:
 
 
 def fall(losses: Sequence[float]) -> float:
-    """Returns how far losses fell, from the first to the mean of the last three."""
+    """Returns by how much the loss fell: the first loss minus the mean of the last three."""
     return losses[0] - math.fsum(losses[-_LAST:]) / len(losses[-_LAST:])
 
 
 def falls(losses: Sequence[float]) -> bool:
-    """Returns whether losses fall by at least a hundredth of the first loss, which shows that training works."""
+    """Returns whether the loss fell by at least 1 % of the first loss, which shows that training works."""
     return fall(losses) >= _NOTICEABLE * abs(losses[0]) and fall(losses) > 0
 
 
 def missed(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """Returns how much of the reference's fall of the loss is missing, as a share; 0 if these losses fell as far."""
+    """Returns the fraction of the reference's fall of the loss that is missing; 0 if these losses fell as far."""
     return max(0.0, 1 - fall(losses) / fall(reference))

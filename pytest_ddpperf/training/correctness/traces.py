@@ -20,9 +20,9 @@ _ALIKE = 1e-3  # the same, between ranks
 
 
 def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
-    """Returns the comparison of ranks and twin: losses, gradients and parameters of each step.
+    """Compares losses, gradients and parameters of each step on the ranks with a single process, ``twin``.
 
-    Equal losses do not prove that ranks train as their twin does, so a missing optimizer step means: not verified.
+    Equal losses do not prove equal training, so the result is not verified if a call made no optimizer step.
     """
     discrepancy = next(_differences(ranks, twin), None)
     if discrepancy is not None or len(twin.steps) >= TRACED_STEPS:
@@ -35,7 +35,7 @@ def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
 
 
 def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Discrepancy]:
-    """Yields all differences, causes before possible consequences."""
+    """Yields all differences between the ranks and the single process, causes before possible consequences."""
     tolerance = tolerances.tolerance(twin.precision, *(rank.precision for rank in ranks))
     made = [len(trace.steps) for trace in (*ranks, twin)]
     if len(set(made)) > 1:
@@ -59,7 +59,7 @@ def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Disc
 
 
 def _different_models(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator[Discrepancy]:
-    """Yields a difference unless both sides have the same parameters in the same order."""
+    """Yields a difference unless ranks and single process have the same parameters in the same order."""
     for rank, step in enumerate(ranks):
         if len(step.before) != len(twin.before):
             fault = f"is {len(step.before)} in the optimizer and {len(twin.before)} in the optimizer of the reference"
@@ -95,7 +95,7 @@ def _different_losses(
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
-    """Returns the losses of all calls for an optimizer step, or of a single call if no optimizer stepped."""
+    """Returns the losses of the step calls that belong to an optimizer step, or of one call without such a step."""
     if not trace.steps:
         return trace.losses[number : number + 1]
     first = trace.steps[number - 1].call + 1 if number else 0

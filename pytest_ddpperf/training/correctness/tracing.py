@@ -26,7 +26,7 @@ _PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
-    """Builds the job's step, and returns a trace of its first optimizer steps, each of one or several calls."""
+    """Builds the job's step, runs it, and returns a trace of its first optimizer steps."""
     tracer = _Tracer()
     with tracer.watching(), closing(build_step(ctx, job)) as step:
         progress.stage("the steps that are traced")
@@ -40,7 +40,7 @@ def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
 
 
 class _Tracer:
-    """A recorder of modules and optimizers; an optimizer that another optimizer steps is part of the outer one."""
+    """A recorder of the modules and optimizers of a step; nested optimizers count as part of the outermost one."""
 
     def __init__(self) -> None:
         self.steps: list[TracedStep] = []
@@ -54,7 +54,7 @@ class _Tracer:
 
     @property
     def goes_on(self) -> bool:
-        """Returns whether another call is to be traced."""
+        """Returns whether another call of the step is needed for the trace."""
         since = self.steps[-1].call + 1 if self.steps else 0
         return len(self.steps) < TRACED_STEPS and len(self.losses) - since < _MAX_CALLS
 
@@ -68,7 +68,7 @@ class _Tracer:
             yield
 
     def _called(self, module: nn.Module, _inputs: Any) -> None:
-        """Notes the names of parameters, as the outermost module has them, and the precision of the forward pass."""
+        """Records the names of parameters, as the outermost module has them, and the precision of the forward pass."""
         if id(module) in self._seen:
             return
         for name, parameter in module.named_parameters():

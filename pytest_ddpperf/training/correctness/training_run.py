@@ -47,16 +47,16 @@ class MicroBatches:
         return [(rank, number) for number in range(self.in_step)]
 
     def copies(self, places: Sequence[MicroBatchIndex], step: int, device: torch.device) -> list[Pair]:
-        """Returns copies of these micro-batches of a step, so that changes reach no other step and no other side."""
+        """Returns copies of these micro-batches of a step, so that changes reach no other step or training."""
         return [copied(self.shards[rank][step * self.in_step + number], device) for rank, number in places]
 
     def feed(
         self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, given: Sequence[Pair] | None = None
     ) -> NextBatch:
-        """Returns a function that returns these micro-batches of a step one by one, each with its weight.
+        """Returns a function whose calls return these micro-batches of a step one by one, each with its weight.
 
-        ``given`` are the micro-batches, if they were copied before. Random numbers are seeded anew for each
-        micro-batch, so that it has the same dropout masks on both sides.
+        ``given`` are the micro-batches, if they were copied before. Each micro-batch gets its own random seed, so that
+        ranks and the single process have the same dropout masks.
         """
         order = zip(places, self.copies(places, step, device) if given is None else given, strict=True)
 
@@ -132,7 +132,7 @@ class TrainingRun:
         return self._data.copies(self._places, step, self._ctx.device)
 
     def update(self, step: int) -> None:
-        """Steps the optimizer; random numbers that it draws are the same on both sides."""
+        """Steps the optimizer with a seed for its random numbers that the single process uses, too."""
         seed(_UPDATE_SEED + step)
         self.trainer.update()
 
@@ -142,7 +142,7 @@ class TrainingRun:
         self.trainer.update()
 
     def gradients(self) -> Gradients:
-        """Returns the whole gradients of the trained parameters, on the CPU, by the model's own names.
+        """Returns the full gradients of the trained parameters, on the CPU, by the model's own names.
 
         A collective if they are sharded.
         """
@@ -151,7 +151,7 @@ class TrainingRun:
         return {name: gradient for name, gradient in self._named(found).items() if name not in self._frozen}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns the whole parameters, on the CPU, by the model's own names; a collective if they are sharded."""
+        """Returns the full parameters, on the CPU, by the model's own names; a collective if they are sharded."""
         parallel = self.trainer.parallel
         return self._named(parameters_of(parallel.module) if parallel.parameters is None else parallel.parameters())
 
@@ -194,7 +194,7 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 
 
 def countless(settings: Settings) -> Settings:
-    """Returns the settings, in fp16 without those that count steps, because a step that overflows is repeated."""
+    """Returns the settings; in fp16 without settings that count steps, because overflowing steps are repeated here."""
     return replace(settings, clip_steps=None, lr_warmup_steps=None) if settings.precision == "fp16" else settings
 
 
@@ -245,7 +245,7 @@ def copied(pair: Pair, device: torch.device | None = None) -> Pair:
 
 
 def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], set[Way]]:
-    """Returns the paths to entries that are gone from the batches, and to tensors that changed or were replaced."""
+    """Returns the paths of entries that a step removed from its batches, and of tensors that it changed or replaced."""
     lost, changed = set(), set()
     for first, second in zip(map(_by_way, before), map(_by_way, after), strict=True):
         lost |= first.keys() - second.keys()
@@ -257,10 +257,10 @@ def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> W
     """Returns the error for a step that changes a batch which the next step uses."""
     names = " and ".join(sorted(_name(way, whole=workload.forward is not None) for way in ways))
     assert workload.batch is not None  # noqa: S101  it is what makes the batch
-    done = f"takes {names} out of its batch" if taken else f"changes {names} in place, in each step again"
-    cure = "read it without pop(), or from dict(batch)" if taken else "change a clone()"
+    done = f"removes {names} from its batch" if taken else f"changes {names} in place"
+    cure = "read the batch without pop(), or from dict(batch)" if taken else "change a clone()"
     return WorkloadError(
-        f"a step {done}, and all steps are given the one batch of {located(workload.batch)}: {cure}, or give a "
+        f"a step {done}, but the next step needs the same batch of {located(workload.batch)}: {cure}, or give a "
         "loader(rank, world_size) that makes a new batch for each step"
     )
 

@@ -36,7 +36,7 @@ LOSSY_STEPS = 20
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Trains a few steps by the job's strategy, and in a single process on the same global batch; compares both.
+    """Trains a few steps by the job's strategy and in a single process on the same global batch; returns their errors.
 
     All ranks of a separate launch call it together.
     """
@@ -63,7 +63,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
 
 
 class StrategyVerifier:
-    """The strategy's run on all ranks, and the single process on rank 0.
+    """The training by the strategy on all ranks, and on rank 0 the same training in a single process.
 
     Every rank but the first begins with wrong parameters and buffers, which the strategy must replace.
     """
@@ -117,10 +117,10 @@ class StrategyVerifier:
         self._consensus.compare("start buffers", 0, deviations, self._tolerance, cause)
 
     def compare_step(self, index: int) -> None:
-        """Trains one step on both sides; compares losses, gradients and then parameters.
+        """Trains one step on the ranks and in the single process; compares losses, gradients and then parameters.
 
-        Strategies treat buffers (the statistics of a BatchNorm) in different ways. So both sides begin each step with
-        rank 0's buffers.
+        Strategies treat buffers (the statistics of a BatchNorm) differently, so ranks and single process begin each
+        step with rank 0's buffers.
         """
         step = index + 1
         loss, gradients = self.run.backward(index, self._buffers, self._consensus.all_agree)
@@ -176,9 +176,9 @@ class StrategyVerifier:
             )
         if not tolerances.falls(reference):
             raise UnverifiableError(
-                f"in a single process, {LOSSY_STEPS} steps on the first batch lower the loss only by "
-                f"{tolerances.fall(reference):.2g} (from {reference[0]:.4g}); a lossy strategy is compared only by how "
-                "far the loss falls: raise the learning rate"
+                f"a lossy strategy is compared by how far the loss falls, but in a single process it falls only by "
+                f"{tolerances.fall(reference):.2g} (from {reference[0]:.4g}) in {LOSSY_STEPS} steps on the first "
+                "batch: raise the learning rate"
             )
         tolerance = 1 - tolerances.FALL
         fault = (
@@ -194,7 +194,7 @@ class StrategyVerifier:
         return found.loss
 
     def _alike(self) -> bool:
-        """Returns whether all ranks have the same parameters now, judged by norms."""
+        """Returns whether all ranks have the same parameters now, judged by the parameters' norms."""
         first, *others = self._consensus.gathered(
             [deviation.norm(parameter) for parameter in self.run.parameters().values()]
         )

@@ -217,7 +217,7 @@ def test_a_metric_of_what_could_not_be_compared_is_told_as_that(bisected: Any) -
         (["--good", "gone"], "--good gone: there is no such branch, tag or commit in "),
         (
             ["--good", "c0", "--metric", "final_loss"],
-            "--metric final_loss: pytest t.py has no such metric; it has step_time\n",
+            "--metric final_loss: pytest t.py measured no such metric; give one of step_time\n",
         ),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_metric_that_no_benchmark_has_is_refused(metric: str, hint: str) -> No
 
 def test_a_test_without_benchmarks_is_an_error(probes: Any, complaint: Run) -> None:
     probes(lambda *_: Outcome((), {}, Path("/root")))
-    assert "pytest t.py measures no benchmark: none of its tests calls ddpperf.check" in complaint(
+    assert "pytest t.py measures no benchmark: name tests that call ddpperf.check" in complaint(
         "bisect", "t.py", "--good", "c0"
     )
 

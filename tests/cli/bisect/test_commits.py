@@ -67,9 +67,9 @@ def test_a_merge_is_seen_with_what_it_merged_or_as_one_commit(merged: Any) -> No
     [
         ("gone", "c1", "--good gone: there is no such branch, tag or commit in .*; git fetch may bring it"),
         ("c1", "gone", "--bad gone: there is no such branch, tag or commit"),
-        ("c1", "c1", r"--good c1 --bad c1: both are [0-9a-f]{7}: there is no commit between them"),
-        ("c7", "c3", "--good c7 --bad c3: c3 came before c7; swap the two options"),
-        ("b0", "c7", "--good b0 --bad c7: b0 is no ancestor of c7"),
+        ("c1", "c1", r"--good c1 --bad c1: both are commit [0-9a-f]{7}; name two different"),
+        ("c7", "c3", "--good c7 --bad c3: commit c3 is an ancestor of c7; swap the values"),
+        ("b0", "c7", "--good b0 --bad c7: b0 is not an ancestor of c7"),
     ],
 )
 def test_what_cannot_be_searched_is_said(merged: Any, good: str, bad: str, said: str) -> None:
@@ -86,7 +86,7 @@ def test_a_repository_that_is_not_whole_is_told_with_the_cure(repository: Path, 
     with pytest.raises(SettingError) as caught:
         commits_between("c1", "c16", repository)
     assert str(caught.value).startswith("--good c1 --bad c16: git cannot list the commits between them: ")
-    assert str(caught.value).endswith("; git fsck tells whether the repository is whole, and git fetch may bring it")
+    assert str(caught.value).endswith("; git fsck shows whether the repository is damaged, and git fetch may bring it")
     assert "\n" not in str(caught.value)
 
 
@@ -94,7 +94,7 @@ def test_so_is_a_repository_that_loses_a_commit_during_the_search(repository: Pa
     between = commits_between("c1", "c16", repository)
     remove(repository, git("rev-parse", "c8"))
     ends = f"--good {between.good[:7]} --bad {between.bad[:7]}"
-    with pytest.raises(SettingError, match=f"^{ends}: git cannot list the commits between them: .*git fsck tells"):
+    with pytest.raises(SettingError, match=f"^{ends}: git cannot list the commits between them: .*git fsck shows"):
         _ = between.next
 
 

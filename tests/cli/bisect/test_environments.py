@@ -34,7 +34,7 @@ def test_an_environment_that_another_process_makes_is_not_waited_for_for_ever(
     name = environment._key(pins)
     monkeypatch.setattr(environments, "_LOCK_SECONDS", 0.0)
     assert others.take([name]) is None
-    told = rf"^--packages: .*process.* has made the environment {tmp_path / name} for 0 s: end that process, or set"
+    told = rf"^--packages: .*process.* has been creating the environment {tmp_path / name} for 0 s: end that "
     with pytest.raises(SettingError, match=told):
         environment.python(pins)
     others.close()
@@ -42,6 +42,6 @@ def test_an_environment_that_another_process_makes_is_not_waited_for_for_ever(
 
 def test_pip_that_waits_for_ever_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "_PIP_SECONDS", 0.05)
-    told = r"^--packages: .*'sleep', '600'.* timed out after 0.05 seconds: run it by hand to see what it waits for$"
+    told = r"^--packages: .*'sleep', '600'.* timed out after 0.05 seconds: run the command by hand to see why it hangs$"
     with pytest.raises(SettingError, match=told):
         environments._run(["sleep", "600"])

@@ -135,13 +135,14 @@ def test_no_file_is_replaced_unless_that_is_asked_for(here: Path, complaint: Run
     file.parent.mkdir()
     file.write_text("mine")
     assert complaint("init") == (
-        "ddpperf: error: perf/test_training.py would be replaced: give --force, or another folder with --tests\n"
+        "ddpperf: error: perf/test_training.py exists already: give --force to replace it, "
+        "or another folder with --tests\n"
     )
     assert main(["init", "--ci=github"]) == 0  # a job for the test that is there
     job = here / ".github" / "workflows" / "performance.yml"
     job.write_text("mine")
     assert complaint("init", "--ci=github") == (
-        "ddpperf: error: .github/workflows/performance.yml would be replaced: give --force\n"
+        "ddpperf: error: .github/workflows/performance.yml exists already: give --force to replace it\n"
     )
     assert main(["init", "--ci=github", "--force"]) == 0
     assert "ddpperf" in job.read_text()
@@ -155,10 +156,10 @@ def test_a_folder_that_is_outside_or_that_a_shell_or_yaml_would_misread_is_refus
     here: Path, name: str, complaint: Run
 ) -> None:
     misread = (
-        ": name a folder of letters, digits and ._-/ that does not begin with -, "
-        "as it becomes an argument of pytest in a CI job"
+        " cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
+        "._-/ that does not begin with -"
     )
-    why = f" is outside of the project {here}: name a folder in it" if name == ".." else misread
+    why = f" is not inside the project {here}: name a folder inside it" if name == ".." else misread
     assert complaint("init", f"--tests={name}") == f"ddpperf: error: --tests {name}{why}\n"
     assert list(here.iterdir()) == []
 
@@ -183,7 +184,7 @@ def test_from_a_folder_below_the_root_paths_are_told_as_they_are_from_there(
     assert [line.split()[:2] for line in out[-3:]] == [["pytest", "../perf"]] * 3
     assert '    ddpperf.check(Script("src/train.py", ' in (here / "perf" / "test_training.py").read_text()
     assert " pytest perf " in (here / ".github/workflows/performance.yml").read_text()
-    assert "ddpperf: error: ../perf/test_training.py would be replaced: " in complaint("init")
+    assert "ddpperf: error: ../perf/test_training.py exists already: " in complaint("init")
 
 
 def job_of(here: Path, kind: str, name: str = "performance") -> dict[str, Any]:
@@ -271,7 +272,7 @@ def test_a_folder_that_a_job_cannot_name_is_refused(
     (project / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(project)
     assert complaint("init", "--ci=github") == (
-        "ddpperf: error: my models: a CI job cannot name this folder: give it a name of letters, digits and ._-/\n"
+        "ddpperf: error: my models: a CI job cannot name this folder: rename it, with letters, digits and ._-/ only\n"
     )
 
 
@@ -316,7 +317,7 @@ def test_the_user_chooses_a_script(here: Path, printed: Run, complaint: Run) -> 
     (here / "notes.py").write_text("no ( Python")
     (here / "data.json").write_text("null")  # a name, if it were Python
     for name in ("no.py", "notes.py", "data.json", "tools"):
-        said = f"ddpperf: error: {name} is no file of Python: name a script that trains\n"
+        said = f"ddpperf: error: {name} is not a Python file: name a training script\n"
         assert complaint("init", name, "--force") == said
 
 

@@ -163,7 +163,7 @@ def test_a_launch_that_outlives_all_its_deadlines_shows_where_the_session_waits_
 
     def waits_for_an_answer() -> None:
         assert killed.wait(30)
-        raise LaunchError("the process that ranks are forked from was killed by SIGKILL")
+        raise LaunchError("the process that forks ranks was killed by SIGKILL")
 
     with pytest.raises(LaunchError, match=told) as caught, launch_run.overdue_shown(job_of(0.02), [zygote]):
         waits_for_an_answer()

@@ -326,7 +326,7 @@ def test_tasks_that_a_launcher_has_bound_share_the_cores_of_their_node() -> None
 
 def test_a_task_that_does_not_come_is_named() -> None:
     cluster = Cluster("127.0.0.1", hello(0), 4)
-    with pytest.raises(LaunchError, match=r"^rank 1 of the launcher did not connect .* nor did 2 more"):
+    with pytest.raises(LaunchError, match=r"^rank 1 of the launcher and 2 more did not connect"):
         cluster.gather(0.01)
     cluster.close(4)
 
@@ -340,7 +340,7 @@ def test_a_task_that_does_not_come_is_named() -> None:
             r"^a process at 127\.0\.0\.1 said .* rank 1 .*, and so did one at",
         ),
         ([hello(7, "b")], LaunchError, r"said that it is rank 7 of the launcher: .*--ddpperf-rendezvous-dir=DIR$"),
-        ([LACKING], SettingError, r"^torch is 2\.13\.0 on the controller, and 2\.11\.0 on host-b \(rank 1"),
+        ([LACKING], SettingError, r"^torch is 2\.13\.0 on the node of rank 0, but 2\.11\.0 on host-b \(rank 1"),
     ],
 )
 def test_a_rank_that_comes_twice_that_there_is_not_or_that_lacks_something_ends_the_meeting(

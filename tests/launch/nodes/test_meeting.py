@@ -79,7 +79,7 @@ def test_a_link_in_place_of_a_card_is_not_followed(published: Path) -> None:
 def test_a_card_that_is_no_file_is_neither_waited_for_nor_read(published: Path, make: Callable[[Path], None]) -> None:
     published.unlink()
     make(published)
-    with pytest.raises(SettingError, match="cannot be read: it is no regular file; remove it"):
+    with pytest.raises(SettingError, match="cannot be read: this is not a regular file; remove it"):
         FileMeeting(task(), published.parent).find()
 
 
@@ -96,11 +96,11 @@ def test_the_folder_of_one_machine_is_the_users_alone(tmp_path: Path, monkeypatc
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert own_folder() == folder
     folder.chmod(0o777)
-    with pytest.raises(SettingError, match=r"pytest-ddpperf-\d+: it is no folder of yours alone; remove it, or name"):
+    with pytest.raises(SettingError, match=r"pytest-ddpperf-\d+: this is not a folder that only you can access; rem"):
         own_folder()
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    with pytest.raises(SettingError, match="no folder of yours alone"):
+    with pytest.raises(SettingError, match="not a folder that only you can access"):
         own_folder()
 
 
@@ -109,12 +109,12 @@ def test_a_folder_of_another_user_is_replaced_by_the_sessions(tmp_path: Path, mo
     session = tmp_path / "run-user"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
     (tmp_path / f"pytest-ddpperf-{os.geteuid()}").touch()
-    with pytest.raises(SettingError, match="no folder of yours alone"):
+    with pytest.raises(SettingError, match="not a folder that only you can access"):
         own_folder()  # the session has ended
     session.mkdir(mode=0o700)
     assert own_folder() == session
     session.chmod(0o755)
-    with pytest.raises(SettingError, match="no folder of yours alone"):
+    with pytest.raises(SettingError, match="not a folder that only you can access"):
         own_folder()
 
 

@@ -244,7 +244,7 @@ def test_steps_that_send_different_things_are_refused(recorded: Record) -> None:
 
         return step
 
-    with pytest.raises(WorkloadError, match="steps differ in what they send"):
+    with pytest.raises(WorkloadError, match="steps send different collectives"):
         recorded(job(None, subject=build))
 
 

@@ -55,7 +55,7 @@ def test_what_a_run_or_a_test_accepts_fails_nothing_up_to_its_limit(inner: pytes
 @pytest.mark.parametrize(
     ("mark", "problem"),
     [
-        ("accept={'step_time': '+20%'}", "*accept= needs a reason, which reports show: give reason=*"),
+        ("accept={'step_time': '+20%'}", "*accept={...} needs a reason, which reports show: add reason=*"),
         ("accept='step_time', reason='r'", "*accept='step_time'): expected worsenings by metric, such as *"),
     ],
 )

@@ -116,8 +116,8 @@ def test_without_a_limit_what_does_not_grow_is_refused() -> None:
     with pytest.raises(WorkloadError) as raised:
         search(growing(0), memory_limit=2 * GIB)
     assert str(raised.value) == (
-        "batch size 1024 takes no more memory than 1 (1.49 GiB): does the function use its argument? "
-        "If memory is not the limit, give the largest size of interest as limit=..."
+        "find_batch_size: batch size 1024 takes no more memory than 1 (1.49 GiB): let the function use its argument, "
+        "or, if memory is not the limit, give limit=LARGEST_SIZE"
     )
 
 
@@ -157,7 +157,7 @@ def test_where_nothing_fits_it_is_said_what_was_needed() -> None:
     [
         (1.5, None, r"^find_batch_size\(start=1.5\): expected"),
         (1, 0, r"^find_batch_size\(limit=0\): expected"),
-        (8, 4, r"^find_batch_size\(start=8, limit=4\): the search begins above its limit$"),
+        (8, 4, r"^find_batch_size\(start=8, limit=4\): start must not be above limit$"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(start: int, limit: int | None, message: str) -> None:
@@ -169,5 +169,5 @@ def test_on_cpu_a_limit_is_required() -> None:
     assert required_limit(GIB, "cpu") == GIB
     assert required_limit(GIB, "cuda") == GIB
     assert required_limit(None, "cuda") is None
-    with pytest.raises(SettingError, match=r'on CPU needs a limit, .* give memory_limit="2GiB"'):
+    with pytest.raises(SettingError, match=r'on the CPU needs memory_limit, .* memory_limit="2GiB"'):
         required_limit(None, "cpu")

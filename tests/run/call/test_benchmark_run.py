@@ -206,7 +206,7 @@ def test_batch_size(ddpperf):
 """,
     )
     run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["find_batch_size on CPU needs a limit*"])
+    run.stdout.fnmatch_lines(["find_batch_size on the CPU needs memory_limit*"])
     run.stdout.fnmatch_lines(["*= ddpperf batch sizes =*", "test_batch_size ddp * 2 * 3 *the limit * 1, 2, 3"])
     (found,) = json.loads((inner.path / "results.json").read_text())["batch_sizes"]
     assert (found["test"], found["size"], found["limit"]) == ("test_suite.py::test_batch_size", 3, 3)
@@ -278,9 +278,11 @@ def test_what_does_not_fit_is_a_row_and_the_others_are_measured(inner: pytest.Py
     run, results = run_suite(inner, THREE)
     run.assert_outcomes(passed=1)
     assert [one["verdict"] for one in results] == ["does_not_fit", "new", "new"]
-    assert results[0]["findings"][0].startswith("it does not fit into memory: rank ")
+    assert results[0]["findings"][0].startswith("the benchmark does not fit into memory: rank ")
     assert [one["over"] for one in results] == [None, None, "naive"], "the first that fits takes its place"
-    run.stdout.fnmatch_lines(["  hungry * does_not_fit", "    it does not fit into memory: rank * of 2 ran out of*"])
+    run.stdout.fnmatch_lines(
+        ["  hungry * does_not_fit", "    the benchmark does not fit into memory: rank * of 2 ran out of*"]
+    )
 
 
 @pytest.mark.slow  # it takes six runs
@@ -292,7 +294,7 @@ def test_what_fits_no_more_is_a_regression_until_that_is_accepted(inner: pytest.
     run, results = run_suite(inner, THREE)
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(
-        ["*: REGRESSED compared with *", "Cause      it does not fit into memory: rank *", "*; the reference fitted"]
+        ["*: REGRESSED compared with *", "Cause      the benchmark does not fit into memor*", "*; the reference fits"]
     )
     assert results[0]["verdict"] == "regressed"
     run.stdout.fnmatch_lines(["Intended?  pytest * --ddpperf-save --ddpperf-force-save"])
@@ -368,7 +370,7 @@ def test_both(ddpperf):
     )
     assert "all_reduce 1 -> 2 calls" in run.stdout.str().partition("collective_bytes")[0]
     run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 4", "  benchmark naive, 2 ranks"])
-    hint = "there is a baseline for `flat accumulation_steps=2`: options are part of a benchmark's identity"
+    hint = "there is a baseline with other options: `flat accumulation_steps=2`; options are part of a benchmark's name"
     assert (new["verdict"], hint in new["findings"]) == ("new", True)
 
 

@@ -212,7 +212,7 @@ def test_the_working_directory_too(monkeypatch: pytest.MonkeyPatch, tmp_path: An
 def test_a_working_directory_that_was_removed_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    with pytest.raises(LaunchError, match=r"^the current folder was removed; go to one that exists$"):
+    with pytest.raises(LaunchError, match=r"^the current folder was removed; run pytest in a folder that exists$"):
         identity(prepare_job(Settings(), SAME), SAME)
 
 

@@ -132,7 +132,7 @@ def test_a_baseline_of_uncommitted_code_that_was_edited_before_the_commit_has_no
 def test_a_baseline_that_was_saved_outside_of_git_says_so(tmp_path: Path) -> None:
     repository(tmp_path)
     assert side(tmp_path, saved(tmp_path, commit=None, code=None)) == lacking(
-        "the baseline names no commit: save it in a git repository"
+        "the baseline has no commit: save it again inside a git repository"
     )
 
 

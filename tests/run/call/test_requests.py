@@ -50,7 +50,7 @@ def nothing_of_a_rank(ctx: object) -> Any:
                 r"called as of_the_module_alone\(module, ctx\): too many positional arguments$"
             ),
         ),
-        (Workload, None, r"^the class Workload cannot be measured: give an object of it, Workload\(model=..., ...\)$"),
+        (Workload, None, r"^the class Workload cannot be measured: give an instance, Workload\(model=..., ...\)$"),
     ],
 )
 def test_what_cannot_be_called_as_it_will_be_is_refused_before_ranks_start(
@@ -80,7 +80,7 @@ def test_a_step_that_is_not_checked_says_how_to_have_it_checked(
     group = make_environment(world_size=world_size)
     told = tuple(map(finding_text, call.variant(nothing_of_a_rank, group, reference=reference).findings))
     remark = "the step is no Workload; give ddpperf.check(reference=...), or verify=False"
-    assert told == (f"not compared with a single process: {remark}",) * remarked
+    assert told == (f"gradients were not compared with a single process: {remark}",) * remarked
 
 
 def test_a_loader_setting_is_remarked_on_where_there_is_one_batch() -> None:
@@ -126,8 +126,8 @@ def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
     [
         ({"precision": "fp8"}, r"^ddpperf.compare\(ways={'way': ...}\)\(precision='fp8'\): expected one of"),
         ({"presicion": "bf16"}, r"^ddpperf.compare\(ways={'way': ...}\)\(presicion=...\): .*did you mean precision\?"),
-        ({"max_time": 5}, r"^ddpperf.compare\(ways={'way': ...}\): max_time applies to all ways; give it as compare"),
-        ({"clip_steps": 3}, r"^clip_steps=3: nothing is clipped; give clip_grad_norm too"),
+        ({"max_time": 5}, r"^ddpperf.compare\(ways={'way': ...}\): max_time must be the same for all; give compare"),
+        ({"clip_steps": 3}, r"^clip_steps=3 has no effect without clip_grad_norm; give it too"),
         ({"env": "X=1"}, r"^ddpperf.compare\(ways={'way': ...}\)\(env='X=1'\): expected environment variables by name"),
         ({"env": {"RANK": 1}}, r"^env={'RANK': ...}: the plugin sets RANK for ranks; leave it out"),
     ],
@@ -160,7 +160,7 @@ def test_a_function_of_the_number_of_ranks_is_told_by_what_it_takes() -> None:
     assert [grows(each) for each in given] == [True, True, True, False, False, False]
     assert of_size(lambda _n: WORKLOAD, 2, "ranks") is WORKLOAD
     with pytest.raises(
-        SettingError, match=r"<lambda> \(.*test_requests.py:\d+\) gave a int for ranks 2, not a Workload"
+        SettingError, match=r"<lambda> \(.*test_requests.py:\d+\) returned a int for ranks 2; return a Workload"
     ):
         of_size(lambda n: n, 2, "ranks")
 
@@ -168,7 +168,7 @@ def test_a_function_of_the_number_of_ranks_is_told_by_what_it_takes() -> None:
 def test_a_warm_up_beside_a_scheduler_is_refused_wherever_it_was_set() -> None:
     scheduled = replace(WORKLOAD, scheduler=lambda _optimizer: nothing())
     with pytest.raises(
-        SettingError, match=r"^lr_warmup_steps=3: this Workload sets its learning rate by scheduler=; le"
+        SettingError, match=r"^lr_warmup_steps=3: this Workload has a scheduler, which sets the learning rate"
     ):
         VerbCall(settings=Settings(lr_warmup_steps=3), knobs={}).variant(scheduled, CPU)
     assert VerbCall(settings=Settings(), knobs={}).variant(scheduled, CPU).recipe == {}

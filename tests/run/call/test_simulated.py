@@ -126,7 +126,7 @@ def test_a_simulated_run_tells_of_itself_and_skips_what_is_not_simulated(inner: 
         [
             "*simulated, torch*",
             "*1024*",
-            "*ddpperf_group is not simulated: ddpperf simulate runs only check and measure",
-            "*main*is not simulated: a Script makes its own process group",
+            "*ddpperf_group was skipped: ddpperf simulate runs only check and measure",
+            "*main*: ddpperf simulate runs no Script, which creates its own process group",
         ]
     )

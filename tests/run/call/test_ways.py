@@ -89,10 +89,10 @@ def test_a_step_of_ones_own_has_ways_too() -> None:
     ("subject", "strategies", "ways", "said"),
     [
         (WORKLOAD, None, {"a": {}}, r"compare\(ways=\['a'\]\): expected two or more ways"),
-        (WORKLOAD, None, ["bf16"], r"compare\(ways=\['bf16'\]\): expected settings by name"),
-        (WORKLOAD, None, {"a": "bf16", "b": {}}, r"expected settings by name"),
-        (WORKLOAD, ["ddp", "flat"], {"a": {}, "b": {}}, "give one of them; a way may name its strategy"),
-        ({"x": nothing, "y": nothing}, None, {"a": {}, "b": {}}, "is for one Workload, script or step"),
+        (WORKLOAD, None, ["bf16"], r"compare\(ways=\['bf16'\]\): expected a dict of settings for each name"),
+        (WORKLOAD, None, {"a": "bf16", "b": {}}, r"expected a dict of settings for each name"),
+        (WORKLOAD, ["ddp", "flat"], {"a": {}, "b": {}}, "give only one of the two; ways may set a strategy"),
+        ({"x": nothing, "y": nothing}, None, {"a": {}, "b": {}}, "is for one Workload, Script or step"),
     ],
 )
 def test_ways_that_say_nothing_sensible_are_refused(subject: Any, strategies: Any, ways: Any, said: str) -> None:

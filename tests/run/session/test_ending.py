@@ -117,7 +117,7 @@ def test_a_fault_of_one_file_costs_no_other(suite: pytest.Pytester, monkeypatch:
 def test_a_report_of_an_unknown_kind_is_refused_before_the_first_test(suite: pytest.Pytester) -> None:
     run = suite.runpytest("--ddpperf-report=markdwon:a.md")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
-    refused = "--ddpperf-report=markdwon:a.md: there is no kind markdwon; did you mean markdown? There are *"
+    refused = "--ddpperf-report=markdwon:a.md: there is no kind of report markdwon; did you mean markdown? There are *"
     run.stderr.fnmatch_lines([f"ERROR: {refused}"])
 
 

@@ -140,7 +140,7 @@ def test_a_run_that_needs_more_gpus_than_are_free_says_who_has_them(tmp_path: Pa
         ours.on_gpus(GPUS, 3, {})
     who = f"process {process.pid} in {tmp_path}"
     assert told == [f"waiting for GPUs that {who} uses, up to 0.3 s"]
-    assert str(caught.value).startswith(f"GPUs are in use by {who}, and {ONE}, {TWO}, {THREE} were not free within ")
+    assert str(caught.value).startswith(f"GPUs are in use by {who}: {ONE}, {TWO}, {THREE} were not free within ")
     assert "--ddpperf-gpu-lock-timeout=SECONDS" in str(caught.value)
     assert Locks(tmp_path).free([TWO, THREE]) == [TWO, THREE]  # it holds none meanwhile
 

@@ -194,7 +194,7 @@ def test_unsent(ddpperf_group):
             "  rank 1 raised *Odd: rank 1 is odd",
             "Cause      not every rank raised Odd: rank 0 of 2 *",
             "Cause      rank 0 of 2 was killed*",
-            "ddpperf_group.raises_all: expected a class of exceptions, not 'Odd'",
+            "ddpperf_group.raises_all: expected an exception class, not 'Odd'",
             "ddpperf_group.raises_all: match='(' is no regular expression: *",
             "*cannot be sent to the ranks: closure variable 'lock' of <lambda> (test_group.py:*",
         ]

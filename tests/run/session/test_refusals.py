@@ -15,17 +15,17 @@ from pytest_ddpperf.settings import Settings
 @pytest.mark.parametrize(
     ("settings", "said", "problem"),
     [
-        (Settings(against_setup="make"), "against_setup", "--ddpperf-against-setup is for another revision, and none"),
-        (Settings(against_tests=True), "against_tests", "--ddpperf-against-tests is for another revision, and none is"),
+        (Settings(against_setup="make"), "against_setup", "--ddpperf-against-setup is only for another revision, and"),
+        (Settings(against_tests=True), "against_tests", "--ddpperf-against-tests is only for another revision, and"),
         (
             Settings(force_save=True),
             "force_save",
-            "--ddpperf-force-save is for saved results, and nothing is saved: give",
+            "--ddpperf-force-save is only for saved results, and nothing is saved: add",
         ),
         (
             Settings(against="main", baseline_set="a"),
             "baseline_set",
-            "--ddpperf-against=main reads no baseline and --ddpperf-b",
+            "--ddpperf-against=main uses no baselines, but --ddpperf-b",
         ),
         (
             Settings(calibrate=3, history=Path("runs.db")),
@@ -35,12 +35,12 @@ from pytest_ddpperf.settings import Settings
         (
             Settings(simulate=(8, 1024), budget=60.0),
             "budget",
-            "ddpperf simulate measures nothing, and --ddpperf-budget does",
+            "ddpperf simulate measures nothing, but --ddpperf-budget needs times",
         ),
         (
             Settings(quick=True),
             "max_time",
-            "--ddpperf-quick takes a first look, which has separate limits and is not stored, and --ddpperf-max-time",
+            "--ddpperf-quick takes a first look, which has separate limits and is not stored, so --ddpperf-max-time",
         ),
     ],
 )
@@ -59,15 +59,15 @@ def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
 
 
 def test_what_a_first_look_would_store_is_refused_from_wherever_it_is_asked_for() -> None:
-    with pytest.raises(SettingError, match=r", and --ddpperf-save asks for something else: give one of them$"):
+    with pytest.raises(SettingError, match=r", so --ddpperf-save does not fit: give only one of the two options$"):
         require_consistent(Settings(quick=True, save="default"), [])
 
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"against": "HEAD"}, "ddpperf simulate measures nothing, and --ddpperf-against does"),
-        ({"simulate_rank": 8}, "ddpperf simulate --rank=8: a group of 8 has no such rank (the first is 0): give a sma"),
+        ({"against": "HEAD"}, "ddpperf simulate measures nothing, but --ddpperf-against needs times"),
+        ({"simulate_rank": 8}, "ddpperf simulate --rank=8: 8 ranks have the numbers 0 to 7: give"),
     ],
 )
 def test_what_simulated_ranks_cannot_do_is_refused(settings: dict[str, Any], problem: str) -> None:

@@ -204,7 +204,9 @@ def test_gpus_that_fail_leave_the_cpu_and_a_remark(tmp_path: Path) -> None:
     told = "device=auto chose the CPU, because torch 2.13.0 can use no GPU: CUDA unknown error"
     finish(session)
     assert session.outputs.complaints == [told, "GPU 0 of rank 0: it is taken"]
-    with pytest.raises(LaunchError, match=r"'cuda' needs a GPU, and torch 2\.13\.0 can use none \(CUDA unknown error"):
+    with pytest.raises(
+        LaunchError, match=r"device=cuda needs a GPU, and torch 2\.13\.0 can use none \(CUDA unknown error"
+    ):
         session.environment(Settings(device="cuda"), 2)
 
 

@@ -128,7 +128,7 @@ def test_processes_share_tests_that_use_ranks_if_the_launcher_has_started_them_o
     task = task_of(variables(1))
     assert task is not None
     assert (takes_part(task, [ours]), takes_part(task, [others]), takes_part(task, [])) == (True, False, False)
-    with pytest.raises(SettingError, match=r"started all processes again .*=2.: a suite that failed would run until"):
+    with pytest.raises(SettingError, match=r"restarted all processes .*=2., so failed tests would run again until"):
         takes_part(replace(task, restarts=2), [ours])
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     assert may_be_task(Settings())
@@ -163,7 +163,7 @@ def test_workers_of_xdist_are_no_tasks(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES)
     for ended in launch("-n", "1"):
         assert ended.status == 1
-        assert "srun started 2 processes, and pytest-xdist starts more: leave -n out" in ended.out
+        assert "srun started 2 processes, and pytest-xdist would start more: leave -n out" in ended.out
 
 
 @pytest.mark.slow

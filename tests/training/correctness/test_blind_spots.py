@@ -203,13 +203,13 @@ def test_a_gradient_that_is_nothing_but_rounding_may_be_another(found: dict[str,
 def test_a_single_process_without_room_cannot_be_verified_with_and_leaves_no_rank_waiting(
     found: dict[str, Verification],
 ) -> None:
-    assert found["full"].unverified == "the whole model does not fit on one device"
+    assert found["full"].unverified == "the whole model does not fit into the memory of one device"
 
 
 def test_a_lossy_strategy_needs_a_loss_that_falls(found: dict[str, Verification]) -> None:
     still = found["still"]
     assert still.discrepancy is None
-    assert still.unverified.startswith("in a single process, 20 steps on the first batch lower the loss only by")
+    assert "but in a single process it falls only" in still.unverified
     assert still.leniency == Leniency(precision=None)
 
 

@@ -122,7 +122,7 @@ class InFp32(Product):
 
 
 def test_a_type_that_the_model_cannot_be_cast_to_cannot_be_verified(make_ctx: Any) -> None:
-    with pytest.raises(UnverifiableError, match=r"^a model whose parameters are all cast to bf16 fails: "):
+    with pytest.raises(UnverifiableError, match=r"^the single process fails with all parameters cast to bf16: "):
         alone(make_ctx(), model=InFp32, param_dtype="bf16").backward(0, BUFFERS)
 
 
@@ -161,7 +161,7 @@ class Filling(torch.optim.SGD):
 
 def test_where_memory_does_not_suffice_nothing_can_be_verified(make_ctx: Any) -> None:
     """While the model is built, the loss taken, the optimizer updates."""
-    words = "the whole model does not fit on one device"
+    words = "the whole model does not fit into the memory of one device"
     with pytest.raises(UnverifiableError, match=words):
         alone(make_ctx(), model=full)
     with pytest.raises(UnverifiableError, match=words):
@@ -218,7 +218,7 @@ def test_a_tensor_that_each_step_changes_is_named_with_the_cure(make_ctx: Any) -
         given["x"].mul_(2)
         return mean(model, given)
 
-    message = r"^a step changes batch\['x'\] in place, in each step again, .*batch of batch \(.*clone\(\)"
+    message = r"^a step changes batch\['x'\] in place, but .*batch of batch \(.*clone\(\)"
     with pytest.raises(WorkloadError, match=message):
         step(make_ctx(), doubling, Settings(precision="fp16"))
 
@@ -227,7 +227,7 @@ def test_a_key_that_a_step_takes_out_is_named_with_the_cure(make_ctx: Any) -> No
     def popping(model: nn.Module, given: dict[str, Tensor]) -> Any:
         return model(given["x"]).mean() + given.pop("y").sum()
 
-    with pytest.raises(WorkloadError, match=r"^a step takes batch\['y'\] out of its batch, .*from dict\(batch\)"):
+    with pytest.raises(WorkloadError, match=r"^a step removes batch\['y'\] from its batch, .*from dict\(batch\)"):
         step(make_ctx(), popping)
 
 
