@@ -21,6 +21,7 @@ BLOCKS = "fully_shard of Block"
 SGD, ADAM, MOMENTUM = "optimizer SGD", "optimizer Adam", "optimizer SGD: momentum=0.9"
 CHECKPOINTS = "activation checkpointing"
 CALLS, PEAK, STATE = "collective_calls", "peak_tensor_bytes", "model_state_bytes"
+SENT = "collective_send_bytes"
 MIB = 2.0**20
 
 
@@ -76,9 +77,15 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
             ["SGD has momentum=0.9 now: made at train.py:7 in build"],
         ),
         (
-            STATE,
-            counts(BLOCKS, f"{BLOCKS}: mesh=(1, 2)", collective_calls=20.0),
-            counts(BLOCKS, f"{BLOCKS}: mesh=(2, 1)", collective_calls=5.0, model_state_bytes=2 * MIB),
+            SENT,
+            counts(BLOCKS, f"{BLOCKS}: mesh=(1, 2)", collective_calls=20.0, collective_send_bytes=3 * MIB),
+            counts(
+                BLOCKS,
+                f"{BLOCKS}: mesh=(2, 1)",
+                collective_calls=5.0,
+                collective_send_bytes=4 * MIB,
+                model_state_bytes=2 * MIB,
+            ),
             ["fully_shard of Block has mesh=(2, 1) now, (1, 2) before: made at train.py:7 in build"],
         ),
         (
