@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from itertools import combinations, cycle, islice
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,48 +26,36 @@ _ROWS = {"cpu": 128, "cuda": 2048}  # of the matrices that they multiply
 _TRIED, _MOST = 3, 10_000  # products that are timed to choose a number of products, and that run at most
 
 
-class _OnRank(Protocol):
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-
-def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
-    """Times a plan's collectives, messages of two ranks, and overlap with computing; all ranks run the same plan."""
+def sweep(rank: int, ranks: int, device: torch.device, plan: SweepPlan) -> RankSweep:
+    """Times a plan's collectives, messages and overlap with computing; all ``ranks`` ranks run the same plan."""
     cells = [(collective, size) for collective in plan.collectives for size in plan.sizes]
-    largest = _elements(max(plan.sizes), ctx.world_size)  # all sizes are parts of the same buffers
-    room = max(largest, _COLD_BYTES[ctx.device.type] // ELEMENT)
-    buffers = tuple(torch.ones(room, device=ctx.device) for _ in range(2))
-    calls = {cell: cycle(_calls(ctx, *cell, *buffers)) for cell in cells}
+    largest = _elements(max(plan.sizes), ranks)  # all sizes are parts of the same buffers
+    room = max(largest, _COLD_BYTES[device.type] // ELEMENT)
+    buffers = tuple(torch.ones(room, device=device) for _ in range(2))
+    calls = {cell: cycle(_calls(ranks, *cell, *buffers)) for cell in cells}
     times: dict[tuple[str, int], list[tuple[float, float, float]]] = {cell: [] for cell in cells}
-    ranks = range(ctx.world_size)
-    neighbours = [(rank, (rank + 1) % ctx.world_size) for rank in ranks]
-    pairs = list(combinations(ranks, 2)) if ctx.world_size <= _ALL_PAIRS else neighbours
+    neighbours = [(each, (each + 1) % ranks) for each in range(ranks)]
+    pairs = list(combinations(range(ranks), 2)) if ranks <= _ALL_PAIRS else neighbours
     messages: dict[int, list[float]] = {}
-    message = torch.zeros(max(1, plan.pair_bytes // ELEMENT), device=ctx.device)
-    beside, compute = list[Beside](), _products(ctx.device)
+    message = torch.zeros(max(1, plan.pair_bytes // ELEMENT), device=device)
+    beside, compute = list[Beside](), _products(device)
     least_calls, most_calls = _CALLS
     order = random.Random(plan.seed)  # noqa: S311  the same on all ranks
     for turn in range(-1, plan.rounds):  # the first one, number -1, only warms up
         for cell in order.sample(cells, len(cells)):
             repeats = max(least_calls, min(most_calls, _CALL_BYTES // cell[1]))
-            measured = list(_turn(calls[cell], repeats, ctx.device))
+            measured = list(_turn(calls[cell], repeats, device))
             times[cell] += measured if turn >= 0 else []
         for pair in order.sample(pairs, len(pairs)):
-            seconds = _fastest_message(ctx, pair, message)
+            seconds = _fastest_message(rank, pair, message)
             if seconds is not None and turn >= 0:
-                messages.setdefault(sum(pair) - ctx.rank, []).append(seconds)
-        both = _beside(ctx, min(_BESIDE_BYTES, max(plan.sizes)), buffers[0], compute)
+                messages.setdefault(sum(pair) - rank, []).append(seconds)
+        both = _beside(ranks, min(_BESIDE_BYTES, max(plan.sizes)), buffers[0], compute)
         beside += [both] if turn >= 0 else []
     found = []
     for (collective, size), measured in times.items():
         begun, waited, handed = zip(*measured, strict=True)
-        sent = _elements(size, ctx.world_size) * ELEMENT
+        sent = _elements(size, ranks) * ELEMENT
         found.append(CollectiveTimes(collective=collective, nbytes=sent, begun=begun, waited=waited, handed=handed))
     return RankSweep(
         times=tuple(found), pairs={other: tuple(seconds) for other, seconds in messages.items()}, beside=tuple(beside)
@@ -80,20 +68,20 @@ def _elements(size: int, ranks: int) -> int:
 
 
 def _calls(
-    ctx: _OnRank, collective: str, size: int, first: torch.Tensor, second: torch.Tensor
+    ranks: int, collective: str, size: int, first: torch.Tensor, second: torch.Tensor
 ) -> list[Callable[[], Any]]:
     """Returns functions that each start a collective in another part of two buffers, and return its handle."""
-    count = _elements(size, ctx.world_size)
+    count = _elements(size, ranks)
     places = max(1, min(_PLACES, first.numel() // count))
     step = first.numel() // places
     return [
-        _call(ctx, collective, first[place : place + count], second[place : place + count])
+        _call(ranks, collective, first[place : place + count], second[place : place + count])
         for place in range(0, places * step, step)
     ]
 
 
-def _call(ctx: _OnRank, collective: str, whole: torch.Tensor, other: torch.Tensor) -> Callable[[], Any]:
-    part = other[: other.numel() // ctx.world_size]
+def _call(ranks: int, collective: str, whole: torch.Tensor, other: torch.Tensor) -> Callable[[], Any]:
+    part = other[: other.numel() // ranks]
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole, op=dist.ReduceOp.MAX, async_op=True),
         "broadcast": lambda: dist.broadcast(whole, 0, async_op=True),
@@ -130,15 +118,15 @@ def _products(device: torch.device) -> Callable[[int], None]:
     return compute
 
 
-def _beside(ctx: _OnRank, size: int, buffer: torch.Tensor, compute: Callable[[int], None]) -> Beside:
+def _beside(ranks: int, size: int, buffer: torch.Tensor, compute: Callable[[int], None]) -> Beside:
     """Times an all-reduce, matrix products that take about twice as long, and both at the same time."""
-    whole = buffer[: _elements(size, ctx.world_size)]
+    whole, device = buffer[: _elements(size, ranks)], buffer.device
 
     def timed(work: Callable[[], object]) -> float:
-        _meet(ctx.device)
+        _meet(device)
         start = time.perf_counter()
         work()
-        settle(ctx.device)
+        settle(device)
         return time.perf_counter() - start
 
     def together(products: int) -> None:
@@ -147,7 +135,7 @@ def _beside(ctx: _OnRank, size: int, buffer: torch.Tensor, compute: Callable[[in
         handle.wait()
 
     sending, one = timed(lambda: together(0)), timed(lambda: compute(_TRIED))
-    wanted = torch.tensor(2 * sending / one * _TRIED, device=ctx.device)
+    wanted = torch.tensor(2 * sending / one * _TRIED, device=device)
     dist.all_reduce(wanted, op=dist.ReduceOp.MAX)  # as many on all ranks
     products = max(1, min(_MOST, round(wanted.item())))
     return Beside(computing=timed(lambda: compute(products)), sending=sending, both=timed(lambda: together(products)))
@@ -158,18 +146,18 @@ def _meet(device: torch.device) -> None:
     settle(device)
 
 
-def _fastest_message(ctx: _OnRank, pair: tuple[int, int], message: torch.Tensor) -> float | None:
+def _fastest_message(rank: int, pair: tuple[int, int], message: torch.Tensor) -> float | None:
     """Returns half the seconds of the fastest of several round trips of a message; None on ranks outside the pair."""
-    _meet(ctx.device)
-    if ctx.rank not in pair:
+    _meet(message.device)
+    if rank not in pair:
         return None
-    other = sum(pair) - ctx.rank
-    steps = (dist.send, dist.recv) if ctx.rank == min(pair) else (dist.recv, dist.send)
+    other = sum(pair) - rank
+    steps = (dist.send, dist.recv) if rank == min(pair) else (dist.recv, dist.send)
     found = []
     for _ in range(_MESSAGES):
         start = time.perf_counter()
         for step in steps:
             step(message, other)
-        settle(ctx.device)
+        settle(message.device)
         found.append((time.perf_counter() - start) / 2)
     return min(found)

@@ -101,4 +101,4 @@ def measure_network(
 def _sweep(ctx: RankContext, plan: SweepPlan) -> RankSweep:
     from pytest_ddpperf.instruments.network import sweep
 
-    return sweep(ctx, plan)
+    return sweep(ctx.rank, ctx.world_size, ctx.device, plan)

@@ -15,6 +15,7 @@ from pytest_ddpperf.units import format_count
 
 _MEMORY = ("model_state_bytes", "peak_tensor_bytes")
 _SENT = ("collective_calls", "collective_bytes")
+_OF_BATCH = ("flops", "peak_tensor_bytes", "operators")  # that the shape of batches moves
 _MOVES = {  # by kind or setting, the counts that it moves, those first that name most
     "find_unused_parameters": _SENT,
     "broadcast_buffers": _SENT,
@@ -60,7 +61,8 @@ def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
     before, after = _Side.of(then, now), _Side.of(now, then)
     if not (before.numbers and after.numbers):
         return []  # of a baseline from before settings were kept
-    every = [*_checkpoints(then, now), *_kinds(before, after, then, now), *_settings(before, after)]
+    every = [*_batches(then, now), *_checkpoints(then, now), *_kinds(before, after, then, now)]
+    every += _settings(before, after)
     return [text for text, moves in every if _explained(moves, then, now) == metric]
 
 
@@ -77,6 +79,12 @@ def _explained(moves: Iterable[str], then: Counts, now: Counts) -> str:
 
 
 _Change = tuple[str, Iterable[str]]  # a text, and the counts that the change affects
+
+
+def _batches(then: Counts, now: Counts) -> list[_Change]:
+    """Returns the change of the shape of batches, such as the length of sequences."""
+    old, new = (list(counts.details.get("batch_rows", {})) for counts in (then, now))
+    return [(f"a step has {some_of(new)}, {some_of(old)} before", _OF_BATCH)] if old and new and old != new else []
 
 
 def _checkpoints(then: Counts, now: Counts) -> list[_Change]:

@@ -77,10 +77,6 @@ class LaunchJob:
         after += (self.taken_apart() + 1) * self.diagnosed
         return 1 + self.plan.warmup + self.plan.steps + after
 
-    def of(self, subject: Subject | ScriptRun) -> LaunchJob:
-        """Returns the same job for another subject."""
-        return replace(self, subject=subject)
-
     def taken_apart(self, steps: int = 1) -> int:
         """Returns how many steps a diagnosis examines: a whole period, if each launch has periodic long steps.
 
@@ -126,11 +122,6 @@ class PrepareJob:
     reference: Subject | None = None  # whose trace is compared, for the controller
 
     @property
-    def subject(self) -> Subject | ScriptRun:
-        """Returns the Workload, function or script that is trained."""
-        return self.training.subject
-
-    @property
     def steps_needed(self) -> int:
         """Returns how many optimizer steps a script has to make for this launch, including its first step."""
         plan = self.training.plan
@@ -138,19 +129,10 @@ class PrepareJob:
             return TRACED_STEPS
         return 1 + max(MIN_WARMUP, plan.warmup + plan.steps) + COUNTED_STEPS * self.counted
 
-    def of(self, subject: Subject | ScriptRun) -> PrepareJob:
-        """Returns the same job for another subject."""
-        return replace(self, training=self.training.of(subject))
-
     @property
     def parts(self) -> int:
         """Returns the number of tasks that this launch has."""
         return self.timed + self.counted + (self.verified is not None) + self.traced
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        """Returns the folders of the project and its tests on these ranks."""
-        return self.training.roots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,12 +186,15 @@ class RankFunction:
         __tracebackhide__ = True
         function = getattr(import_module(self.module), self.name)
         ctx, job, *others = arguments
-        if not isinstance(job.subject, Script):
+        training = job.training if isinstance(job, PrepareJob) else job
+        if not isinstance(training.subject, Script):
             return function(*arguments)
         from pytest_ddpperf.training.script_run import ScriptRun
 
-        run = ScriptRun(ctx, job.subject, job.steps_needed, job.roots)
-        return run.beside(lambda: function(ctx, job.of(run), *others))
+        run = ScriptRun(ctx, training.subject, job.steps_needed, training.roots)
+        own = replace(training, subject=run)
+        job = replace(job, training=own) if isinstance(job, PrepareJob) else own
+        return run.beside(lambda: function(ctx, job, *others))
 
 
 RUN_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "run_launch")

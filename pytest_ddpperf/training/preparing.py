@@ -11,8 +11,7 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 _SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more
 # What DDP warns of, once in a process: a gradient of other strides than its place in a bucket.
 _STRIDES = re.compile(r"Grad strides do not match bucket view strides.*?sizes\(\) = (\[[^]]*\])", re.DOTALL)
-_HOOKED = "Using `torch.compile(module)` when there are global hooks on modules"
 _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
@@ -54,7 +52,13 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
         begun = time.monotonic()
         trace = trace_steps(ctx, job.training)
         return RankPrepared(trace=trace, verifying=time.monotonic() - begun)
-    with _warnings_noted() as said:
+    said, show = list[str](), warnings.showwarning
+
+    def shown(message: Warning | str, *arguments: Any, **others: Any) -> None:
+        said.append(str(message))
+        show(message, *arguments, **others)
+
+    with replaced(warnings, "showwarning", shown):
         prepared = _prepared(ctx, job)
     strides = next(filter(None, map(_STRIDES.search, said)), None)
     if strides is None:
@@ -91,21 +95,6 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
         counting=counting,
         verifying=verifying,
     )
-
-
-@contextmanager
-def _warnings_noted() -> Iterator[list[str]]:
-    """Collects the texts of warnings in this context, and shows them as usual; ignores those about counters' hooks."""
-    said: list[str] = []
-    show = warnings.showwarning
-
-    def shown(message: Warning | str, *arguments: Any, **others: Any) -> None:
-        said.append(str(message))
-        if _HOOKED not in said[-1]:
-            show(message, *arguments, **others)
-
-    with replaced(warnings, "showwarning", shown):
-        yield said
 
 
 def small_shared_memory(ctx: RankView) -> list[Finding]:

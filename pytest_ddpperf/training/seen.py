@@ -46,7 +46,8 @@ class Seen:
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
         """Returns the counts of a warm step and the facts on this rank's copy of the model; adds to ``remarks``."""
-        watch, left, subject = CopyWatch(), self.objects.left_behind(), countable(ctx, step, job)
+        watch, left = CopyWatch(), self.objects.left_behind()
+        subject = replace(countable(ctx, step, job), called=watch.called)
         plain = {**compiled, **({} if left is None else {"python_objects": left})}
         any_rank = partial(on_any_rank, ctx, step)
         ran = 0
@@ -99,7 +100,6 @@ def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
         device=ctx.device,
         modules=step.modules,
         size=step.size,
-        optimizers=step.optimizers,
         period=step.work_period,
         roots=job.roots,
         strategy="" if job.strategy is None else job.strategy.name,

@@ -135,9 +135,9 @@ def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode 
         return []
     passes = int(counts.totals["backward_passes"])
     shapes = [tuple(map(int, shape.split()[2::2])) for shape in counts.details["batch_rows"]]
-    size = contradicting_size(shapes, samples / passes)
+    size, second = contradicting_size(shapes, samples / passes), [shape[1:2] for shape in shapes]
     # One graph, one packed row, a mean of packed ones, a row for each token, or samples along the second dimension.
-    if size is None or samples <= 1 or samples % 1 or rows == step.tokens_per_step or samples in {s[1] for s in shapes}:
+    if size is None or samples <= 1 or samples % 1 or rows == step.tokens_per_step or (samples,) in second:
         return []
     return [Finding("other_batch_size", {"size": size, "samples": samples, "passes": passes})]
 

@@ -149,7 +149,7 @@ def test_check_names_a_rank_that_is_slow(printed: Run, monkeypatch: pytest.Monke
 
         if ctx.rank == 1:
             dist.all_reduce = late  # of this process, which lives for one launch
-        return sweep(ctx, plan)
+        return sweep(ctx.rank, ctx.world_size, ctx.device, plan)
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(running, "_sweep", delayed)
@@ -176,7 +176,7 @@ def test_check_names_a_link_that_is_slow(printed: Run, monkeypatch: pytest.Monke
             return send(*args, **kwargs)
 
         dist.send = late  # of this process, which lives for one launch
-        return sweep(ctx, plan)
+        return sweep(ctx.rank, ctx.world_size, ctx.device, plan)
 
     monkeypatch.setattr(running, "_sweep", delayed)
     sweep = ("--collectives=broadcast", "--rounds=8", "--world-size=3")

@@ -11,7 +11,7 @@ PLAN = SweepPlan(collectives=COLLECTIVES, sizes=(1000, 64_000), rounds=2)
 def swept(ctx: RankContext) -> RankSweep:
     from pytest_ddpperf.instruments.network import sweep
 
-    return sweep(ctx, PLAN)
+    return sweep(ctx.rank, ctx.world_size, ctx.device, PLAN)
 
 
 def test_all_collectives_and_pairs_are_timed(launcher: Launcher) -> None:

@@ -129,6 +129,16 @@ def blocks(*numbers: int) -> list[str]:
     return [f"blocks.{number}.up" for number in numbers]
 
 
+def test_batches_of_another_length_explain_the_flops() -> None:
+    short, long = (
+        counts(SGD, details={"batch_rows": {f"batches of 8 x {length}": 8.0}}, batch_rows=8.0, flops=64.0 * length)
+        for length in (32, 48)
+    )
+    assert setup_changes("flops", short, long) == ["a step has batches of 8 x 48, batches of 8 x 32 before"]
+    assert setup_changes("flops", long, short) == ["a step has batches of 8 x 32, batches of 8 x 48 before"]
+    assert setup_changes("flops", long, long) == []
+
+
 @pytest.mark.parametrize(
     ("now", "told"),
     [

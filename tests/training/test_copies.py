@@ -84,6 +84,8 @@ def sharding(*, blocks: bool = True, shape: tuple[int, ...] = (2,), **options: A
         policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)
         for block in model.children() if blocks else ():
             fully_shard(block, mp_policy=policy, **options)
+        if blocks:
+            model[0].set_modules_to_forward_prefetch([model[1]])
         ignored = set[nn.Parameter]() if blocks else set(model[0].parameters())
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
         return fully_shard(model, mesh=mesh, ignored_params=ignored)
@@ -298,5 +300,8 @@ def test_units_of_fully_shard_are_counted_by_class_with_their_settings(found: Fo
         unit: of_blocks,
         f"{unit}: reshard_after_forward=False": of_blocks,
         f"{unit}: reduce_dtype=bfloat16": of_blocks,
+        f"{unit}: forward_prefetch=1": (1.0, of_blocks[1]),
     }
     assert settings(merged(found["whole"])).keys() == {whole, f"{whole}: ignored_params=2", f"{whole}: mesh=(2, 1)"}
+    for name in ("blocks", "whole"):
+        assert merged(found[name]).details["batch_rows"] == {"batches of 4 x 16": 4.0}

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from pytest_ddpperf.instruments.counting.storages import dense_parts
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.records.phases import KINDS, collective_kind
 
@@ -128,7 +129,8 @@ def completion_of(out: Any) -> Callable[[], bool]:
 
 
 def _nbytes(value: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in((value,)))
+    parts = (part for tensor in tensors_in((value,)) for part in dense_parts(tensor))
+    return sum(part.numel() * part.element_size() for part in parts)
 
 
 def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dist.ProcessGroup | None:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -36,9 +37,10 @@ class CopyWatch:
     """An observer of the models that the counted steps train, and of their inputs."""
 
     def __init__(self) -> None:
-        self._models: dict[nn.Module, None] = {}
-        self._reduced: dict[DistributedDataParallel, None] = {}  # that reduced gradients
-        self._depth, self._calls, self._open = 0, 0, False
+        # A step may make a model for itself, so none is kept alive.
+        self._models = WeakKeyDictionary[nn.Module, None]()
+        self._reduced = WeakKeyDictionary[DistributedDataParallel, None]()  # that reduced gradients
+        self._calls, self._open = 0, False
         self._batch: int | None = None
         self._stack = Stack()
         self._entered: Place | None = None  # the last call of no_sync
@@ -46,20 +48,7 @@ class CopyWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Notes, in this context, the calls of modules that train, and the calls of DDP's ``no_sync``."""
-        called, compiler = nn.Module.__call__, sys.modules.get("torch._dynamo")
-        note: Any = self._note if compiler is None else compiler.disable(self._note)
-
-        @uncompiled
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.is_grad_enabled() and backward_under_way() == -1:
-                note(module, (args, kwargs))
-            self._depth += 1
-            try:
-                return called(module, *args, **kwargs)
-            finally:
-                self._depth -= 1
-
+        """Notes, in this context, the calls of DDP's ``no_sync``."""
         defer = DistributedDataParallel.no_sync
 
         @uncompiled
@@ -68,12 +57,14 @@ class CopyWatch:
             self._entered = self._stack.place()
             return defer(wrapped)
 
-        with replaced(nn.Module, "__call__", call), replaced(DistributedDataParallel, "no_sync", deferring):
+        with replaced(DistributedDataParallel, "no_sync", deferring):
             yield
 
-    def _note(self, module: nn.Module, given: Any) -> None:
+    def called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - no other module runs
         """Records a model that is called in train mode, with a checksum of the first input tensors of the call."""
-        if not self._depth:
+        if not torch.is_grad_enabled() or backward_under_way() != -1:
+            return
+        if outermost:
             self._open = next(module.parameters(), None) is not None
             if self._open:
                 self._models[module] = None
@@ -81,7 +72,7 @@ class CopyWatch:
             self._deferred = not module.require_backward_grad_sync
             if not self._deferred:
                 self._reduced[module] = None
-        if not self._open or self._calls == _CALLS or torch._C._autograd._profiler_enabled():  # noqa: SLF001  counts copies
+        if not self._open or self._calls == _CALLS:
             return
         with torch._C.DisableTorchFunction(), _disable_current_modes():  # noqa: SLF001 - looking is no part of the step
             tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and not leaf.requires_grad]

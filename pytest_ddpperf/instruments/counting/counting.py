@@ -19,7 +19,7 @@ from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.dispatch import CALLS, OperatorCounter
 from pytest_ddpperf.instruments.counting.loaders import loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
-from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted
+from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted, rows_by_shape
 from pytest_ddpperf.instruments.counting.setup import checkpoints_seen, settings_of
 from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, break_sites, call_sites, compiled_sites
 from pytest_ddpperf.instruments.counting.steps import (
@@ -56,7 +56,7 @@ class Countable:
     device: torch.device
     modules: Sequence[nn.Module] = ()  # other models are found as they run
     size: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # details of the whole model, if known
-    optimizers: Sequence[torch.optim.Optimizer] = ()  # others are found as they step
+    called: Callable[[nn.Module, Any, bool], None] = lambda *_: None  # as ``ModuleTracker`` calls it
     period: int = 1  # steps after which it does the same again, if it is known not to do so in each
     roots: tuple[str, ...] = ()  # of the project; the lines of code that counts come from are relative to them
     strategy: str = ""  # of the plugin that it trains with
@@ -97,8 +97,11 @@ def count_warm_step(
         discard_first_profile()
         with unsampled():
             profiled = [device_work(run) for _ in range(whole)]
-    if len(pass_.rows) > 1 or 0.0 in pass_.rows:  # not sure, or not the same in each step
-        counted = [{metric: found for metric, found in each.items() if metric != "batch_rows"} for each in counted]
+    rows = pass_.rows[: learning + whole]
+    for each in counted:
+        each["batch_rows"] = rows_by_shape(each["batch_rows"], pass_.rows)
+        if not all(rows) or len(set(map(total_of, rows))) > 1:  # not sure, or not the same in each step
+            del each["batch_rows"]
     same = {"ddp_buckets": ddp_buckets(pass_.used.roots), **subject.size, **plain}
     usual = [counted] if subject.period > 1 else usual_steps(counted, shown, pass_.seen)
     alike = [{**per_step(steps), **same} for steps in usual or [[step] for step in counted]]
@@ -120,24 +123,19 @@ class _Pass:
 
     def __init__(self, subject: Countable) -> None:
         self._batches = BatchRows()
-        self.used = ModuleTracker(
-            self._gradients_complete,
-            self._stepped,
-            lambda model, given: self._batches.forwarded(model, given, self._operators.joined),
-        )
+        self.used = ModuleTracker(self._gradients_complete, self._stepped, self._module_called)
         for module in subject.modules:
             self.used.add(module)
-        self.used.optimizers += subject.optimizers
         self._device, fake = subject.device.type, detect_fake_mode() is not None
         self._tracker = TensorTracker(self._device, fake=fake)
         self._operators = OperatorCounter(self._tracker, self._device, lambda: self.used.running, fake=fake)
         self.seen: list[Seen] = []  # of each step, the counts that take little time
         self.sites: list[SiteCounts] = []  # of each step, the counts by line of code, if the line is known
         self._graphs: list[tuple[int, int]] = []  # of each step, by how much it raises ``graph_so_far``
-        self._period = subject.period
+        self._subject = subject
         self._gap = False  # whether a watched step did something else, on any rank
         self.cut_short = ""  # how many steps followed it, if these were too few to show how often it comes
-        self.rows: set[float] = set()  # of the batches of a step, in any step; 0 if the number is uncertain
+        self.rows: list[dict[str, float]] = []  # of each step, as of ``BatchRows.rows``
         self._state: dict[str, float] = {}
         self._stack = Stack()
         self._set = Counter[tuple[str, Place]]()  # settings that the step's code makes as it runs
@@ -173,8 +171,6 @@ class _Pass:
         self._state = {}
         shown, sites = self._look(run)
         self.seen.append(shown)
-        rows = self._batches.rows(total_of(self._operators.details()["backward_passes"]))
-        self.rows.add(total_of(rows))
         with self._operators.paused():
             state = self._state or self.used.state_bytes()
             peak, places = self._tracker.peak(), self._tracker.peak_places()
@@ -189,7 +185,7 @@ class _Pass:
         self.last = {"peak_tensor_bytes": places, SETTINGS: self._set + made}
         return {
             "operator_bytes": self._operators.details()["operator_bytes"],
-            "batch_rows": rows,
+            "batch_rows": self.rows[-1],
             "peak_tensor_bytes": _named(peak),
             "model_state_bytes": state,
             "retained_bytes": _named(_kept(before, after)),
@@ -201,7 +197,7 @@ class _Pass:
         Returns:
             Whether all steps, including those counted in full, make the same calls.
         """
-        period, calls, watched = self._period, CallWatch(lambda: self._operators.is_paused), list[int]()
+        period, calls, watched = self._subject.period, CallWatch(lambda: self._operators.is_paused), list[int]()
         if steps <= 0:
             return True
         # torch.compile would compile the watch. Futures of hooks call what follows in this thread, or in another one.
@@ -267,6 +263,7 @@ class _Pass:
         self._graphs.append((after[0] - nodes, after[1] - collectives))
         shown, sites = self._operators.details(), self._operators.sites()
         del shown["operator_bytes"]
+        self.rows.append(self._batches.rows(total_of(shown["backward_passes"])))
         placed = shown.keys() & sites.keys() - {*_OF_MODEL}
         without = {each: {(part, None): value for part, value in parts.items()} for each, parts in shown.items()}
         return {**without, **self._operators.lines(placed)}, sites
@@ -278,6 +275,11 @@ class _Pass:
         tracker.mark(used.optimizer_state, "optimizer_state")
         tracker.mark(gradients_of(parameters), "gradients")
         tracker.mark(parameters, "parameters")
+
+    def _module_called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - as it is called
+        self._subject.called(module, given, outermost)
+        if outermost:
+            self._batches.forwarded(module, given, self._operators.joined)
 
     def _gradients_complete(self, parameters: list[torch.Tensor]) -> None:
         if not self._operators.whole:

@@ -81,7 +81,7 @@ class OperatorCounter(TorchDispatchMode):
         self._fake = fake  # whether the step itself has fake tensors, and does not only ask for shapes
         self._attribution = Attribution()
         self._lock = threading.RLock()
-        self.is_paused = False
+        self._pausing = set[int]()  # threads
         self._compiled, self._captured = compiled_graphs() > 0, captured_lines()
         self._asking = ""  # what asks for a number in Python, if it is none of torch's functions
         self.whole = True  # whether tensors are followed too; without, only what each operator itself shows is counted
@@ -112,14 +112,24 @@ class OperatorCounter(TorchDispatchMode):
         """Returns the counts of ``sites`` for some metrics, by line of code without the calling line."""
         return {metric: without_callers(self._sites[metric]) for metric in metrics}
 
+    @property
+    def is_paused(self) -> bool:
+        """Returns whether this thread has paused counting."""
+        return threading.get_ident() in self._pausing
+
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Pauses counting in this context, because code that only inspects tensors is no part of the step."""
-        before, self.is_paused = self.is_paused, True
+        """Pauses counting in this context and thread, because code that only inspects tensors is no part of the step.
+
+        Other threads go on: a thread of the user's may load batches while the step runs.
+        """
+        before = self.is_paused
+        self._pausing.add(thread := threading.get_ident())
         try:
             yield
         finally:
-            self.is_paused = before
+            if not before:
+                self._pausing.discard(thread)
 
     def add(self, metric: str, part: str, value: float = 1.0, place: Place | None = None) -> None:
         """Adds to a count, also under the line of code that made the call; adds nothing while counting is paused."""
@@ -137,11 +147,10 @@ class OperatorCounter(TorchDispatchMode):
             return func(*args, **kwargs)  # only asked for shapes
         if apart:
             return NotImplemented  # it calls its parts, which come here again
-        if torch.is_inference_mode_enabled() and isinstance(func, OpOverload):
-            with self:  # in inference mode composite operators arrive undecomposed
-                parts = func.decompose(*args, **kwargs)
-            if parts is not NotImplemented:
-                return parts
+        # In inference mode composite operators arrive undecomposed, and in operators of a jagged tensor.
+        if operators.is_composite(func) and not any(tensor.is_nested for tensor in tensors_in(args)):
+            with self:
+                return func.decompose(*args, **kwargs)
         lent = not self._fake and is_on_cpu(func, args)
         out = communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
         with self._lock:
@@ -234,10 +243,11 @@ class OperatorCounter(TorchDispatchMode):
 
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = operators.synchronisation(func, args, kwargs, self._device)
-        if wait is not None and not self._tracker.is_state(args[0]):
+        if wait is not None:
             asked = wait == "item" and _asked_by_autograd()
-            # With a GPU, the host may already have a number that torch reads here.
-            if self._device != "cpu" or not (asked or self._is_on_host(args[0])):
+            # With a GPU, the host may already have a number that torch or an optimizer reads here.
+            known = self._device == "cpu" and (asked or self._is_on_host(args[0]) or self._tracker.is_state(args[0]))
+            if not known:
                 self.add("synchronisations", self._asking or wait)
         copied = operators.host_to_device_bytes(func, args, kwargs, self._device)
         if copied:
@@ -247,7 +257,7 @@ class OperatorCounter(TorchDispatchMode):
         """Returns whether the host knows a tensor's values, as a copy or as an optimizer's number such as ``-lr``."""
         known = self._on_host.get(id(tensor))
         copied = known is not None and known() is tensor
-        return copied or (not tensor.dim() and self._tracker.is_state(tensor))
+        return copied or (self._device == "cpu" and not tensor.dim() and self._tracker.is_state(tensor))
 
     def waited(self, name: str, tensor: torch.Tensor) -> None:
         """Counts a call in which the host waits for a tensor's values, unless the values are on the host already."""

@@ -1,4 +1,4 @@
-"""Finds the modules that run in a step, and the optimizers, by torch's global hooks."""
+"""Finds the modules that run in a step, and the optimizers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from types import FrameType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.autograd import graph
 from torch.nn.modules import module as torch_modules
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
+from torch.utils._pytree import tree_leaves
 
 from pytest_ddpperf.instruments.counting.sites import Place, Stack
 from pytest_ddpperf.instruments.counting.storages import bytes_of
+from pytest_ddpperf.instruments.torch_internals import replaced, uncompiled
 
 
 class Running(NamedTuple):
@@ -86,30 +88,32 @@ _PARALLEL = (DistributedDataParallel, DataParallel)
 
 
 class ModuleTracker:
-    """The modules and optimizers of a step, found when they are used."""
+    """The modules and optimizers of a step, found when they are used.
+
+    A step may make modules and optimizers for itself, so they are not kept alive.
+    """
 
     def __init__(
         self,
         on_gradients: Callable[[list[torch.Tensor]], None],
         on_step: Callable[[torch.optim.Optimizer], None],
-        on_forward: Callable[[nn.Module, Any], None],
+        on_call: Callable[[nn.Module, Any, bool], None],
     ) -> None:
-        self.roots: list[nn.Module] = []  # modules that ran while no other did: whole models, losses
-        self.optimizers: list[torch.optim.Optimizer] = []  # that stepped, also inside of another one
+        self.roots = WeakKeyDictionary[nn.Module, None]()  # that ran while no other did: whole models, losses
+        self.optimizers = WeakKeyDictionary[torch.optim.Optimizer, None]()  # that stepped, also inside of another one
         self._on_gradients = on_gradients
         self._on_step = on_step
-        self._on_forward = on_forward  # of a module that ran while no other did, and what it was given
+        self._on_call = on_call  # of a module, with what it is given, and whether no other module runs
         self._running: list[Running] = []
         self._stack = Stack()
-        self._stepping = 0
-        self._paths: dict[nn.Module, str] = {}
+        self._paths = WeakKeyDictionary[nn.Module, str]()
 
     def add(self, module: nn.Module) -> None:
         """Adds a model before it runs, with the paths of all modules inside the model."""
         if module in self._paths:
             return
         prefix, known = _kind(module), list(map(_kind, filter(_has_parameters, self.roots)))
-        self.roots.append(module)
+        self.roots[module] = None
         if _has_parameters(module):
             prefix = f"{prefix}{known.count(prefix) + 1 if prefix in known else ''}" if known else ""
         for name, inside in module.named_modules():
@@ -135,10 +139,9 @@ class ModuleTracker:
     @property
     def optimizer_state(self) -> list[torch.Tensor]:
         """Returns the tensors that optimizers keep for their parameters, or have as settings (a learning rate)."""
-        kept = (state for optimizer in self.optimizers for state in optimizer.state.values())
-        settings = (group for optimizer in self.optimizers for group in optimizer.param_groups)
-        owners = chain((state for state in kept if isinstance(state, dict)), settings)
-        return [value for owner in owners for value in owner.values() if isinstance(value, torch.Tensor)]
+        kept = [state for optimizer in self.optimizers for state in optimizer.state.values()]
+        settings = [value for each in self.optimizers for group in each.param_groups for value in group.values()]
+        return [leaf for leaf in (*tree_leaves(kept), *settings) if isinstance(leaf, torch.Tensor)]
 
     def state_bytes(self) -> dict[str, float]:
         """Returns the bytes of parameters, of their present gradients and of optimizer states on this rank, by name.
@@ -158,41 +161,33 @@ class ModuleTracker:
     def watching(self) -> Iterator[None]:
         """Records the modules that run and the optimizers that step in this context."""
         self._running.clear()
-        self._stepping = 0
+        called = nn.Module.__call__
+
+        @uncompiled
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            outermost, around = not self._running, self.running
+            self._on_call(module, (args, kwargs), outermost)
+            if outermost:
+                self.add(module)
+            path = self._paths.get(module) or around.module
+            self._running.append(Running(path, around.called_at or self._stack.call()))
+            try:
+                return called(module, *args, **kwargs)
+            finally:
+                self._running.pop()
+
         with ExitStack() as hooks:
-            for handle in (
-                register_module_forward_pre_hook(self._enter),
-                register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
-                register_optimizer_step_pre_hook(self._begin_step),
-                register_optimizer_step_post_hook(self._end_step),
-            ):
-                hooks.callback(handle.remove)
-                # torch does not forget that a hook takes keywords, and takes it for one that is still there.
-                hooks.callback(torch_modules._global_forward_hooks_with_kwargs.pop, handle.id, None)  # noqa: SLF001
+            hooks.callback(register_optimizer_step_pre_hook(self._begin_step).remove)
+            hooks.callback(register_optimizer_step_post_hook(self._end_step).remove)
+            hooks.enter_context(replaced(nn.Module, "__call__", call))
             yield
 
-    def _enter(self, module: nn.Module, _args: Any) -> None:
-        if not self._running:
-            self.add(module)
-        around = self.running
-        path = self._paths.get(module) or around.module
-        self._running.append(Running(path, around.called_at or self._stack.call()))
-
-    def _leave(self, module: nn.Module, args: Any, *others: Any) -> None:
-        if self._running:
-            self._running.pop()
-        if not self._running and len(others) > 1:  # torch leaves out keywords if forward failed
-            self._on_forward(module, (*args, *others[0].values()))
-
     def _begin_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        if optimizer not in self.optimizers:
-            self.optimizers.append(optimizer)
-        self._stepping += 1
+        self.optimizers[optimizer] = None
         self._on_gradients([parameter for group in optimizer.param_groups for parameter in group["params"]])
 
     def _end_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._stepping -= 1
-        if not self._stepping:
+        if self._stack.optimizer_steps() == 1:
             self._on_step(optimizer)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
 from pytest_ddpperf.instruments.counting.collectives import NAMESPACES
+from pytest_ddpperf.instruments.counting.storages import dense_parts
 from pytest_ddpperf.instruments.torch_internals import fp32_switches
 
 aten = torch.ops.aten
@@ -24,13 +26,18 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
 
     The formulas are in torch.utils.flop_counter and in ``_FORMULAS``. Attention counts in full, even if a causal kernel
     skips half. Its backward counts four of five products, without the product that repeats the scores: so attention has
-    the same FLOPs, whether it is written out or fused.
+    the same FLOPs, whether it is written out or fused. A sparse matrix counts with the elements that it stores.
     """
     packet = getattr(func, "_overloadpacket", func)
     formula = flop_registry.get(packet) or _FORMULAS.get(packet)
     if packet in _QUERIES and not kwargs.keys() & {"query", "key", "value"}:
         args = _with_all_heads(args, _QUERIES[packet])
-    flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
+    try:
+        flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
+    except RuntimeError:  # a nested tensor with strides has no shape
+        return 0
+    for sparse in (arg for arg in args if isinstance(arg, Tensor) and flops and arg.layout != torch.strided):
+        flops = flops * dense_parts(sparse)[-1].numel() // sparse.numel()
     return flops * 4 // 5 if flops and re.search("att.*backward", str(packet)) else flops
 
 
@@ -114,6 +121,7 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001
     **dict.fromkeys((aten.mv, aten.dot, aten.vdot), _products_with(0)),
     **dict.fromkeys((aten.addmv, aten.addmv_), _products_with(1)),
+    aten._sparse_addmm: flop_registry[aten.addmm],  # noqa: SLF001  of torch.sparse.mm
     # The first torch that has them is 2.8.
     **{getattr(aten, name): _grouped for name in ("_grouped_mm", "_scaled_grouped_mm") if hasattr(aten, name)},
     **dict.fromkeys((aten.mkldnn_rnn_layer, aten._cudnn_rnn), _recurrent),  # noqa: SLF001
@@ -170,6 +178,14 @@ _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001
 
 
 @cache
+def is_composite(func: Any) -> bool:
+    """Returns whether an operator only calls other operators; autograd calls these in its place."""
+    with suppress(RuntimeError):  # torch has operators that only Python knows, such as sym_size
+        return isinstance(func, OpOverload) and func._can_decompose()  # noqa: SLF001  torch offers no other way to ask
+    return False
+
+
+@cache
 def is_plain(func: Any) -> bool:
     """Returns whether no call of an operator communicates, waits for the device, copies to it or has FLOPs."""
     packet = getattr(func, "_overloadpacket", func)
@@ -197,11 +213,11 @@ def moved_bytes(tensors: Iterable[Tensor]) -> int:
     An expanded tensor counts with the bytes before its expansion. Bytes that stay in caches count as well.
     """
     different = {id(tensor): tensor for tensor in tensors}.values()
-    return sum(_elements(tensor) * tensor.element_size() for tensor in different)
+    return sum(_elements(part) * part.element_size() for tensor in different for part in dense_parts(tensor))
 
 
 def _elements(tensor: Tensor) -> int:
-    """Returns how many different elements a tensor has; all of them if it has no strides, as a sparse tensor."""
+    """Returns how many different elements a tensor has; all of them if it has no strides."""
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_contiguous():
         return tensor.numel()
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)

@@ -33,6 +33,7 @@ from pytest_ddpperf.instruments.counting.sites import Place, file_of_trace, plac
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, forget_received, replaced, uncompiled
 from pytest_ddpperf.records.sites import BACKWARD, SETTINGS, part_of
 
+_BY = " x "  # between the sizes of a shape
 IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
 LEAST = 1.0  # objects of a type per step; fewer do not come from the step itself
 _SHARED = (type, ModuleType, FunctionType)  # objects that a batch refers to, and that are no part of it
@@ -191,7 +192,10 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
     ``traces``: whether this rank traces memory. Tracing goes on until the process ends: a thread of a backend that
     waits for Python's lock while it allocates would crash when tracing stops (fixed in Python 3.12.9 and 3.13.2).
     """
-    taken, traces, found = list[tracemalloc.Snapshot](), traces and _can_trace(), Counter[Place]()
+    if traces and not tracemalloc.is_tracing():
+        tracemalloc.start(_FRAMES)
+    traces = traces and tracemalloc.get_traceback_limit() >= _FRAMES  # other code may have started it with fewer
+    taken, found = list[tracemalloc.Snapshot](), Counter[Place]()
     with collector_paused(), suppress(TrainingEnded, StopIteration):
         for _ in range(_TRACED):
             run()
@@ -203,15 +207,8 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
     return {at: more / (_TRACED - 1) for at, more in found.items() if at.file and more >= _BLOCKS * (_TRACED - 1)}
 
 
-def _can_trace() -> bool:
-    """Starts tracemalloc; returns whether it keeps enough frames, because other code may have started it with fewer."""
-    if not tracemalloc.is_tracing():
-        tracemalloc.start(_FRAMES)
-    return tracemalloc.get_traceback_limit() >= _FRAMES
-
-
 def shape_of(*given: Any) -> tuple[int, ...]:
-    """Returns the first two sizes of a batch's tensor with the most dimensions; the first size counts the samples.
+    """Returns the shape of a batch's tensor with the most dimensions; the first size counts the samples.
 
     The result is empty if tensors differ in the first size, or if that size may not be samples: for a single row
     (packed sequences), tensors with one dimension (tokens), a list of images, and nested or sharded tensors.
@@ -221,7 +218,7 @@ def shape_of(*given: Any) -> tuple[int, ...]:
         return ()
     widest, images = max(tensors, key=Tensor.dim), len(tensors) > 1 and {each.dim() for each in tensors} == {IMAGE}
     odd = images or len({each.shape[0] for each in tensors}) > 1 or widest.dim() == 1 or widest.shape[0] <= 1
-    return () if odd else tuple(widest.shape[:2])
+    return () if odd else tuple(widest.shape)
 
 
 def _tensors(given: Any) -> list[Tensor]:
@@ -259,8 +256,10 @@ class BatchRows:
         grown = any(_is_flattened(one) or ((known := joined.get(id(one))) and known() is one) for one in tensors)
         self._inputs += map(ref, tensors)
         self._models.add(id(model))
-        # Ranks that share out parameters by DTensors may train on parts of one batch.
-        self._forward.append(() if again or grown or hasattr(trained[0], "device_mesh") else shape_of(given))
+        # Ranks that share out parameters by DTensors may train on parts of one batch, but not with fully_shard alone.
+        mesh, sharded = getattr(trained[0], "device_mesh", None), type(model).__name__.startswith("FSDP")
+        parts = mesh is not None and not (sharded and mesh.ndim == 1 + ("replicate" in str(mesh.mesh_dim_names)))
+        self._forward.append(() if again or grown or parts else shape_of(given))
 
     def rows(self, passes: float) -> dict[str, float]:
         """Returns the rows of the step by the shape of its batches; empty if the rows are uncertain.
@@ -274,8 +273,16 @@ class BatchRows:
             return {}
         found = Counter[str]()
         for shape in self._forward:
-            found[f"batches of {' x '.join(map(str, shape))}"] += shape[0]
+            found[f"batches of {_BY.join(map(str, shape))}"] += shape[0]
         return {shape: float(rows) for shape, rows in found.items()}
+
+
+def rows_by_shape(rows: Mapping[str, float], steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns a step's rows by the shape of its batches; by their first size if all ``steps`` have several lengths."""
+    alike, found = len({shape.partition(_BY)[2] for each in steps for shape in each}) == 1, Counter[str]()
+    for shape, number in rows.items():
+        found[shape if alike else shape.partition(_BY)[0]] += int(number)
+    return {shape: float(number) for shape, number in found.items()}
 
 
 def _is_flattened(tensor: Tensor) -> bool:

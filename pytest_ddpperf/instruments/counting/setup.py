@@ -127,6 +127,9 @@ def _of_fsdp2(state: Any) -> dict[str, object]:
         units = state._state_ctx.all_states  # noqa: SLF001  as above
         ignored = len(every) - sum(len(group.fsdp_params) for unit in units for group in _groups(unit))
         settings |= {"ignored_params": ignored} if ignored else {}
+    for name in ("forward", "backward"):
+        prefetched = len(getattr(state, f"_states_to_{name}_prefetch", ()))
+        settings |= {f"{name}_prefetch": prefetched} if prefetched else {}
     for group in _groups(state):
         kept, whole = group.post_forward_mesh_info, getattr(group.mesh_info, "shard_mesh_size", 0)
         shape = tuple(group.mesh_info.mesh.shape)

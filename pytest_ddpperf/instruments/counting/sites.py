@@ -23,6 +23,7 @@ import torch
 from torch.distributed._composable_state import _State
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer
 from torch.utils.data import DataLoader, DistributedSampler
 
 from pytest_ddpperf.instruments.torch_internals import compilations, graph_breaks, replaced, uncompiled
@@ -82,6 +83,11 @@ class Stack:
     def comes_from(self, codes: frozenset[CodeType]) -> bool:
         """Returns whether a function with one of these code objects is in the stack."""
         return any(frame.f_code in codes for frame in self._frames())
+
+    def optimizer_steps(self) -> int:
+        """Returns how many steps of optimizers are running, each inside of another one."""
+        around = optimizer.__file__, "wrapper"  # torch's, which calls a step and its hooks
+        return sum((frame.f_code.co_filename, frame.f_code.co_name) == around for frame in self._frames())
 
     def is_compiled(self, captured: frozenset[tuple[str, int]]) -> bool:
         """Returns whether torch.compile wraps the running code, and a function in the wrapper is in ``captured``."""

@@ -19,7 +19,7 @@ def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
             return [tensor.untyped_storage()]
         except (NotImplementedError, RuntimeError):  # a tensor for tracing has no memory
             return []
-    return [storage for part in _parts(tensor) for storage in storages_of(part)]
+    return [storage for part in dense_parts(tensor) if part is not tensor for storage in storages_of(part)]
 
 
 def bytes_of(tensors: Iterable[torch.Tensor], known: set[int]) -> int:
@@ -33,11 +33,12 @@ def bytes_of(tensors: Iterable[torch.Tensor], known: set[int]) -> int:
     return total
 
 
-def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Returns the tensors that a sparse tensor consists of, its values last; any other tensor itself."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()  # noqa: SLF001  the public ones refuse what is not coalesced
     if tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:
         return tensor.crow_indices(), tensor.col_indices(), tensor.values()
     if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
         return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return ()
+    return (tensor,)

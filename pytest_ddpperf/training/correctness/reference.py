@@ -152,7 +152,7 @@ class SingleProcess:
 
         def part(place: training_run.MicroBatchIndex) -> Tensor:
             found = self._run([place], settings).backward(step, buffers)[1][name]
-            return torch.zeros(self._module.get_parameter(name).shape) if found is None else found
+            return torch.zeros_like(self._module.get_parameter(name), device="cpu") if found is None else found
 
         ranks = range(len(self._data.shards))
         with _fitting():
@@ -175,7 +175,7 @@ class SingleProcess:
         self, run: training_run.TrainingRun, step: int, buffers: training_run.Buffers
     ) -> tuple[float, training_run.Gradients]:
         """Returns the result of ``_own``; raises an error if the step changes its batch, which all steps share."""
-        given = run.copies(step)
+        given = self._data.copies(run.places, step, self._ctx.device)
         before = list(map(training_run.copied, given))
         found = self._own(run, step, buffers, given)
         taken, ways = training_run.changes(before, given)

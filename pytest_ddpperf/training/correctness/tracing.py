@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from pytest_ddpperf.instruments.counting.sites import Stack
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import whole
@@ -48,7 +49,7 @@ class _Tracer:
         self.precisions: set[str] = set()
         self._names: dict[int, str] = {}
         self._seen: set[int] = set()
-        self._depth = 0
+        self._stack = Stack()
         self._gradients: tuple[TracedTensor, ...] = ()
         self._before: tuple[TracedTensor, ...] = ()
 
@@ -85,15 +86,13 @@ class _Tracer:
             self.precisions.add(_PRECISIONS[dtype])
 
     def _begun(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._depth += 1
-        if self._depth == 1 and len(self.steps) < TRACED_STEPS:
+        if self._stack.optimizer_steps() == 1 and len(self.steps) < TRACED_STEPS:
             parameters = _parameters(optimizer)
             self._before = self._sketched(parameters, parameters)
             self._gradients = self._sketched(parameters, [parameter.grad for parameter in parameters])
 
     def _done(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._depth -= 1
-        if not self._depth and len(self.steps) < TRACED_STEPS:
+        if self._stack.optimizer_steps() == 1 and len(self.steps) < TRACED_STEPS:
             parameters = _parameters(optimizer)
             after = self._sketched(parameters, parameters)
             call = len(self.losses)

@@ -94,7 +94,7 @@ class TrainingRun:
         data: MicroBatches,
         places: Sequence[MicroBatchIndex],
     ) -> None:
-        self._ctx, self._settings, self._data, self._places = ctx, settings, data, places
+        self._ctx, self._settings, self._data, self.places = ctx, settings, data, places
         self._first_names = first_names(module)
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         if settings.compile != "no":
@@ -116,7 +116,7 @@ class TrainingRun:
         attempts = _FP16_ATTEMPTS if self._settings.precision == "fp16" else 1
         while True:
             fill(self.trainer.parallel.module.buffers(), buffers)
-            loss = float(self._backward(self._data.feed(self._places, step, self._ctx.device, given)))
+            loss = float(self._backward(self._data.feed(self.places, step, self._ctx.device, given)))
             found = self.gradients()
             finite = all(gradient is None or bool(gradient.isfinite().all()) for gradient in found.values())
             attempts -= 1
@@ -126,10 +126,6 @@ class TrainingRun:
                 self.skip()
             else:
                 self.trainer.update()
-
-    def copies(self, step: int) -> list[Pair]:
-        """Returns copies of the micro-batches of a step."""
-        return self._data.copies(self._places, step, self._ctx.device)
 
     def update(self, step: int) -> None:
         """Steps the optimizer with a seed for its random numbers that the single process uses, too."""

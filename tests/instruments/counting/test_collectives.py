@@ -40,6 +40,12 @@ def test_bytes_sent_follow_the_ring_algorithms(name: str, ranks: int, sent: floa
     assert CollectiveCall(name, 800, ranks).sent_bytes == sent
 
 
+def test_a_sparse_tensor_has_the_bytes_of_what_it_stores() -> None:
+    """Three numbers of 4 bytes with two indices of 8 bytes each, of 9 elements."""
+    found = collectives.collectives_of(torch.ops.c10d.allreduce_.default, ([torch.eye(3).to_sparse()],), {})
+    assert found == [CollectiveCall("all_reduce", 3 * (4 + 2 * 8), 1)]
+
+
 @pytest.mark.parametrize(
     ("name", "args", "expected"),
     [

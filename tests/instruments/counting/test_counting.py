@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 from pytest_ddpperf.instruments.counting import counting, device_work
 from pytest_ddpperf.instruments.counting import steps as watching
@@ -114,6 +117,121 @@ def test_asking_for_shapes_is_not_counted() -> None:
     assert count(users_step(ask)).totals == count(users_step()).totals
 
 
+def test_a_thread_that_loads_batches_pauses_no_count() -> None:
+    """The loader makes a batch from the first operator of the step to the last one."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def slowly(items: list[int]) -> list[int]:
+        begun.set()
+        ended.wait()
+        return items
+
+    def step(loads: bool) -> Callable[[], Tensor]:  # noqa: FBT001
+        train = users_step()
+
+        def beside() -> Tensor:
+            begun.clear()
+            ended.clear()
+            loader: Any = DataLoader([0], collate_fn=slowly)  # type: ignore[arg-type]  # a list is enough
+            loading = threading.Thread(target=lambda: next(iter(loader)))
+            loading.start()
+            begun.wait()
+            loss = train()
+            ended.set()
+            loading.join()
+            return loss
+
+        return beside if loads else train
+
+    alone, beside = count(step(loads=False)), count(step(loads=True))
+    for metric in ("operators", "flops", "backward_passes", "optimizer_steps"):
+        assert beside.totals[metric] == alone.totals[metric]
+
+
+def test_an_optimizer_step_that_an_error_ends_does_not_hide_the_next_one() -> None:
+    layer, calls = nn.Linear(4, 2), itertools.count(1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = layer(torch.ones(3, 4)).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
+        if next(calls) % 2:
+            raise FloatingPointError
+        return loss
+
+    def step() -> None:
+        with suppress(FloatingPointError):
+            optimizer.step(closure)
+        optimizer.step(closure)
+
+    assert count(step).details["optimizer_steps"] == {"SGD": 1.0}
+
+
+def test_a_step_that_calls_the_step_of_its_class_above_counts_once() -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    layer = nn.Linear(4, 2)
+    torch.optim.SGD(layer.parameters(), lr=0.01)  # torch hooks the step of a class when it makes its first object
+    optimizer = Own(layer.parameters(), lr=0.01)
+
+    def step() -> None:
+        layer(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    assert count(step).details["optimizer_steps"] == {"Own": 1.0}
+
+
+def test_what_a_step_makes_for_itself_is_not_kept_alive() -> None:
+    """A loss with 100 weights, and a copy of the model with an optimizer, as in meta-learning."""
+    model, watch = nn.Linear(4, 100), CopyWatch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        inner = copy.deepcopy(model)
+        inner_optimizer = torch.optim.Adam(inner.parameters())
+        for each, its in ((inner, inner_optimizer), (model, optimizer)):
+            loss = nn.CrossEntropyLoss(weight=torch.ones(100))(each(torch.ones(3, 4)), torch.arange(3))
+            loss.backward()
+            its.step()
+        optimizer.zero_grad()
+
+    found = count(step, called=watch.called)
+    assert (found.totals["retained_bytes"], found.unstable) == (0.0, {})
+    assert found.details["optimizer_steps"] == {"SGD": 1.0, "Adam": 1.0}
+    kept = [each for each in gc.get_objects() if isinstance(each, nn.Linear) and each.out_features == 100]
+    assert kept == [model]
+
+
+def test_states_in_lists_are_states_of_the_optimizer() -> None:
+    """L-BFGS keeps its direction, the gradient before, and two steps with their changes of gradients: 6 x 5 numbers."""
+    layer = nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(layer.parameters(), lr=0.01, max_iter=3, history_size=2)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = (layer(torch.eye(4)) - 1).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
+        return loss
+
+    found = count(lambda: optimizer.step(closure))
+    assert found.details["model_state_bytes"] == {"parameters": 20, "gradients": 20, "optimizer_state": 6 * 20}
+
+
+def test_on_a_gpu_a_number_of_an_optimizer_is_waited_for_if_it_lies_there() -> None:
+    """As an Adam's count of steps that was moved there; on a CPU nothing tells the two apart."""
+    with FakeTensorMode():
+        number = torch.zeros((), device="cuda")
+    tracker = TensorTracker("cuda", fake=True)
+    tracker.mark([number], "optimizer_state")
+    counter = OperatorCounter(tracker, "cuda", lambda: Running(OUTSIDE), fake=True)
+    counter._count_waits(torch.ops.aten._local_scalar_dense.default, (number,), {})
+    counter.waited("print(tensor)", number)
+    assert counter.details()["synchronisations"] == {"item": 1.0, "print(tensor)": 1.0}
+
+
 def test_the_garbage_collector_does_not_show() -> None:
     """A cycle with a tensor in each step; with the collector as it likes, and called in the middle of each."""
 
@@ -193,7 +311,7 @@ def test_steps_are_watched_no_longer_if_that_takes_too_long_on_any_rank(monkeypa
     assert late == before + [False] * 5 + [True, False, False], "the last: whether training ended, or a step differs"
 
 
-def counted_steps(run: Callable[[], Any]) -> tuple[Counts, list[bool]]:
+def counted_steps(run: Callable[[], Any], **how: Any) -> tuple[Counts, list[bool]]:
     """Counts a step; of each step that ran, whether its operators were counted."""
     modes: list[bool] = []
 
@@ -201,7 +319,7 @@ def counted_steps(run: Callable[[], Any]) -> tuple[Counts, list[bool]]:
         modes.append(any(isinstance(mode, OperatorCounter) for mode in _get_current_dispatch_mode_stack()))
         run()
 
-    return count(step), modes
+    return count(step, **how), modes
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -214,8 +332,7 @@ def test_steps_that_are_alike_are_watched_and_not_counted() -> None:
 @pytest.mark.usefixtures("uncompiled")
 def test_the_watch_of_copies_is_no_part_of_a_watched_step() -> None:
     """It looks at some batches only."""
-    with CopyWatch().watching():
-        _, counted = counted_steps(users_step())
+    _, counted = counted_steps(users_step(), called=CopyWatch().called)
     assert sum(counted) == 4
 
 

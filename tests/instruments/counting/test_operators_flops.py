@@ -83,6 +83,36 @@ def test_inference_mode_hides_no_flops() -> None:
     assert found.details["operators"]["aten.addmm"] == 1.0
 
 
+def test_a_layer_of_sequences_in_one_jagged_tensor_has_the_flops_of_their_rows() -> None:
+    """5 rows of 8, with 8 x 8 weights: 2 x 5 x 64 in forward, and as many for the weight's gradient."""
+    layer = nn.Linear(8, 8)
+
+    def run() -> None:
+        sequences = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)], layout=torch.jagged)
+        layer(sequences).values().sum().backward()
+
+    found = counted(run)
+    assert (found.totals["flops_forward"], found.totals["flops_backward"]) == (640.0, 640.0)
+    assert "aten.linear" not in found.details["operators"]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_a_sparse_matrix_has_the_flops_of_the_elements_that_it_stores() -> None:
+    """10 of 100 elements, each times a row of 4 and added."""
+    columns = torch.ones(10, 4)
+    for matrix in (torch.eye(10).to_sparse(), torch.eye(10).to_sparse_csr()):
+        assert counted(lambda matrix=matrix: matrix @ columns).totals["flops"] == 80.0  # type: ignore[misc]  # bound
+        assert counted(lambda matrix=matrix: torch.sparse.mm(matrix, columns)).totals["flops"] == 80.0  # type: ignore[misc]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_product_without_a_shape_is_counted_without_flops() -> None:
+    pair = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)], layout=torch.strided)
+    found = counted(lambda: torch.bmm(pair, pair.transpose(1, 2)))
+    assert found.totals["flops"] == 0.0
+    assert found.details["operators"]["aten.bmm"] == 1.0
+
+
 def test_a_recurrent_layer_has_the_flops_of_its_gates() -> None:
     """4 sequences of 8 steps, 32 rows; 4 gates of 32 from 16 inputs and 32 before: 2 x 32 x 4 x 32 x (16 + 32)."""
     found = flops_of_training(nn.Sequential(nn.LSTM(16, 32, batch_first=True), First()), torch.ones(4, 8, 16))

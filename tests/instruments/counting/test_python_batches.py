@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ IDS = torch.zeros(4, 7, dtype=torch.long)
     [
         ((torch.zeros(8, 64), torch.zeros(8)), (8, 64)),
         ({"input_ids": IDS, "attention_mask": IDS, "labels": torch.zeros(4)}, (4, 7)),
-        (([torch.zeros(8, 3, 32, 32), torch.zeros(8)], 0), (8, 3)),  # Lightning gives batch and number
+        (([torch.zeros(8, 3, 32, 32), torch.zeros(8)], 0), (8, 3, 32, 32)),  # Lightning gives batch and number
         ((torch.zeros(8, 64), torch.tensor(3.0)), (8, 64)),
         ({"input_ids": IDS, "position_ids": torch.zeros(1, 7)}, ()),
         ((torch.zeros(20, 64), torch.tensor([0, 4, 20])), ()),  # packed, with the starts of sequences
@@ -107,6 +108,18 @@ def test_a_step_whose_samples_are_not_sure_has_no_rows(forward: Callable[[nn.Mod
 def test_steps_of_different_batches_have_no_rows() -> None:
     sizes = iter(range(2, 100))
     assert rows(trained(lambda model: [loss_of(model, next(sizes), 4)])) is None
+
+
+def test_batches_of_different_lengths_have_rows_without_lengths() -> None:
+    lengths = iter(range(2, 100))
+    assert rows(trained(lambda model: [loss_of(model, 8, next(lengths), 4)])) == {"batches of 8": 8}
+
+
+def test_a_later_step_of_another_length_is_seen() -> None:
+    lengths = itertools.chain((3,) * 8, itertools.repeat(5))
+    step = trained(lambda model: [loss_of(model, 8, next(lengths), 4)])
+    found = count_step(step, Countable(device=torch.device("cpu")), warmup=1)
+    assert found.details["batch_rows"] == {"batches of 8": 8}
 
 
 @pytest.mark.parametrize(

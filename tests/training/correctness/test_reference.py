@@ -76,6 +76,18 @@ def test_what_each_micro_batch_gives_by_itself(make_ctx: Any) -> None:
     assert reference.parts("unused", 0, BUFFERS) == [[torch.zeros(1)], [torch.zeros(1)]]
 
 
+def test_a_complex_parameter_that_a_micro_batch_does_not_use_has_complex_zeros(make_ctx: Any) -> None:
+    """Else they could not be added to the gradient of another micro-batch."""
+
+    class Complex(Product):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused = nn.Parameter(torch.ones(1, dtype=torch.complex64))
+
+    (part,), _ = alone(make_ctx(), model=Complex).parts("unused", 0, BUFFERS)
+    assert (part.dtype, part.tolist()) == (torch.complex64, [0])
+
+
 def test_it_updates_with_the_gradients_that_it_is_given(make_ctx: Any) -> None:
     """w = 1 - 0.25 x 2."""
     reference = alone(make_ctx())

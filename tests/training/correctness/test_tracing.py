@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -113,6 +114,21 @@ def zero1(ctx: Any) -> Any:
     return ddp(ctx, lambda parameters: ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, lr=0.01))
 
 
+def failing(ctx: Any) -> Any:
+    """In each step an error ends the step of another optimizer."""
+    train, other = ddp(ctx), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+
+    def fail() -> float:
+        raise FloatingPointError
+
+    def step() -> Any:
+        with suppress(FloatingPointError):
+            other.step(fail)
+        return train()
+
+    return step
+
+
 def fsdp2(ctx: Any) -> Any:
     from torch.distributed.fsdp import fully_shard
 
@@ -143,6 +159,7 @@ AGREE: dict[str, tuple[Any, Any]] = {
     "4 calls for an optimizer step": (accumulating, accumulating),
     "4 calls beside one": (accumulating, alone),
     "a sharded optimizer": (zero1, alone),
+    "an optimizer that fails": (failing, alone),
     **({"sharded parameters": (fsdp2, alone)} if SHARDS_ON_CPU else {}),
 }
 DIFFER: dict[str, tuple[Any, Any, str]] = {
