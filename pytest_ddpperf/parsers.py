@@ -125,11 +125,6 @@ def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | 
     return parse_optional
 
 
-def none_word(parse: Callable[[object], object]) -> str:
-    """Returns the word for which a parser returns None; empty if it has no such word."""
-    return str(vars(parse).get("none", ""))
-
-
 def written(value: object) -> str:
     """Formats a value in the form that the command line accepts."""
     if isinstance(value, bool):

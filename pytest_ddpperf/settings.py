@@ -62,7 +62,7 @@ class Knob(NamedTuple):
     @property
     def default_text(self) -> str:
         """The default as a user would write it; empty if a user cannot write it."""
-        return parsers.none_word(self.parse) if self.default is None else parsers.written(self.default)
+        return vars(self.parse).get("none", "") if self.default is None else parsers.written(self.default)
 
 
 def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | None = None, **more: Any) -> T:

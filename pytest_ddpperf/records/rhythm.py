@@ -99,7 +99,7 @@ class Levels(NamedTuple):
 
 def levels_of(values: Sequence[float], total: float) -> Levels:
     """Returns the usual and the unusual value of a count with mean ``total``, whose varying part is ``values``."""
-    period, rest = period_of(values), total - rhythm_of(values).mean
+    period, rest = period_of(values), round(total - rhythm_of(values).mean, 6)  # of sums of fractions
     seen = values[:period] if period else values
     at = _rarer(seen)
     usual = next(value for place, value in enumerate(seen) if place not in at)

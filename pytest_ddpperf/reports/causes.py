@@ -11,10 +11,12 @@ from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.sites import CHECKPOINT
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
 from pytest_ddpperf.reports.phrases import counts_words
+from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import format_count
 
 _GAINS = 3  # counts that are named
@@ -55,7 +57,9 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
         said = {"collective_bytes"} if "collective_calls" in metrics else set()
         # A count that is only a symptom of other counts is a cause only if no other count changed.
         leading = [c for c in counts if not count_row(c.series.metric).symptom and c.series.metric not in said]
-        return [
+        noted = [c.note for c in counts if c not in (leading or counts) and c.note and c.note.code == "count_changed"]
+        lost = [text for note in noted for text in setup_changes(**note.facts) if text.startswith(CHECKPOINT)]
+        return lost + [
             phrases.count_text(c) if c.note or c.difference else f"{c.series.metric} {phrases.count_text(c)}"
             for c in leading or counts
         ]

@@ -98,17 +98,21 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     """Returns causes that other counts show: backward recomputes or computes more, or more parameters are trained."""
     more = {part: value - then.totals.get(part, math.inf) for part, value in now.totals.items()}
     same = not (more.get("flops_forward", 1.0) or more.get("backward_passes", 0.0))
-    if metric == "flops" and more.get("flops_recomputed", 0.0) > 0:
+    of_new = same or not then.totals.get("flops_recomputed")  # else forward computes more, and so does its repetition
+    if metric == "flops" and of_new and more.get("flops_recomputed", 0.0) > 0:
         why = "activations are computed again in backward (activation checkpointing)"
         return [f"{why}: {change_text(metric, then.totals['flops_recomputed'], now.totals['flops_recomputed'])}"]
     if metric == "flops" and same and min(more.get("flops_backward", 0.0), more.get("recorded_operators", 0.0)) > 0:
         why = "backward computes more gradients, as after a lost no_grad, detach() or requires_grad_(False)"
         return [f"{why}: {change_text(metric, then.totals['flops_backward'], now.totals['flops_backward'])}"]
     sizes = [counts.details.get("model_state_bytes", {}) for counts in (then, now)]
+    before, after = (size.get("gradients", 0.0) for size in sizes)
+    if metric == "collective_bytes" and more[metric] > 0 and 0 < before < after:
+        return [f"a rank has more gradients, {' -> '.join(exact_texts('B', [before, after]))}"]
     if metric != "model_state_bytes" or not all(size.get("parameters") for size in sizes):
         return []
     old, new = (size.get("gradients", 0.0) / size["parameters"] for size in sizes)
-    if abs(new - old) < _SHARE or sizes[0].get("gradients") == sizes[1].get("gradients"):  # only parameters changed
+    if abs(new - old) < _SHARE or before == after:  # only parameters changed
         return []
     grew = "grew" if new > old else "fell"
     return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]

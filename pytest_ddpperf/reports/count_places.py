@@ -10,7 +10,7 @@ from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.sites import RECORDED_LINES, CallSite, SiteChange, changed_sites, of_lines, same_lines
 from pytest_ddpperf.reports.count_rates import scale_of, value_of
 from pytest_ddpperf.reports.lines import words_of
-from pytest_ddpperf.units import exact_texts
+from pytest_ddpperf.units import exact_texts, format_count
 
 _SITES = 3  # lines of code that are named, one of an operator; of the others only the number is shown
 _MADE = ("ddp_buckets", "python_objects")
@@ -45,7 +45,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
     if metric == "operators":  # lines of forward come first, because all operators of backward have one line
         changes.sort(key=lambda change: change[1] is None or change[1].backward)
     told = [_change_text(change, unit, scale, same, alone=alone) for change in changes[:most]]
-    more = [f"and {len(changes) - most} more"] if len(changes) > most else []
+    more = [f"and {format_count(len(changes) - most, 'other line')}"] if len(changes) > most else []
     return f": {', '.join([*told, *more])}" if told else ""
 
 
@@ -57,7 +57,8 @@ def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[
         for old, new in (changed_sites(then, of_lines(now)) if then else ())
         if new is not None and (new.file, new.line) in lines and (old is None or old.value < new.value)
     ]
-    return f": more at {more[0]}{f', and {len(more) - 1} more' * (len(more) > 1)}" if more else ""
+    others = f", and {format_count(len(more) - 1, 'other line')}"
+    return f": more at {more[0]}{others * (len(more) > 1)}" if more else ""
 
 
 def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ...]]:
@@ -74,8 +75,8 @@ def _change_text(
     """Returns a text on a changed site: ``the new one at train.py:41 in step, under backward``."""
     (old, new), calls = change, unit == "1"
 
-    def size(value: float) -> str:
-        return exact_texts(unit, [round(value * scale, 6)])[0]
+    def size(*values: float) -> str:
+        return " -> ".join(exact_texts(unit, [round(value * scale, 6) for value in values]))
 
     if new is None:
         if old is None:
@@ -85,7 +86,7 @@ def _change_text(
         return f"{size(old.value)} gone from {place}{'' if now else ', a line of the reference'}"
     place = place_text(new)
     if old is not None:
-        return f"all at {place}" if alone and not new.caller else f"{size(old.value)} -> {size(new.value)} at {place}"
+        return f"all at {place}" if alone and not new.caller else f"{size(old.value, new.value)} at {place}"
     if calls and math.isclose(new.value * scale, 1):
         return f"the new one at {place}"
     return f"{size(new.value)} new {'ones ' if calls else ''}at {place}"

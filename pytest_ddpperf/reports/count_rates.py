@@ -14,6 +14,7 @@ LOADERS = {
     "loaders_without_workers": "DataLoaders without workers",
     "loaders_unpinned": "DataLoaders without pinned memory",
 }
+_MOST_PERCENT = 1000  # in a text: a larger change has only its two values
 _NOUNS = {
     "collective_calls": " calls",
     "blocking_collectives": " blocking calls",
@@ -107,7 +108,7 @@ def _in(levels: Levels) -> str:
 def _by(metric: str, before: float, after: float) -> str:
     unit = count_row(metric).unit
     percent = round(100 * (after - before) / before) if before and unit != "1" else 0
-    return f"{difference_of(unit, after - before)}{f', {percent:+d} %' if percent else ''}"
+    return f"{difference_of(unit, after - before)}{f', {percent:+d} %' if 0 < abs(percent) < _MOST_PERCENT else ''}"
 
 
 def difference_of(unit: str, difference: float) -> str:

@@ -25,6 +25,7 @@ _MOVES = {  # by kind or setting, the counts that it moves, those first that nam
     "retain_graph": ("peak_tensor_bytes", "retained_bytes"),
     "create_graph": ("flops", "recorded_operators", "peak_tensor_bytes"),
     "reshard_after_forward": (*_SENT, *_MEMORY),
+    "mesh": (*_SENT, "collective_send_bytes", *_MEMORY),
     CHECKPOINT: ("peak_tensor_bytes", "flops", *_SENT),
     "optimizer": ("optimizer_steps", *_MEMORY, "synchronisations", "operators"),
 }

@@ -16,6 +16,7 @@ from pytest_ddpperf.reports.lines import INDENT, names_of
 from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval, with_meanings
 from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
 
+_TOLD = 3  # counts of a benchmark that are not red
 _MOST = 30  # benchmarks that are not red and have a row of their own
 
 
@@ -118,7 +119,7 @@ def counts_text(result: Result) -> str:
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """Returns the brief table: benchmarks below their tests, and causes below red benchmarks.
+    """Returns the brief table: benchmarks below their tests, causes below red ones, and lower counts below others.
 
     Tests with red benchmarks come first. After ``_MOST`` rows, benchmarks that are not red are summed up by test.
     """
@@ -141,8 +142,13 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
             name, *figures = cells[id(one)]
             short = INDENT + name.partition(function)[2].strip() if len(several) > 1 else name
             rows.append((short, *figures))
-            if (one.red or one.measurement.unfit) and (why := remarks.cause_in_words(one, below=True)):
-                rows.append((INDENT * 2 + why, *nothing))
+            if one.red or one.measurement.unfit:
+                why = remarks.cause_in_words(one, below=True)
+            else:
+                gated = [c for c in one.comparisons if c.gated and c.verdict is Verdict.IMPROVED]
+                fewer = [phrases.short_text(c) for c in gated if c.series.scale == "exact"]
+                why = ", ".join(fewer[:_TOLD])
+            rows += [(INDENT * 2 + why, *nothing)] if why else []
         if rest:
             told = "; ".join(filter(None, (remarks.kinds_text(rest), remarks.ruled_out(rest))))
             rows.append((f"{INDENT}{len(rest)} {'more' if shown else 'benchmarks'}: {told}", *nothing))

@@ -63,6 +63,12 @@ class Step:
     remarks: Sequence[Finding] = ()  # on what was given to be trained
     unsynchronised: Separable | None = None  # what can train without the gradients of other ranks
 
+    def taken(self) -> Any:
+        """Runs one step, and returns its loss."""
+        progress.step()
+        with self.group_kept():
+            return self.run()
+
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
     """Builds the step of a workload, or calls ``subject(ctx)`` for a user's step; a collective.

@@ -84,10 +84,7 @@ def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
 
     def run(steps: int = 1) -> None:
         for _ in range(steps):
-            progress.step()
-            with step.group_kept():
-                loss = step.run()
-            number = next(made)
+            loss, number = step.taken(), next(made)
         loss_value(loss, f"at warm-up step {number} on rank {ctx.rank}")
 
     return run

@@ -104,6 +104,9 @@ def test_activations_that_are_computed_again_are_called_that() -> None:
         "activations are computed again in backward (activation checkpointing): 0 MFLOP -> 2 MFLOP per step (+2 MFLOP)",
         "layer 6 MFLOP -> 8 MFLOP per step (+2 MFLOP, +33 %)",
     ]
+    longer = counts({"flops": {"layer": 16e6}, "flops_recomputed": {"layer": 4e6}, "flops_forward": {"layer": 4e6}})
+    short = replace(again, totals={**again.totals, "flops_forward": 2e6})
+    assert difference_text("flops", short, longer) == ["layer 8 MFLOP -> 16 MFLOP per step (+8 MFLOP, +100 %)"]
     of_old_version = counts({"flops": {"layer": 6e6}})
     assert len(difference_text("flops", of_old_version, again)) == 1, "nothing is known of it"
 
@@ -145,6 +148,16 @@ def test_more_trained_parameters_of_the_same_model_are_called_that() -> None:
     gathered = counts({"model_state_bytes": {**whole, "parameters": 1980.0}})  # of frozen units that stay whole
     for other in (larger, gathered):
         assert not [line for line in difference_text("model_state_bytes", now, other) if "trainable" in line]
+
+
+def test_bytes_that_grow_with_the_gradients_are_called_that() -> None:
+    """As of weights that are no longer tied: 1.5 MiB of gradients become 2 MiB."""
+    sides = [
+        counts({"collective_bytes": {"all_reduce": mib * MIB}, "model_state_bytes": {"gradients": mib * MIB}})
+        for mib in (1.5, 2.0)
+    ]
+    assert difference_text("collective_bytes", *sides)[0] == "a rank has more gradients, 1.50 MiB -> 2.00 MiB"
+    assert "gradients" not in " ".join(difference_text("collective_bytes", *sides[::-1]))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +283,21 @@ def test_new_lines_come_first_and_what_is_not_named_is_counted() -> None:
     then = [site(41), *(site(line, f"f{line}") for line in (1, 2))]
     now = [site(41, value=4.0), *(site(line, f"f{line}") for line in (7, 8))]
     assert places(reduced(*then), reduced(*now)) == (
-        "the new one at train.py:7 in f7, the new one at train.py:8 in f8, 1 -> 4 at train.py:41 in step, and 2 more"
+        "the new one at train.py:7 in f7, the new one at train.py:8 in f8, 1 -> 4 at train.py:41 in step, "
+        "and 2 other lines"
+    )
+
+
+def test_a_line_whose_work_grew_a_little_has_the_digits_that_show_it() -> None:
+    sides = [
+        replace(
+            counts({"flops": {"layer": more + 3.2e9}}), sites={"flops": (site(44, value=more), site(45, value=rest))}
+        )
+        for more, rest in ((26e6, 3.2e9), (79e6, 3.2004e9))
+    ]
+    (line,) = difference_text("flops", *sides)
+    assert line.endswith(
+        "26 MFLOP -> 79 MFLOP at train.py:44 in step, 3,200,000,000 FLOP -> 3,200,400,000 FLOP at train.py:45 in step"
     )
 
 
@@ -337,7 +364,7 @@ def test_new_operators_have_a_line_of_forward_if_there_is_one() -> None:
         replace(each, sites={"operators": (site(3), *more)}) for each, more in ((then, ()), (now, new))
     )  # fmt: skip
     assert difference_text("operators", then, now) == [
-        "all_reduce 1 -> 31 per step (+30): 6 new ones at train.py:20 in attend, and 1 more"
+        "all_reduce 1 -> 31 per step (+30): 6 new ones at train.py:20 in attend, and 1 other line"
     ]
 
 

@@ -60,6 +60,21 @@ def test_the_only_part_of_a_count_has_the_rhythm_of_the_whole() -> None:
     ]
 
 
+def test_a_mean_that_is_a_sum_of_fractions_leaves_nothing_in_other_steps() -> None:
+    """Three barriers in 1 of 5 steps; 0.2 + 0.4 is 0.6000000000000001."""
+    now = counted("collective_calls", barrier=(3.0, *(0.0,) * 4))
+    metric, mean = "collective_calls", 0.2 + 0.4
+    sites = tuple(CallSite(part="barrier", file="fit.py", line=line, value=line / 5) for line in (1, 2))
+    now = replace(now, totals={metric: mean}, details={metric: {"barrier": mean}}, sites={metric: sites})
+    assert difference_text(metric, counted(metric, barrier=(0.0,)), now) == [
+        "barrier 0 -> 3 calls in 1 of 5 steps (+3): 2 new ones at fit.py:2, the new one at fit.py:1"
+    ]
+
+
+def test_a_change_to_a_multiple_has_no_percentage() -> None:
+    assert change("collective_bytes", (4096.0,), (65536.0,)) == "all 4.00 KiB -> 64.0 KiB per step (+60.0 KiB)"
+
+
 def test_bytes_of_some_steps_are_told_as_bytes() -> None:
     assert change("collective_bytes", (4096.0,), (8192.0, 4096.0)) == (
         "all 4.00 KiB -> 8.00 KiB in 1 of 2 steps (+4.00 KiB, +100 %)"

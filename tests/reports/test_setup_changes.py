@@ -8,15 +8,20 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.sites import SETTINGS, CallSite
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.causes import causes
 from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.setup_changes import setup_changes
+from tests.reports.made import counted, make_result
 
 DDP, UNUSED = "DistributedDataParallel", "DistributedDataParallel: find_unused_parameters=True"
 BLOCKS = "fully_shard of Block"
 SGD, ADAM, MOMENTUM = "optimizer SGD", "optimizer Adam", "optimizer SGD: momentum=0.9"
 CHECKPOINTS = "activation checkpointing"
 CALLS, PEAK, STATE = "collective_calls", "peak_tensor_bytes", "model_state_bytes"
+SENT = "collective_send_bytes"
 MIB = 2.0**20
 
 
@@ -72,6 +77,18 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
             ["SGD has momentum=0.9 now: made at train.py:7 in build"],
         ),
         (
+            SENT,
+            counts(BLOCKS, f"{BLOCKS}: mesh=(1, 2)", collective_calls=20.0, collective_send_bytes=3 * MIB),
+            counts(
+                BLOCKS,
+                f"{BLOCKS}: mesh=(2, 1)",
+                collective_calls=5.0,
+                collective_send_bytes=4 * MIB,
+                model_state_bytes=2 * MIB,
+            ),
+            ["fully_shard of Block has mesh=(2, 1) now, (1, 2) before: made at train.py:7 in build"],
+        ),
+        (
             PEAK,
             counts(SGD),
             counts(SGD, "backward: retain_graph=True", peak_tensor_bytes=10 * MIB),
@@ -90,7 +107,7 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
     ],
     ids=[
         *("setting", "lost setting", "other value", "lost units", "another optimizer"),
-        *("of an optimizer", "of backward", "of two wrappers"),
+        *("of an optimizer", "of a mesh", "of backward", "of two wrappers"),
         *("renamed class", "moves another count", "moves nothing", "old baseline"),
     ],
 )
@@ -165,3 +182,19 @@ def test_of_bytes_that_a_setting_explains_the_largest_part_is_told() -> None:
         "a 1.00 MiB -> 2.00 MiB at the peak (+1.00 MiB, +100 %)",
         "and 2 smaller changes",
     ]
+
+
+def test_lost_checkpoints_are_the_first_cause_also_if_another_count_grew() -> None:
+    """Else the memory that they saved would only be a symptom of the other count."""
+    then, now = recomputing(*blocks(0), peak=MIB), recomputing(peak=4 * MIB)
+    now = replace(now, totals={**now.totals, CALLS: 2.0})
+    heads = [
+        replace(
+            counted(metric, Verdict.REGRESSED),
+            note=Finding("count_changed", {"metric": metric, "then": then, "now": now}),
+        )
+        for metric in (CALLS, PEAK)
+    ]
+    lost, other = causes(make_result(comparisons=tuple(heads)), Verdict.REGRESSED, heads)
+    assert lost.startswith("activation checkpointing is lost: blocks.0 is not recomputed any more")
+    assert other == "collective_calls 1 -> 2 calls per step (+1)"

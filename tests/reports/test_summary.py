@@ -90,6 +90,14 @@ def test_a_row_says_what_became_of_the_counts_that_are_compared() -> None:
     assert [row[column] for row in table.rows] == ["1 same", "1 changed", "-"]
 
 
+def test_a_green_row_says_which_counts_fell() -> None:
+    fewer = replace(counted("operators", Verdict.IMPROVED), baseline=3.0)
+    time = make_comparison("step_time", 0.04, Verdict.IMPROVED)
+    better = make_result(verdict=Verdict.IMPROVED, comparisons=(time, fewer))
+    assert [row[0] for row in brief_table([better]).rows][1:] == ["    operators 3 -> 2"]
+    assert len(brief_table([make_result(verdict=Verdict.UNCHANGED, comparisons=(time,))]).rows) == 1
+
+
 def test_a_time_without_a_baseline_and_counts_with_one_are_both_told() -> None:
     time, foreign = (make_comparison("step_time", 0.04, verdict) for verdict in (Verdict.NEW, Verdict.INCOMPATIBLE))
     same = counted("flops", Verdict.UNCHANGED)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed import init_device_mesh
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -74,8 +75,8 @@ def wrapping(*, hook: bool = False, **options: Any) -> Wrap:
     return wrap
 
 
-def sharding(*, blocks: bool = True, **options: Any) -> Wrap:
-    """Shards each block, or all but the first block together."""
+def sharding(*, blocks: bool = True, shape: tuple[int, ...] = (2,), **options: Any) -> Wrap:
+    """Shards each block, or all but the first block together, over a mesh of this shape."""
 
     def wrap(model: nn.Sequential) -> Any:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -87,7 +88,8 @@ def sharding(*, blocks: bool = True, **options: Any) -> Wrap:
             wrapped: Any = model[0]
             wrapped.set_modules_to_forward_prefetch([model[1]])
         ignored = set[nn.Parameter]() if blocks else set(model[0].parameters())
-        return fully_shard(model, ignored_params=ignored)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+        return fully_shard(model, mesh=mesh, ignored_params=ignored)
 
     return wrap
 
@@ -187,7 +189,7 @@ STEPS = {
 }
 if SHARDS_ON_CPU:
     STEPS["blocks"] = wrapped_by(sharding(reshard_after_forward=False))
-    STEPS["whole"] = wrapped_by(sharding(blocks=False))
+    STEPS["whole"] = wrapped_by(sharding(blocks=False, shape=(2, 1)))
 STEPS |= {"keeping loaders": keeping_loaders, "leaving objects": leaving_objects}  # from then on memory is traced
 Found = dict[str, list[Counts]]
 
@@ -295,12 +297,12 @@ def test_units_of_fully_shard_are_counted_by_class_with_their_settings(found: Fo
     of_blocks = (3.0, "fully_shard(block, mp_policy=policy, **options)")
     unit, whole = "fully_shard of Linear", "fully_shard of Sequential"
     assert settings(merged(found["blocks"])) == {
-        whole: (1.0, "return fully_shard(model, ignored_params=ignored)"),
+        whole: (1.0, "return fully_shard(model, mesh=mesh, ignored_params=ignored)"),
         unit: of_blocks,
         f"{unit}: reshard_after_forward=False": of_blocks,
         f"{unit}: reduce_dtype=bfloat16": of_blocks,
         f"{unit}: forward_prefetch=1": (1.0, of_blocks[1]),
     }
-    assert settings(merged(found["whole"])).keys() == {whole, f"{whole}: ignored_params=2"}
+    assert settings(merged(found["whole"])).keys() == {whole, f"{whole}: ignored_params=2", f"{whole}: mesh=(2, 1)"}
     for name in ("blocks", "whole"):
         assert merged(found[name]).details["batch_rows"] == {"batches of 4 x 16": 4.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import gc
@@ -237,6 +238,23 @@ def test_an_exit_that_answers_an_error_is_told_by_the_first_error() -> None:
     report = failed_report(left.value, "run")
     assert (report.kind, report.type) == ("raised", "ValueError")
     assert "error in call to Model" in report.traceback
+    assert report.position is not None
+    assert report.position.line.endswith(f"test_script.py:{answering.__code__.co_firstlineno + 4} in answering")
+
+
+def test_an_exit_that_answers_an_error_within_a_library_has_the_line_that_called_the_library() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int)
+
+    def calling() -> None:
+        parser.parse_args(["--width", "wide"])
+
+    with pytest.raises(SystemExit) as left:
+        calling()
+    report = failed_report(left.value, "run")
+    assert report.type == "ValueError"
+    assert report.position is not None
+    assert report.position.line.endswith(f"test_script.py:{calling.__code__.co_firstlineno + 1} in calling")
 
 
 def test_a_script_that_ends_before_its_first_step_says_so(launcher: Launcher) -> None:
@@ -438,6 +456,7 @@ def test_a_script_that_saves_and_resumes_finds_nothing_of_another_launch(
     assert f'File "{project}/package/paths.py", line 6, in fail' in words
     assert f"ValueError: nothing in {project}/runs" in words
     assert "ddpperf-files" not in words
+    assert failed.value.where == "package/paths.py:6 in fail"
     assert files_of(project) == before
 
 

@@ -132,15 +132,15 @@ def _of_fsdp2(state: Any) -> dict[str, object]:
         settings |= {f"{name}_prefetch": prefetched} if prefetched else {}
     for group in _groups(state):
         kept, whole = group.post_forward_mesh_info, getattr(group.mesh_info, "shard_mesh_size", 0)
+        shape = tuple(group.mesh_info.mesh.shape)
+        settings |= {"mesh": shape} if shape != (torch.distributed.get_world_size(),) else {}
         by_itself = state._is_root and getattr(state, "_auto_reshard_after_forward", True)  # noqa: SLF001  as above
         if kept is None and not by_itself:
             settings["reshard_after_forward"] = False
         elif kept is not None and kept.shard_mesh_size != whole:
             settings["reshard_after_forward"] = kept.shard_mesh_size
-        if (
-            getattr(group.offload_policy, "pin_memory", None) is not None
-        ):  # the policy without offloading has no such field
-            settings["offload_policy"] = type(group.offload_policy).__name__
+        offloads = getattr(group.offload_policy, "pin_memory", None) is not None  # the other policy has no such field
+        settings |= {"offload_policy": type(group.offload_policy).__name__} if offloads else {}
     return settings
 
 

@@ -39,7 +39,8 @@ _PHASES = (  # the end of a file's path, the start of a function's name, and its
 
 def failed_report(error: BaseException, stage: Stage) -> Failed:
     """Returns the report of an exception. Raises nothing, even if methods of the exception do."""
-    first = _first(error)
+    first, *others = _chain(error)
+    positions = [_unless_it_raises(None, _position, each) for each in (first, *others)]
 
     def verifying(error: BaseException) -> bool:
         return any(frame.f_code.co_filename.startswith(_VERIFICATION) for frame, _ in _frames(error))
@@ -51,22 +52,22 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
         text=_in_words(_text, first),
         traceback=_in_words(_traceback, error),
         stamp=time_ns(),
-        position=_unless_it_raises(None, _position, error),
-        sent=_unless_it_raises("", _sent, error),
-        sequence=_unless_it_raises(None, _sequence, error),
-        phase=_unless_it_raises("", _phase, error),
+        position=next((each for each in positions if each is not None and each.line), positions[0]),
+        sent=_unless_it_raises("", _sent, first),
+        sequence=_unless_it_raises(None, _sequence, first),
+        phase=_unless_it_raises("", _phase, first),
     )
 
 
-def _first(error: BaseException) -> BaseException:
-    """Returns the error; for a SystemExit raised while another error is handled, as by Hydra, the first error."""
-    seen = {id(error)}
+def _chain(error: BaseException) -> list[BaseException]:
+    """Returns the error; for a SystemExit that answers other errors, as Hydra's, all of them, the first one first."""
+    chain = [error]
     answers = isinstance(error, SystemExit) and error.code and not error.__suppress_context__
     before = error.__context__ if answers else None
-    while before is not None and id(before) not in seen:
-        seen.add(id(before))
-        error, before = before, before.__cause__ or (None if before.__suppress_context__ else before.__context__)
-    return error
+    while before is not None and id(before) not in map(id, chain):
+        chain.insert(0, before)
+        before = before.__cause__ or (None if before.__suppress_context__ else before.__context__)
+    return chain
 
 
 def _unless_it_raises(otherwise: T, find: Callable[[BaseException], T], error: BaseException) -> T:

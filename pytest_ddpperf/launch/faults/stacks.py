@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch import interleaving
 from pytest_ddpperf.launch.messages import StackPosition, numbers
-from pytest_ddpperf.launch.redirection import installed_folders
+from pytest_ddpperf.launch.redirection import installed_folders, own, told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | N
     frames = [frame for frame in stack if not _carries(frame)]
     user = next((frame for frame in frames if not in_library(frame.file)), None)
     inner = frames[: frames.index(user)] if user is not None else frames
-    line = f"{from_here(user.file)}:{user.line} in {user.function}" if user is not None else ""
+    line = f"{told(from_here(own(user.file)))}:{user.line} in {user.function}" if user is not None else ""
     collective = next((frame.function for frame in inner if frame.file.endswith(COLLECTIVES)), "")
     called = next((frame.function for frame in reversed(inner) if frame.function not in _WRAPPERS), "")
     if line or called:

@@ -120,14 +120,8 @@ def _timed(
         opened.enter_context(rank_of(ctx.rank, ctx.world_size, recorder, kernels))
         opened.enter_context(nullcontext() if values else without_values())
         step = opened.enter_context(closing(build_step(ctx, job)))
-
-        def run() -> None:
-            progress.step()
-            with step.group_kept():
-                step.run()
-
         for _ in range(max(MIN_WARMUP, job.plan.warmup)):
-            run()
+            step.taken()
         opened.enter_context(recorder.watching_waits())
         if accelerator is not None:
             opened.enter_context(roofline)
@@ -138,7 +132,7 @@ def _timed(
             return steps < MIN_TIMED or (steps < MAX_TIMED and seconds < TIMED_SECONDS)
 
         with collector_paused():
-            timeline = timeline_of(recorder, run, goes_on, step.work_period)
+            timeline = timeline_of(recorder, step.taken, goes_on, step.work_period)
         return RankTimeline(timeline=timeline, samples=step.samples_per_step)
 
 
@@ -171,11 +165,5 @@ def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts,
         opened.enter_context(making_noted())
         opened.enter_context(nullcontext() if values else without_values())
         step = opened.enter_context(closing(build_step(ctx, job)))
-
-        def run() -> None:
-            progress.step()
-            with step.group_kept():
-                step.run()
-
-        compiled = warmed_up(run, warmup)
-        return count_warm_step(run, countable(ctx, step, job), compiled, steps=0), tuple(step.remarks)
+        compiled = warmed_up(step.taken, warmup)
+        return count_warm_step(step.taken, countable(ctx, step, job), compiled, steps=0), tuple(step.remarks)

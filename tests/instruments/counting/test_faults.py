@@ -274,7 +274,7 @@ def test_a_retained_graph_shows_as_tensors_that_every_step_keeps(counted: dict[s
         "kept_tensors 0 KiB -> 20.3 KiB per step (+20.3 KiB): "  # 20740 bytes
         f"12.0 KiB new at {at('queries, keys', 'forward')}, "
         f"4.25 KiB new at {at('mixed = ', 'forward')}, "
-        f"4.00 KiB new at {at('return inputs + hidden', 'forward')}, and 1 more"
+        f"4.00 KiB new at {at('return inputs + hidden', 'forward')}, and 1 other line"
     )
 
 
