@@ -137,7 +137,8 @@ def _readable(store: Store, file: Path) -> BaselineFile | None:
 
 def _show(options: argparse.Namespace) -> int:
     chosen = _chosen(options.test, options)
-    print("\n\n".join(render(record_table(*each), terminal_width()) for each in chosen))
+    shown = ((record_table(*each), history_command.stale(*each, save=options.set)) for each in chosen)
+    print("\n\n".join(render(table, terminal_width()) + stale for table, stale in shown))
     return 0
 
 

@@ -9,12 +9,22 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.history.database import Column, Entry, HistoryRun, entries, has_run, record, recorded
+from pytest_ddpperf.baselines.history.database import (
+    Column,
+    Entry,
+    HistoryRun,
+    entries,
+    has_run,
+    last_verdict,
+    record,
+    recorded,
+)
 from pytest_ddpperf.baselines.history.trend import MIN_CHANGE, trends
 from pytest_ddpperf.cli.inifile import ini_value
 from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import argument, fraction, positive_int
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.results import BaselineRecord, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.run_file import RESULTS, read_run
 from pytest_ddpperf.reports.files import ensure_writable, write_text
 from pytest_ddpperf.reports.formats.flat import no_formula
@@ -102,6 +112,19 @@ def _file(options: argparse.Namespace) -> Path:
         )
     value, folder = configured
     return folder / value
+
+
+def stale(test: str, record: BaselineRecord, save: str | None) -> str:
+    """Returns advice to save again if the newest run in the project's history improved on a baseline; else empty."""
+    configured = ini_value(_HISTORY.ini, Path.cwd())
+    if configured is None or not (file := configured[1] / configured[0]).is_file():
+        return ""
+    verdict, date = last_verdict(file, test, record)
+    if verdict != Verdict.IMPROVED.value or date[:10] < record.date:
+        return ""
+    ranks = f" {KNOBS['world_size'].option}={record.world_size}" if record.mode is None else ""
+    option = KNOBS["save"].option + (f"={save}" if save else "")
+    return f'\nstale: the run of {date[:10]} was better; save again with: pytest "{printable(test)}"{ranks} {option}'
 
 
 def _selected(options: argparse.Namespace, metrics: Sequence[str] | None) -> list[Entry]:

@@ -11,6 +11,7 @@ from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases, remarks
 from pytest_ddpperf.reports.lines import INDENT, names_of
 from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval, with_meanings

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.baselines.history.database import record
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.records.verdict import Verdict
 from tests.cli.running import Run
-from tests.factories import make_baseline_record, make_environment, make_series
+from tests.factories import make_baseline_record, make_environment, make_history_run, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 STEP_TIME = make_series(
@@ -93,6 +95,23 @@ def test_show_a_test(test: str, printed: Run) -> None:
 def test_show_has_a_table_for_each_record(printed: Run) -> None:
     titles = [line for line in printed("show", "test_").splitlines() if line.startswith("t.py")]
     assert titles == ["t.py::test_a[x]: ddp", "t.py::test_a[x]: naive", "t.py::test_b: ddp"]
+
+
+def test_show_says_if_the_newest_run_improved_on_the_baseline(folder: Path, printed: Run) -> None:
+    (folder / "pytest.ini").write_text("[pytest]\nddpperf_history = runs.sqlite\n")
+    assert "stale" not in printed("show", "test_b"), "there is no history yet"
+
+    def ran(day: str, verdict: Verdict) -> str:
+        result = make_new_result("t.py::test_b", STEP_TIME, environment=CPU)
+        record(folder / "runs.sqlite", make_history_run(0, date=day), [replace(result, verdict=verdict)])
+        return printed("show", "test_b").splitlines()[-1]
+
+    assert "stale" not in ran("2026-01-11T00:00:00+00:00", Verdict.IMPROVED), "it is older than the baseline"
+    assert ran("2026-01-13T00:00:00+00:00", Verdict.IMPROVED) == (
+        'stale: the run of 2026-01-13 was better; save again with: pytest "t.py::test_b" --ddpperf-world-size=2 '
+        "--ddpperf-save"
+    )
+    assert "stale" not in ran("2026-01-14T00:00:00+00:00", Verdict.OK)
 
 
 def test_show_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:

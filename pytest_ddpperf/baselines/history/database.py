@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import json
@@ -21,7 +22,7 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, make_tables, open_history
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS
-from pytest_ddpperf.records.measurement import Better, Interval, Measurement, Mode, Scale
+from pytest_ddpperf.records.measurement import BenchmarkId, Better, Interval, Measurement, Mode, Scale
 from pytest_ddpperf.records.results import Result
 
 if TYPE_CHECKING:
@@ -194,6 +195,19 @@ def outside(file: Path, test: str, measured: Measurement, metric: str, value: fl
     ]
     beyond = len(found) >= MANY and not min(found) <= value <= max(found)
     return (len(found), min(found), max(found)) if beyond else None
+
+
+def last_verdict(file: Path, test: str, benchmark: BenchmarkId) -> tuple[str, str]:
+    """Returns the verdict and the date of the newest run with this benchmark; two empty strings if there is none."""
+    query = """
+        SELECT verdict, date
+        FROM result JOIN run ON run.id = result.run JOIN environment ON environment.id = result.environment
+        WHERE test = ? AND name = ? AND key = ? ORDER BY date DESC LIMIT 1
+    """
+    with contextlib.suppress(NoRunYet), open_history(file) as connection:
+        values = test, benchmark.name, environment_key(benchmark.environment)
+        return connection.execute(query, values).fetchone() or ("", "")
+    return "", ""
 
 
 def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:

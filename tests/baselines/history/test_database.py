@@ -20,6 +20,7 @@ from pytest_ddpperf.baselines.history.database import (
     ensure_recordable,
     entries,
     has_run,
+    last_verdict,
     outside,
     record,
     recorded,
@@ -28,6 +29,7 @@ from pytest_ddpperf.baselines.history.database import (
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records.measurement import Interval, Plan, Series
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
 RUN = make_history_run(11, date="2026-01-12T10:00:00+00:00")
@@ -73,6 +75,15 @@ def test_a_value_that_no_run_has_had_is_found(tmp_path: Path) -> None:
         record(file, make_history_run(number), [result("t.py::test_a", make_series("step_time", 10.0 + number))])
     for value, range_of_runs in ((9.0, (5, 10.0, 14.0)), (15.0, (5, 10.0, 14.0)), (10.0, None), (14.0, None)):
         assert outside(file, "t.py::test_a", result().measurement, "step_time", value) == range_of_runs
+
+
+def test_the_last_verdict_is_that_of_the_newest_run(tmp_path: Path) -> None:
+    file, one = tmp_path / "history.sqlite", result().measurement
+    for number, verdict in ((2, Verdict.IMPROVED), (1, Verdict.OK)):
+        record(file, make_history_run(number), [replace(result(), verdict=verdict)])
+    assert last_verdict(file, "t.py::test_a", one) == ("improved", "2026-01-03T00:00:00+00:00")
+    assert last_verdict(file, "t.py::test_a", replace(one, name="naive")) == ("", "")
+    assert last_verdict(file, "t.py::test_a", replace(one, environment=make_environment())) == ("", "")
 
 
 def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path) -> None:
