@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.distributed import init_device_mesh
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
