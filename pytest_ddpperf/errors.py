@@ -189,7 +189,7 @@ class RankSkipped(DdpperfError):
 
 
 class UnexpectedCount(FoundWrong):
-    """A step whose counts differ from ``ddpperf.expect``; the message names each count and its parts."""
+    """A step whose counts differ from ``ddpperf.expect``; the message names each count with its breakdown."""
 
 
 class TargetMissed(FoundWrong):

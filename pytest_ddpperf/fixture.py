@@ -580,7 +580,7 @@ class Ddpperf:
             pytest.skip(f"{subject.name}: ddpperf simulate runs no Script, which creates its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Returns the environment of the largest group; of one rank if a one-rank strategy has no number of ranks."""
+        """Returns the environment of the largest group of ranks; by default, of one rank for a one-rank strategy."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs
@@ -597,7 +597,7 @@ class Ddpperf:
         return [self._session.environment(call.settings, size) for size in self._session.world_sizes(call.settings)]
 
     def _put_on_network(self, call: VerbCall, subject: Subject, strategy: GivenStrategy, name: str | None) -> None:
-        """Predicts the time of a simulated step, if a network is named."""
+        """Predicts and reports the time of a simulated step if the setting ``network`` is given."""
         if self._session.settings.simulate is None or call.settings.network is None:
             return
         from pytest_ddpperf.run.call.ways import Contender

@@ -461,7 +461,7 @@ class Settings:
 
     @property
     def recipe(self) -> Mapping[str, str]:
-        """The settings of training that are not defaults, as texts by name: they distinguish benchmarks of one step."""
+        """The training settings that are not defaults, as texts by name; they distinguish benchmarks of one subject."""
         default = Settings()
         said = {name: getattr(self, name) for name, knob in KNOBS.items() if knob.training}
         if self.accumulation_steps == 1:
@@ -498,7 +498,7 @@ KNOBS: Mapping[str, Knob] = {f.name: Knob(f.name, f.default, **f.metadata) for f
 
 
 def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Knob, object], str]) -> Settings:
-    """Returns the settings, overridden by the raw values of a layer with higher priority."""
+    """Returns the settings, overridden by the raw values in ``layer``; errors have the source of a value."""
     parsed = {}
     for name, raw in layer.items():
         knob = KNOBS[name]
@@ -512,7 +512,7 @@ def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Kn
 def overlay_words(
     settings: Settings, words: Mapping[str, object], *, where: str, others: Sequence[str] = ()
 ) -> Settings:
-    """Returns the settings, overridden by the keyword arguments of a marker or a call."""
+    """Returns the settings, overridden by ``words``, the keyword arguments of a marker or a call."""
     known = [name for name, knob in KNOBS.items() if knob.per_test]
     for word in words:
         if word not in known:

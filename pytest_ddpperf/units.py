@@ -110,7 +110,7 @@ def ordinal(number: int) -> str:
 
 
 def power_of_two(nbytes: float, *, above: bool = False) -> str:
-    """Formats the largest power of two up to a number of bytes, or if ``above`` the smallest from it on: ``32MiB``."""
+    """Formats the largest power of two <= a number of bytes, or with ``above`` the smallest one >= it: ``32MiB``."""
     number = 1 << (math.ceil(nbytes) - 1).bit_length() if above else 1 << max(0, int(nbytes).bit_length() - 1)
     shift, unit = next(((shift, unit) for shift, unit in _BINARY if number >> shift), (0, ""))
     return f"{number >> shift}{unit}"

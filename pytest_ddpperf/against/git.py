@@ -159,8 +159,7 @@ def missing(root: Path, commit: str, came_with: str | None) -> str:
 def introduced(text: str, name: str, folder: Path) -> str | None:
     """Returns the first commit that added ``text`` to files named ``name``; None if the text is not committed.
 
-    In a shallow clone the result may be the oldest commit, which contains all earlier changes. GitError with advice if
-    git cannot find the commit.
+    In a shallow clone the result may be the oldest commit, which contains all earlier changes. May raise GitError.
     """
     if not folder.is_dir():
         return None

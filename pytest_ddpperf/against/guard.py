@@ -54,7 +54,7 @@ def remove(tree: Path, root: Path) -> None:
 def _end_others(tree: Path) -> None:
     """Ends the remaining processes of a run: a git that still creates the checkout, and processes of a setup command.
 
-    They get SIGTERM first, after which git removes the files that it has made, and SIGKILL if they do not end.
+    Processes get SIGTERM first, after which git removes the files that it has made, and SIGKILL if they do not end.
     """
     kill_from = time.monotonic() + _TERM_SECONDS
     while time.monotonic() < kill_from + _TERM_SECONDS:

@@ -1,4 +1,4 @@
-"""Installed copies of a checkout's packages, which ranks of both sides would import instead of the checkouts."""
+"""Installed copies of a checkout's packages, which ranks would import instead of the files in the checkouts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
     """Returns the files and folders in site-packages that would be imported instead of those in the checkout.
 
-    They were installed from the checkout, or they look like its packages, as a wheel of another job or from an index
-    does. ``path`` is the search path of an interpreter, by default this one's.
+    Such copies were installed from the checkout, or look like its packages, as a wheel of another job or from an index
+    does. ``path`` is the search path of an interpreter, by default this interpreter's.
     """
     path = sys.path if path is None else list(path)
     return tuple(sorted({*installed_from(root, distributions(path=path)), *namesakes(root, path)}))

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def check_out(redirection: Redirection) -> Callable[[], None] | None:
-    """Checks out the target's commit if this node lacks it; returns a function that removes it, None if it existed.
+    """Checks out the reference's commit if this node lacks it; returns a function that removes the files, else None.
 
-    The files come from the repository of this node. The repository gets no new entry, because it may be the
-    controller's own, on a file system that nodes share.
+    The files come from the repository of this node. The repository gets no new entry, because the controller may use
+    the same repository, on a file system that nodes share.
 
     Raises:
         LaunchError: the files cannot be checked out; the message says why, with advice.

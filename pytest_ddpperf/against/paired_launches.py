@@ -158,7 +158,7 @@ class PairedLaunches:
         return replace(result, findings=tuple(findings), reference=reference)
 
     def _named(self, paired: PairedRevision) -> PairedRevision:
-        """Adds the reference's interpreter and its differing packages to ``paired``, if it has another interpreter."""
+        """Adds interpreter and differing packages to ``paired``, if the reference runs on another interpreter."""
         python = self.reference.revision.python
         if python is None:
             return paired

@@ -1,4 +1,4 @@
-"""One side of a paired run whose code is a revision: its files, its virtual environment if it needs one, its ranks."""
+"""The revision in a paired run: its files, its virtual environment if it needs one, and its ranks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns the launchers of this revision, and those that run this checkout side by side with it, if any."""
+        """Returns the launchers of this revision, and the ones that run this checkout in the same rounds, if any."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ def _with_environment(redirection: Redirection, folder: Path, command: str) -> R
 
 
 def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, failed: str, cure: str = "") -> str:
-    """Runs a command and returns its output; an interrupted command ends together with all processes it started."""
+    """Runs a command and returns its output; if it fails, LaunchError with the texts ``failed`` and ``cure``."""
     try:
         status, printed = printed_by(command, _SETUP_SECONDS, cwd=folder, env=variables)
     except (OSError, subprocess.SubprocessError) as error:

@@ -125,7 +125,7 @@ class Guarded:
     """A temporary folder that exists until ``close`` or the end of this process.
 
     A guard process then removes the folder, and its work tree's entry in the repository at ``root``. If the guard is
-    killed as well, a run a day later removes them.
+    killed as well, a run a day later removes both.
     """
 
     def __init__(self, folder: Path, root: Path) -> None:

@@ -89,7 +89,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
 
 
 def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
-    """Returns each phase's fraction of the typical step, by launch and rank; of all steps for periodic long steps."""
+    """Returns each phase's fraction of the median step, or of all steps if every n-th is long, by launch and rank."""
     typical = median if long_steps_of(measurement).period is None else math.fsum
     found: list[list[dict[str, float]]] = []
     for launch in launches:
@@ -104,10 +104,10 @@ def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[d
 def _communication(
     measurement: Measurement, shares: Sequence[Sequence[Mapping[str, float]]], step: float
 ) -> tuple[float, bool]:
-    """Returns the exposed communication, and whether this figure is complete.
+    """Returns the seconds of exposed communication in a ``step`` (s), and whether this figure is complete.
 
-    It comes from steps with and without synchronisation, else from the profiler, without the wait for a slow rank. If
-    there is neither, it is the phase ``gradient_sync``, which is complete if the strategy sends nothing in backward.
+    The figure comes from steps with and without synchronisation, else from the profiler, without the wait for a slow
+    rank, else from the phase ``gradient_sync``, which is complete if the strategy sends nothing in backward.
     """
     if measurement.world_size == 1:
         return 0.0, True

@@ -63,7 +63,7 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
     """Returns a finding with the predicted time of a step's collectives on the network and their measured time.
 
     None if nothing is sent or timed. The finding has another code if the measured time is far below the prediction, if
-    no measured time exists, or if no prediction is possible; it then gives the reason.
+    no measured time exists, or if no prediction is possible; then the reason is among its facts.
     """
     counts = measurement.counts
     if counts is None or not measurement.launches or not sum(counts.details.get("collective_bytes", {}).values()):
@@ -93,7 +93,7 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
 
 
 def _measured(measurement: Measurement) -> tuple[float | None, str, float | None]:
-    """Returns the measured seconds of all collectives and their source; None if only exposed ones were measured."""
+    """Returns the seconds of all collectives and the words for their source, or else only the exposed seconds."""
     profile = measurement.profile
     if profile is not None and profile.transfer is not None:
         return profile.transfer, "the profiler saw", None

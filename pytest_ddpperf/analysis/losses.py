@@ -30,7 +30,7 @@ class ScalingLoss:
     Attributes:
         step: seconds of its step.
         ideal: seconds that the step would take with ideal scaling.
-        kinds: seconds by kind, the largest first; together they are the loss. Below 0 if the point gains.
+        kinds: lost seconds by cause, the largest first; together they are the loss. Below 0 if the point gains.
     """
 
     step: float

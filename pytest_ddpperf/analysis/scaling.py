@@ -53,7 +53,7 @@ class LawFit:
 
 
 def serial_fraction(speedup: float, ranks: float) -> float:
-    """Returns Karp's and Flatt's serial fraction (1990) of a point: (1/S - 1/n) / (1 - 1/n), 1/3 if 4 ranks work as 2.
+    """Returns Karp's and Flatt's serial fraction (1990): (1/S - 1/n) / (1 - 1/n); 1/3 for speedup 2 with 4 ranks.
 
     Raises:
         SettingError: the speedup is not above 0, or there is only one rank.
@@ -78,8 +78,8 @@ LAW = {"amdahl": amdahl, "gustafson": gustafson}
 def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
     """Fits the serial fraction of a scaling law by least squares; oversubscribed points are omitted.
 
-    Both laws are lines through the origin: 1/S - 1/n = s (1 - 1/n) is Amdahl's, 1 - S/n = s (1 - 1/n) is Gustafson's.
-    All samples have the same weight.
+    Both laws are lines through the origin: Amdahl's is 1/S - 1/n = s (1 - 1/n), Gustafson's 1 - S/n = s (1 - 1/n), for
+    a speedup S with n times the ranks. All samples have the same weight.
 
     Raises:
         SettingError: no point remains, or a point has no more ranks than the base.

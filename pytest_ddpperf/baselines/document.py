@@ -36,8 +36,8 @@ def object_of(
 ) -> Any:
     """Returns msgspec's type of the JSON object of a dataclass, with all its fields except ``without``.
 
-    ``sparse`` fields are omitted if they have the default of the dataclass. ``kinds`` are types that replace the type
-    of a field or add a field; a pair is a type with a default.
+    The fields in ``sparse`` are omitted if they have the default of the dataclass. ``kinds`` are types that replace
+    the type of a field or add a field; a pair is a type with a default.
     """
     hints = {name: hint for name, hint in {**get_type_hints(record), **kinds}.items() if name not in without}
     defaults: dict[str, list[Any]] = {name: [] for name in hints}

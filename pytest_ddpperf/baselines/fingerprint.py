@@ -169,8 +169,7 @@ def recorded_differences(a: Environment, b: Environment) -> tuple[str, ...]:
     """Returns a text for each differing fact that does not decide whether baselines are comparable.
 
     A fact that ``a`` or ``b`` lacks does not differ: older baselines have fewer facts. But a variable recorded only
-    with GPUs counts as unset if it is missing. Hosts and visible GPUs are omitted, because a scheduler picks them anew
-    for each job.
+    with GPUs counts as unset if it is missing. Hosts and visible GPUs are omitted: schedulers pick them for each job.
     """
     left, right = dict(a.recorded), dict(b.recorded)
     if a.device == b.device == "cuda" and _OF_GPUS & left.keys() and _OF_GPUS & right.keys():

@@ -113,7 +113,7 @@ class Store:
         return True
 
     def save(self, test: str, records: Sequence[BaselineRecord]) -> tuple[SavedRecord, ...]:
-        """Adds records to the stored ones of a test; it replaces records of the same name and environment.
+        """Adds records to the stored ones of a test; each replaces a record of the same name and environment.
 
         Processes may save at the same time: nothing is lost, and no reader sees half a file.
         """
@@ -202,7 +202,7 @@ def _told(folder: Path) -> str:
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """Returns the record of another environment to compare counts with: the most comparable, of equals the newest."""
+    """Returns another environment's record for counts: the most comparable one, or the newest of several such."""
     by_likeness = sorted(records, key=lambda record: len(differences(record.environment, environment)))
     ranked = [
         StoredBaseline(
@@ -235,7 +235,7 @@ def test_file(nodeid: str) -> str:
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
-    """Returns ``slug`` as a safe file name; if it is long or loses a part of ``whole``, ``~`` and a hash are added."""
+    """Returns ``slug`` as a safe file name; adds a hash of ``whole`` if it is long or not ``lossless``."""
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]

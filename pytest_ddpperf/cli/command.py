@@ -36,7 +36,7 @@ INTERRUPTED = 130  # as of a shell for a command that Ctrl-C ends
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """A subcommand: a row of ``COMMANDS``."""
+    """A subcommand of ``ddpperf``."""
 
     name: str
     help: str
@@ -143,7 +143,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
-    """Returns the records of the baseline file ``text``, else of that test, else of all names that contain ``text``."""
+    """Returns (test, baseline) pairs of the file or test ``text``, else of all names that contain ``text``."""
     if Path(text).is_file():
         content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]

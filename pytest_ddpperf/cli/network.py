@@ -142,7 +142,7 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
 def _check_lines(
     here: Environment, fits: Sequence[CollectiveFit], ranks: Sequence[RankSweep], check: str, gpus: Sequence[str]
 ) -> list[str]:
-    """Returns a sentence for each reason why a network is slow; ``check``: the kind of link that it has, or auto."""
+    """Returns a sentence for each reason why a network is slow; ``check``: the name of its link type, or ``auto``."""
     wrong = wrong_interface(os.environ, interface_speeds(), here.backend)
     best = max(fits, key=lambda fit: largest_bandwidths(fit)[1])
     link = link_of(here.device, gpus) if check == _AUTO else check
@@ -158,7 +158,7 @@ def _check_lines(
 def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
     """Returns sentences about slow links, else about late ranks: a slow link makes ranks late, too.
 
-    Ranks that share cores are late in turn. Over a link only two ranks communicate at a time.
+    If ranks share cores, late ranks are not reported: all are late by turns. A link is measured by two ranks alone.
     """
     on_cores = here.device == "cpu" and here.cores >= MIN_RANKS
     links = slow_links(ranks) if on_cores or not here.oversubscribed else ()

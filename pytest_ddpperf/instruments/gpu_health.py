@@ -28,8 +28,8 @@ POLICIES: Mapping[int, str] = {0: "power cap", 1: "temperature", 2: "sync boost"
 GpuReading = Mapping[str, int]
 """The driver's report on a GPU at one moment, in its own units: ``utilisation`` (percent), ``sm_clock`` and
 ``memory_clock`` (MHz), ``temperature`` (degrees Celsius), ``power`` (mW), ``reasons`` (bits of REASONS), ``energy`` (mJ
-since the driver was loaded), and ``held by`` one of POLICIES (ns for which clocks were held back). Values that it
-does not report are missing.
+since the driver was loaded), ``held by`` one of POLICIES (ns for which clocks were held back). Unreported values are
+missing.
 """
 GpusSeen = tuple[tuple[GpuHealth, ...], tuple[str, ...]]
 """The health of each GPU that was read, and for each other GPU a text that says why it is unknown."""
@@ -88,7 +88,7 @@ def read_gpu(nvml: Any, handle: Any) -> GpuReading:
 
 
 def processes(nvml: Any, handle: Any) -> dict[int, int | None]:
-    """Returns the bytes of a GPU's memory that each process uses, by id; in a container the ids may be the host's."""
+    """Returns bytes of a GPU's memory by id of the process; in a container the ids may be the host's."""
     found = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     return {process.pid: process.usedGpuMemory for process in found}
 

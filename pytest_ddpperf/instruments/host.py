@@ -143,7 +143,7 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 def available_memory(root: Path = _ROOT) -> int | None:
     """Returns bytes that this process can take without swapping; None if the system does not report them.
 
-    It is the lower of the remaining memory of the machine (MemAvailable in proc(5)) and of its control groups.
+    The result is the lower of the machine's remaining memory (MemAvailable in proc(5)) and its control groups'.
     """
     fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []

@@ -125,7 +125,7 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
 
 
 def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") -> dict[str, float]:
-    """Returns bytes by metric, taken from torch.cuda's ``memory_stats``, as far as the allocator reports them."""
+    """Returns bytes by metric from torch.cuda's ``memory_stats``, without metrics that the allocator lacks."""
     return {
         kind: float(statistics[name])
         for kind, name in _STATISTICS.items()
@@ -136,7 +136,7 @@ def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") ->
 def most_taken(proc: Path = _PROC) -> int | None:
     """Returns the peak of this process's private memory in bytes; None if the system does not report it.
 
-    It is the memory that the process shares with no other now (Private_Clean and Private_Dirty, proc(5)), plus the
+    Private is the memory that the process shares with no other now (Private_Clean and Private_Dirty, proc(5)), plus
     memory returned since its peak. Memory inherited at the fork and the code of libraries do not count.
     """
     resident = read_resident(proc)

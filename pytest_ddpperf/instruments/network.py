@@ -70,7 +70,7 @@ def _elements(size: int, ranks: int) -> int:
 def _calls(
     ranks: int, collective: str, size: int, first: torch.Tensor, second: torch.Tensor
 ) -> list[Callable[[], Any]]:
-    """Returns functions that each start a collective in another part of two buffers, and return its handle."""
+    """Returns functions that start a collective, each in another part of the buffers ``first`` and ``second``."""
     count = _elements(size, ranks)
     places = max(1, min(_PLACES, first.numel() // count))
     step = first.numel() // places
@@ -95,7 +95,10 @@ def _call(ranks: int, collective: str, whole: torch.Tensor, other: torch.Tensor)
 def _turn(
     calls: Iterator[Callable[[], Any]], repeats: int, device: torch.device
 ) -> Iterator[tuple[float, float, float]]:
-    """Yields for each call, after a barrier, the seconds to start it, the seconds to its end, and the time between."""
+    """Yields for each call, after a barrier: seconds to start it, seconds from then to its end, and the clock between.
+
+    Ends after ``repeats`` calls.
+    """
     for call in islice(calls, repeats):
         _meet(device)
         start = time.perf_counter()

@@ -70,7 +70,7 @@ def unconfirmed(result: Result) -> Result:
 def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[Acceptance]:
     """Returns the worse metrics that the settings accept: ``accept`` of the test, or ``--ddpperf-allow`` of the run.
 
-    Raises SettingError for a metric that is neither the plugin's nor among those that hooks ``added``.
+    Raises SettingError for a metric that is neither the plugin's nor in ``added``, the metrics that hooks define.
     """
     option, reason = KNOBS["allow"].option, settings.reason or ""
     found = [
@@ -113,7 +113,7 @@ def _unsteady(comparison: Comparison) -> bool:
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:
-    """Returns the result of a benchmark that could not be measured; ``counts`` were made before the failure."""
+    """Returns the result of a benchmark that could not be measured; ``counts``: counted before the failure, if any."""
     finding = Finding("broken", {"reason": reason})
     return Result(
         test=test,
@@ -157,7 +157,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding for each gated metric that a comparable reference has and this measurement lacks.
 
-    The CPU time is no such metric, nor are metrics of diagnosing launches if the budget left no time for a diagnosis.
+    The CPU time never has one, nor have metrics of diagnosing launches if the budget left no time for a diagnosis.
     """
     if reference.record is None or reference.differs:
         return ()
@@ -190,8 +190,7 @@ def _warnings(measurement: Measurement, reference: Reference, context: decision.
 def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding if long steps take a larger part of the time than the reference's long steps.
 
-    Only a reference that was measured in the same rounds has long steps to compare with. Without such a reference, a
-    finding needs long steps at regular distances.
+    A reference that was measured in other rounds has no comparable steps: then long steps need regular distances.
     """
     pair = reference if isinstance(reference, PairedRevision) else reference.pair
     now = long_steps_of(measurement)

@@ -1,4 +1,4 @@
-"""The reliability of verdicts on this machine, from comparisons of benchmarks with the same code on both sides."""
+"""The reliability of verdicts on this machine, from benchmarks whose candidate and reference have the same code."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The smallest slowdown of the step time that a run rules out: a fraction, the median over runs, or None."""
+        """The smallest slowdown of the step time that runs rule out: a fraction, median over runs; None if unknown."""
         return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property
     def mde(self) -> float | None:
-        """The slowdown of the step time that 95 of 100 runs find: a fraction, the median over runs, or None."""
+        """The slowdown of the step time that 95 of 100 runs find: a fraction, median over runs; None if unknown."""
         return self._median(result[STEP_TIME].mde for result in self.results)
 
     @property

@@ -47,7 +47,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns how many launches are worse than the base's launch in the round, or, unpaired, than the base's median."""
+    """Returns the number of launches that are worse than the base's launch of the round (or, unpaired, its median)."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None
@@ -59,10 +59,9 @@ def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
 def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:
     """Returns the tolerance of one metric: the test's ``tolerance``, but at least the metric's ``min_tolerance``.
 
-    It is a fraction for ratios, and an amount for differences: a loss of 10 may grow by 3 % of 10, but a loss below 1
-    by 0.03. The ``min_tolerance`` of a difference of bytes is a number of bytes. For CPU time and the parts of a step,
-    the fraction is of the ``step`` time: if ranks mostly wait, a change of their little work by some per cent is
-    irrelevant.
+    The result is a fraction for ratios, an amount for differences: a loss of 10 may grow by 3 % of 10, a loss below 1
+    by 0.03. The ``min_tolerance`` of a difference of bytes is a number of bytes. For CPU time and phases of a step, the
+    fraction is of the time ``step``: if ranks mostly wait, a change of their little work by a few % is irrelevant.
     """
     if series.scale == "difference" and series.unit == "B":
         return max(series.min_tolerance, tolerance * abs(baseline))
@@ -77,14 +76,14 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
 
 
 def _expected_alone(series: Series) -> Expected | None:
-    """Returns the scatter to expect between launches that are not paired with the reference's; None if unknown."""
+    """Returns the expected scatter between launches that are not paired with the reference's; None if unknown."""
     if series.rules.usual_scatter is not None and series.scale != "ratio" and len(series.samples) == 1:
         return Expected(series.rules.usual_scatter**2, CERTAIN)
     return expected(series.within, series.own) if series.within else None
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """Returns the scatter to expect between the differences of paired launches; None if unknown."""
+    """Returns the expected scatter between differences of paired launches (``turns``: interleaved); None if unknown."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
     if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)

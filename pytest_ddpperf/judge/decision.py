@@ -1,4 +1,4 @@
-"""The place where every verdict is made: on a change, a metric, a count or a benchmark."""
+"""The rules of every verdict: on a change, a metric, a count or a benchmark."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def decide(
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
-    """Returns whether a change is a significant worsening, and its estimate exceeds the accepted worsening."""
+    """Returns whether a change is a significant worsening (at an interim verdict), larger than the accepted one."""
     half = half_width(change, detection.level_of_look(change, alpha, last=last))
     return half is not None and detection.worsening(change, better) > max(half, accepted)
 
@@ -183,7 +183,7 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
 def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
     """Returns the verdict on a machine-dependent metric by stored times alone, which show only gross slowdowns.
 
-    It is ``REGRESSED`` if the whole 99 % interval of the change lies beyond ``gross``, and ``OK`` if the estimate is
+    ``REGRESSED`` means that the whole 99 % interval of the change lies beyond ``gross``, ``OK`` that the estimate is
     within the tolerance. A slowdown below ``gross`` may stay hidden behind ``OK``.
     """
     if evidence.base is None or evidence.obstacle is not None:
@@ -214,8 +214,8 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """Returns ``regressed`` for more or other work on any rank, ``improved`` for less, ``unchanged`` otherwise.
 
-    Changes below the count's floor are ignored, and changes that the choice of the counted steps may explain. Other
-    rules hold for counts of a step's amount of work (``of_work``): if the step became another one, less work is
+    Changes below the count's floor are ignored, and so are changes that the choice of the counted steps may explain.
+    Counts of a step's amount of work (``of_work``) have other rules: if the step became another one, less work is
     ``regressed``, more ``incompatible``. If steps differ irregularly, a doubled count is ``inconclusive``.
     """
     if count_row(metric).wanted_of:
@@ -281,8 +281,8 @@ def decide_benchmark(
 
     Compared with another revision or only by counts, a benchmark is improved if a metric is improved and none is worse.
     With a baseline, all gated metrics have to be improved: then the baseline is out of date. ``lost``: the candidate
-    lacks gated metrics of the reference. ``untimed``: there was no time to measure. Undecided ``alarm_only`` metrics
-    are ignored if a time is green.
+    lacks gated metrics of the reference. ``untimed``: there was no time to measure. If a time is green, an undecided
+    metric with the rule ``alarm_only`` is ignored.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.drifts and not each.series.rules.alarm_only}
@@ -321,8 +321,8 @@ def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: b
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
     """Returns the worst verdict on a benchmark that is in ``failing`` and so fails the test; None if none is.
 
-    Its gated metrics' ``incompatible`` and (compared with a baseline) ``new`` count, too: a worse verdict of another
-    metric, such as ``inconclusive``, would hide them.
+    The verdicts ``incompatible`` and (compared with a baseline) ``new`` on gated metrics count, too: a worse verdict on
+    another metric, such as ``inconclusive``, would hide them.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}

@@ -11,16 +11,16 @@ from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quant
 POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often any look may call a worsening just beyond the margin ``unchanged``
 NEXT_PROOF = 2.0
-"""The smallest factor by which the elapsed time must grow from one look that may prove to the next.
+"""The smallest factor by which the elapsed time grows between two interim verdicts that may prove a metric no worse.
 
-Looks in quick succession see nearly the same launches, and each spends a part of ``UNPROVEN``.
+Verdicts in quick succession see nearly the same launches, and each spends a part of ``UNPROVEN``.
 """
 OF_LOOK = 0.6
-"""The level of a look that may prove, as a part of the error that all looks so far may spend; the first has all of it.
+"""The level of a proof at an interim verdict, as a share of the error that all proofs so far may spend.
 
-The looks share launches. With this part all looks together err in at most 5 %, at any times, if launches are evenly
-spaced, and in up to 6.5 % if a benchmark waits and has nearly all of them late: for independent launches by simulation
-(tests/judge/test_judge.py), and less often if all looks share a baseline's error.
+The first proof has all of this error. Interim verdicts share launches. With this share all of them together err in at
+most 5 %, at any times, if launches are evenly spaced, and in up to 6.5 % if nearly all launches are late: for
+independent launches by simulation (tests/judge/test_judge.py), and less often if a baseline's error is shared.
 """
 
 EQUIVALENCE_MARGIN = 5 / 3
@@ -28,8 +28,8 @@ EQUIVALENCE_MARGIN = 5 / 3
 
 A worsening between tolerance and margin may get any verdict, as in the zone of indifference of a sequential test (Wald
 1945). To exclude the tolerance itself needs several times the launches, and left a third of the unchanged benchmarks
-undecided. With a margin of twice the tolerance, slowdowns of this size were proven unchanged too often, side by side,
-if launches scatter by 1 %.
+undecided. With a margin of twice the tolerance, slowdowns of this size were proven unchanged too often in paired runs
+whose launches scatter by 1 %.
 """
 SUSPICIOUS = 0.1  # one-sided: how often an unchanged metric may look worse (or better) at a look, and get launches
 
@@ -38,11 +38,11 @@ GROSS_ALPHA = 0.01  # two-sided error of the interval that lies wholly beyond ``
 LAST_SHARE = 0.7  # of the significance level, for the last look, which sees most launches
 
 SEPARATE_LOOKS, PAIRED_LOOKS = 2, 16
-"""Divisors of the level for the looks before the last one: each tests at the remaining level divided by this number.
+"""Divisors of the level for interim verdicts before the last: each tests at the remaining level divided by this number.
 
-Of many looks, after 6 to 48 launches, any one is wrong far more often than a single look is. With these numbers, all
-looks together keep their level (0.015 to 0.2 %, one-sided) within a factor of 1.2, by simulation. The number is smaller
-with a stored baseline, because all looks share its error and the smaller side's degrees of freedom.
+Of many verdicts, after 6 to 48 launches, any one is wrong far more often than a single one is. With these numbers, all
+verdicts together keep their level (0.015 to 0.2 %, one-sided) within a factor of 1.2, by simulation. The smaller number
+is for a stored baseline, because all verdicts share its error and the smaller sample's degrees of freedom.
 """
 
 
@@ -73,7 +73,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None
 
 
 def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
-    """Returns the two-sided significance level of one interim verdict."""
+    """Returns the two-sided significance level of one interim verdict; the ``last`` one gets most of ``alpha``."""
     if last:
         return LAST_SHARE * alpha
     return (1 - LAST_SHARE) * alpha / (PAIRED_LOOKS if change.paired_rounds else SEPARATE_LOOKS)
@@ -88,7 +88,7 @@ def worsening(change: Change, better: Better) -> float:
 class Proofs:
     """The error probability that a benchmark's interim verdicts have spent on proving that metrics are no worse.
 
-    In all it is ``UNPROVEN``; the part to spend grows with the elapsed time (Lan and DeMets 1983, linear spending).
+    The total is ``UNPROVEN``; the part to spend grows with the elapsed time (Lan and DeMets 1983, linear spending).
     """
 
     spent: float = 0.0
@@ -102,7 +102,7 @@ class Proofs:
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
         """Returns the proofs at an interim verdict, up to which the fraction ``share`` of ``UNPROVEN`` may be spent.
 
-        ``over``: the same part for the interval, if it differs.
+        ``over``: the same fraction for the level of ``interval``, if it differs.
         """
         most = UNPROVEN * (OF_LOOK if self.share else 1.0)
         found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))

@@ -44,7 +44,7 @@ class References(Protocol):
 
 
 class Judge:
-    """The interim verdicts on the variants of one call; ``results`` has the newest ones."""
+    """The interim verdicts on the variants of one call; ``results`` has the results of the newest verdict."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Judge:
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
     def _look_for_blind(self, interim: sequential.Interim) -> dict[sequential.Key, list[Comparison]]:
-        """Returns each benchmark's metrics that are too uncertain to show a slowdown; nothing without a budget."""
+        """Returns, by benchmark, metrics too uncertain to show a slowdown; empty if the session has no time budget."""
         if not interim.shared:
             return {}
         blind = {result.measurement.key: blind_metrics(result) for result in self.results}
@@ -205,7 +205,7 @@ class Judge:
         return sequential.Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:
-        """Returns how many launches there is time for to prove a suspect worse; unpaired, only fresh ones count."""
+        """Returns how many launches can prove a suspected metric worse in time; unpaired, only fresh ones count."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._phase is sequential.Phase.CONFIRM:

@@ -31,7 +31,7 @@ SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which the change f
 
 
 def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns a metric's reference: for machine-dependent metrics the baseline's measured commit, else the baseline."""
+    """Returns a metric's reference: the baseline, or for times the baseline's commit if this run measured it again."""
     pair = None if isinstance(reference, PairedRevision) else reference.pair
     return pair if pair is not None and pair.record is not None and series.drifts else reference
 
@@ -139,8 +139,7 @@ def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, 
 def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
     """Returns the change of a drifting metric from stored times, and any doubt about this change.
 
-    The change is known even if the environments differ, or if only one of the two was interleaved, which makes steps a
-    little longer.
+    The change is known even if environments differ, or if only one was interleaved, which makes steps a little longer.
     """
     record = stored.record
     base = _series_in(stored, series.metric)
@@ -181,7 +180,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns the bound of the worsening in the tolerance's unit, and its error (None after an earlier proof)."""
+    """Returns the smallest worsening ruled out, in the tolerance's unit, and its error (None if proven earlier)."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = detection.highest(change, series.better, context.proofs.level)
@@ -189,7 +188,7 @@ def _bound(change: Change, series: Series, context: DecisionContext, decision: D
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:
-    """Returns the finding why this metric cannot be compared with the reference; None if it can, or without one."""
+    """Returns a finding that says why this metric is not comparable; None if it is, or if there is no reference."""
     record = reference.record
     if base is None or record is None:
         return None if record is None else Finding("not_in_reference", {"paired": reference.paired})
@@ -203,7 +202,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns a finding if the baseline's record of the metric was measured in another way; None otherwise."""
+    """Returns a finding if the baseline was measured with other interleaving, base or number of steps; else None."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:

@@ -1,4 +1,4 @@
-"""Predicts how many launches would decide a metric, if any number would."""
+"""Predicts how many launches would decide a metric, if any number of launches would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error that each benchmark of one call has spent on proofs; only looks with new launches spend more."""
+"""The error probability that benchmarks of one call have spent on proofs; only verdicts on new launches spend more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AlphaLedger:
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends error for benchmarks with new launches, or for all if ``last``; ``over``: see ``at_interim``."""
+        """Spends error for benchmarks with new launches (for all if ``last``), up to ``share``; see ``at_interim``."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)

@@ -43,7 +43,7 @@ def held(
 ) -> tuple[Standing, ...]:
     """Compares each strategy with the first one: returns a Standing for the loss, and one for the metric.
 
-    All n of them share the level of one test (Bonferroni 1936): each has an interval of 1 - 0.05 / n confidence.
+    All n comparisons share the level of one test (Bonferroni 1936): each has an interval of 1 - 0.05 / n confidence.
 
     Args:
         strategies: trained on the same batches in the same launches.
@@ -98,7 +98,7 @@ def _differences(one: Trainings, other: Trainings, quantity: str) -> list[float]
 
 
 def _resolution(one: Trainings, other: Trainings, quantity: str) -> float:
-    """Returns the smallest possible difference of values: an accuracy over 64 samples changes in steps of 1/64."""
+    """Returns the smallest difference of two values of a quantity: 1/64 for an accuracy over 64 samples, say."""
     values = sorted({value for each in (one, other) for curve in each.curves for value in curve.values[quantity]})
     return min((above - below for below, above in pairwise(values)), default=0.0)
 

@@ -1,7 +1,7 @@
 """The stopping rule: when to add a launch, when to stop, and when to start a confirmation because of a suspect.
 
-A screening phase judges after every launch (a look) until all metrics are decided or half of the time is up. A metric
-that looks worse in a weak test is only a suspect: a second phase has fresh launches, at least as many as the first.
+A screening phase judges after every launch until all metrics are decided or half of the time is up. A metric that looks
+worse in a weak test is only a suspect: a second phase has fresh launches, at least as many as the first phase.
 Compared with a stored baseline, only the fresh launches judge memory and losses, with a strict test. Paired, fresh
 launches have to be worse in the weak test, and all launches together in the strict test. A false alarm is worse in all
 these tests, so the first one may be weak, which finds more slowdowns. If a metric did not look worse in the first
@@ -23,11 +23,11 @@ SUITE_ALPHA = 0.04
 """The two-sided level for all benchmarks of a suite; half of it is for worsenings: 2 % of suites raise a false alarm.
 
 Compared with a stored baseline, screening and confirmation share the baseline's error. A metric that looks worse in one
-of them by chance is likely to look worse in the other, so the confirmation alone has to keep the level.
+phase by chance is likely to look worse in the other, so the confirmation alone has to keep the level.
 """
 
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
-"""The same levels for sides that are measured in the same rounds.
+"""The same levels if candidate and reference are measured in the same rounds.
 
 All launches together have to be worse at this level, and fresh launches alone at the level of a suspicion;
 benchmarks/decision.py prints how often unchanged code is red.
@@ -39,7 +39,7 @@ Key: TypeAlias = "tuple[str, int]"  # of a benchmark among those of one call: na
 
 
 class Phase(str, Enum):
-    """The purpose of launches: to find suspects, to confirm them, or (without suspects) to prove that none is worse."""
+    """The purpose of launches: to find suspected metrics, to confirm them, or else to prove that no metric is worse."""
 
     SCREEN = "screen"
     CONFIRM = "confirm"
@@ -75,8 +75,7 @@ class Interim:
 class Action:
     """The action after an interim verdict: stop, measure ``launches`` more, or confirm by ``launches`` fresh ones.
 
-    ``benchmarks`` has the keys of the benchmarks that these launches measure; None means all. After diagnosing
-    launches, ``confirm`` requests fresh diagnosing launches.
+    ``benchmarks``: keys of the benchmarks to measure; None for all. After a diagnosis ``confirm`` requests a fresh one.
     """
 
     kind: Literal["stop", "more", "confirm"]
@@ -91,13 +90,13 @@ STOP = Action("stop")
 
 
 def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
-    """Returns the two-sided significance level for one of ``benchmarks`` that are judged (Bonferroni)."""
+    """Returns the two-sided significance level of each benchmark if ``benchmarks`` of them are judged (Bonferroni)."""
     alone, of_suite = (PAIRED_ALPHA, PAIRED_SUITE_ALPHA) if paired else (ALPHA, SUITE_ALPHA)
     return min(alone, of_suite / max(1, benchmarks))
 
 
 def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phase:
-    """Returns the phase of the next interim verdict, after the launches of ``action``."""
+    """Returns the phase of the next interim verdict; ``screened``: no time is left to confirm new suspects."""
     if action.kind == "confirm":
         return Phase.CONFIRM
     return Phase.CLEAR if phase is Phase.SCREEN and screened else phase
@@ -108,7 +107,8 @@ def next_action(
 ) -> Action:
     """Returns the action after an interim verdict; a suspected slowdown is always confirmed, whatever it costs.
 
-    ``launches``: the number of launches of a confirmation; ``measure_on``: continue even if all metrics are decided.
+    ``launches``: their number in a confirmation; ``suspects``: whether a metric looks worse; ``last``: whether no time
+    is left; ``measure_on``: continue even if all metrics are decided.
     """
     seen = set(verdicts)
     if phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):

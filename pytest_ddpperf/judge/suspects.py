@@ -14,8 +14,7 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of metrics that more 
 def wants_launches(comparison: Comparison) -> bool:
     """Returns whether more launches could decide the verdict on a metric.
 
-    More launches cannot decide counts and diagnosed metrics. They decide times that are compared only with stored times
-    if these look like a gross slowdown.
+    More launches never decide counts and diagnosed metrics, and stored times only if these look grossly slower.
     """
     series = comparison.series
     if series.scale == "exact" or series.rules.diagnosed:
@@ -35,7 +34,7 @@ def _beyond(comparison: Comparison, gross: float) -> bool:
 
 
 def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
-    """Returns the benchmarks that need more launches because of ``metrics``; None for all.
+    """Returns the benchmarks that need more launches to decide ``metrics`` (by benchmark); None for all.
 
     If a gated metric is a quotient of two benchmarks, both get more launches.
     """
@@ -98,7 +97,7 @@ def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str
 
 
 def named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> Iterator[str]:
-    """Yields the metrics that looked worse, each with its variants if there are several; the step time only once."""
+    """Yields texts: metrics that looked worse, with the names of their variants if several variants are measured."""
     repeated = {
         series.metric for result in results for series in result.measurement.series if series.rules.repeats_step_time
     }

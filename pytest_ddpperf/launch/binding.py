@@ -18,7 +18,7 @@ _ROOT = Path("/")
 
 
 def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> list[int]:
-    """Returns a rank's share of the cores near its GPU, or of all cores without GPUs; ``addresses``: PCI ids by rank.
+    """Returns the CPU cores of one rank, near its GPU if it has one; ``addresses``: the PCI id of each rank's GPU.
 
     Raises:
         SettingError: there are fewer cores than ranks.

@@ -76,7 +76,7 @@ class Gpus:
     error: str = ""  # why CUDA can use none of the GPUs that are present
 
     def has_one_each(self, ranks: int) -> bool:
-        """Returns whether NCCL finds a GPU for each rank. Two MIG instances of one GPU count as the same GPU."""
+        """Returns whether NCCL finds a separate GPU for each rank. Two MIG instances of one GPU count as one GPU."""
         known = [address for address in self.pci[:ranks] if address is not None]
         return ranks <= len(self.names) and len(set(known)) == len(known)
 
@@ -95,7 +95,7 @@ class TorchMachine:
 
 @dataclass(frozen=True)
 class Placement:
-    """The device and backend of ranks; neither is ``auto``."""
+    """The device and the backend of a launch's ranks, after ``auto`` was resolved."""
 
     device: str
     backend: str
@@ -111,7 +111,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
-    """Returns this machine's torch build and GPUs; runs on a rank. Without ``gpus`` it does not touch the driver."""
+    """Returns this machine's torch build and, if ``gpus``, its GPUs; runs on a rank, and else loads no GPU driver."""
     import torch
     import torch.distributed as dist
 
@@ -132,7 +132,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """Returns torch build and GPUs of this machine: ``probe`` runs on one rank, or with MIG on one per instance."""
+    """Returns this machine's torch build and GPUs; ``ask`` runs ``probe`` on one rank, or on one per MIG instance."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):
@@ -144,7 +144,7 @@ def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence
 
 
 def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> Placement:
-    """Replaces ``auto``: by CUDA if there is a GPU, else CPU; by NCCL if each rank has its own GPU, else gloo.
+    """Resolves ``auto``: the device is CUDA if there is a GPU; the backend is NCCL if each rank has a separate GPU.
 
     Raises:
         LaunchError: torch can use no GPU, or has no such backend.

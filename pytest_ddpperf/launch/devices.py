@@ -50,7 +50,10 @@ def find_gpus() -> dict[str, Any]:
 
 
 def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:
-    """Binds this rank to cores near its GPU and makes the GPU current; returns a warning if others use its memory."""
+    """Binds this rank to cores near its GPU and makes that GPU current; returns a warning if others use its memory.
+
+    ``addresses`` has the PCI id of each rank's GPU. The warning is empty without ``check_memory`` or other users.
+    """
     import torch
 
     cores = near_cores(addresses, rank, os.environ)
@@ -67,7 +70,7 @@ def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, 
 
 
 def _print_by_line() -> None:
-    """Makes C's stdout print each line at once. NCCL prints warnings there, and a killed rank flushes nothing."""
+    """Makes C's stdout line-buffered: NCCL prints warnings there, and a killed rank does not flush a buffer."""
     library = ctypes.CDLL(None)
     library.setlinebuf(ctypes.c_void_p.in_dll(library, "stdout"))
 
@@ -77,9 +80,9 @@ def settled_memory(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Returns a warning if other processes use more than a quarter of a GPU's memory; else an empty string.
+    """Returns a warning if other processes, after some time to end, use over a quarter of a GPU's memory; else empty.
 
-    Processes that have just ended get time to free their memory. ``read`` returns the free bytes and all bytes.
+    ``read`` returns the free bytes and all bytes of the GPU.
     """
     free, total = read()
     begun = freed = clock()

@@ -54,7 +54,7 @@ TASK_VARIABLES = re.compile(
 )
 """Matches variables that torchrun, srun or mpirun set for one task, and numbers of tasks, but not the job's name."""
 MARK = "PYTEST_DDPPERF_ZYGOTE"
-"""The variable with the id of a process's zygote: after the zygote's death it finds all processes that are left."""
+"""The environment variable with the id of a process's fork server, by which processes that outlive it are found."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 RAS_ADDRESS = "NCCL_RAS_ADDR"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -62,7 +62,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
-    """Returns the environment variables of ranks that must be set before torch is imported, with their values.
+    """Returns variables that must be set before torch is imported, with values; ``mark`` is the value of ``MARK``.
 
     A rank has one thread unless the user sets another number, as with torchrun: if each rank used all cores, ranks
     would slow each other down. Strings have the same hashes in all ranks unless the user sets another seed, so that
@@ -104,7 +104,7 @@ def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: str = "") -> dict[str, str]:
-    """Returns the environment of ranks: ``environ`` without variables of launchers, NCCL's defaults, then ``fixed``.
+    """Returns the environment of ranks: ``environ`` without launchers' variables, plus NCCL's defaults and ``fixed``.
 
     Lightning, Accelerate and DeepSpeed would take the variables of a Slurm or MPI task for the rank's. Ranks of
     several nodes use the user's network interface, or ``interface`` if the user sets none.
@@ -130,7 +130,7 @@ def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
-    """Returns a warning if ``environ`` sets other numbers of threads than ``threads``, which ranks keep; else empty."""
+    """Returns a warning if ``environ`` sets thread counts that differ from ``threads``, which ranks keep; else ""."""
     late = [name for name in THREADS if environ.get(name) != threads.get(name)]
     if not late:
         return ""

@@ -51,7 +51,7 @@ class TurnQueue:
         self._began = [0] * slots  # by slot: turns that followed a turn of another pair
 
     def hear(self, slot: int, connection: socket.socket) -> bool:
-        """Receives a launch's request for a turn, which ends its current turn; returns False if the launch is gone."""
+        """Receives a request to run steps, which ends a launch's current turn; returns False if the launch is gone."""
         message = b""
         with contextlib.suppress(ConnectionResetError):
             message = connection.recv(_REQUEST.size)
@@ -80,9 +80,9 @@ class TurnQueue:
             self._go_on()
 
     def _next(self, behind: Collection[int]) -> int:
-        """Returns the next slot: the last slot's partner, or that slot of the next pair that began less often.
+        """Returns which slot of ``behind`` runs next: the last one's partner, else the one that begins its pair less.
 
-        A pair's first launch runs after another benchmark, its second launch after the first. So caches, cores and
+        A pair's first launch runs after another pair, its second launch after the first. So caches, cores and
         spinning threads differ: in a fixed order, one of two equal launches of two threads was slower by a sixth.
         """
         partner = self._last ^ 1
@@ -99,7 +99,7 @@ class TurnQueue:
         return slot
 
     def _go_on(self) -> None:
-        """Starts the next turn if no launch has one and every remaining launch waits for one."""
+        """Lets the next launch run steps if no launch is running steps and every remaining launch waits."""
         present = [slot for slot in range(self.slots) if slot not in self._left]
         if self._active is not None or not present or any(slot not in self._waiting for slot in present):
             return
@@ -119,7 +119,7 @@ class TurnSlot:
     slot: int
 
     def hear(self, connection: socket.socket) -> bool:
-        """Receives a request for a turn from the launch's rank 0; returns False if the connection has ended."""
+        """Receives a request of the launch's rank 0 to run steps; returns False if the connection has ended."""
         return self.queue.hear(self.slot, connection)
 
 
@@ -165,13 +165,13 @@ def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable
 
 
 asking: socket.socket | None = None
-"""The connection of this process to its controller, if it is rank 0 of an interleaved launch."""
+"""The socket on which rank 0 of an interleaved launch asks its controller to run steps; None in other processes."""
 
 
 class TurnClient:
-    """The requests of a rank for turns; only rank 0 has a ``connection``, and requests turns for its whole launch.
+    """A rank's requests to run steps while interleaved launches wait (a turn); rank 0 requests turns for all ranks.
 
-    ``threads``: whether the rank computes in several threads, which must become idle before a turn ends.
+    Only rank 0 has a ``connection``. ``threads``: whether the rank has several threads, to be idle at a turn's end.
     """
 
     def __init__(self, connection: socket.socket | None, *, threads: bool = False) -> None:
@@ -192,7 +192,7 @@ class TurnClient:
         self._threads = False
 
     def wait(self, progress: float = 1.0) -> None:
-        """Ends this launch's turn and waits for the next one; ``progress`` is the fraction of its timed steps done."""
+        """Lets other launches run steps, and waits until this one may; ``progress``: fraction of timed steps done."""
         if self._connection is None:
             return
         go = b""
@@ -203,6 +203,6 @@ class TurnClient:
             raise LaunchError("the interleaved launches were ended while this one waited for its turn")
 
     def close(self) -> None:
-        """Ends the launch's turn and requests no further turn."""
+        """Lets other launches run steps from now on, because this launch runs no further steps."""
         if self._connection is not None:
             self._connection.close()

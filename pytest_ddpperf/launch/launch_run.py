@@ -58,7 +58,7 @@ def end_seconds(job: Job) -> float:
 def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple[list[RankEnd], float]:
     """Runs a job on new ranks and ends all their processes; returns how each rank ended, and the seconds taken.
 
-    This machine runs the first ranks, the nodes in ``elsewhere`` the next ones. Raises the error of a failed rank.
+    This machine runs the first ranks; ``elsewhere`` has the ranks of other nodes. Raises the error of a failed rank.
     """
     started, job = time.monotonic(), here.job
     with overdue_shown(job, here.zygotes):
@@ -133,7 +133,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
 
 
 def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> LateRanks | dict[int, str]:
-    """Returns facts on unfinished ranks if the launch is late, their stacks if collectives did not match, else {}.
+    """Returns facts on late ranks after the deadline, stacks by rank if collectives did not match, else {}.
 
     ``seconds`` have passed since the start. Raises LaunchError if a signal has stopped the fork server.
     """
@@ -172,7 +172,7 @@ class LaunchResult(Generic[T]):
 
 
 class LaunchEnd(Enum):
-    """The ways in which the wait for the ranks ends."""
+    """The possible ends of the wait for a launch's ranks."""
 
     FINISHED = "every function has returned"
     FAILED = "a rank has failed"

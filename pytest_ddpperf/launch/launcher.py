@@ -118,7 +118,7 @@ class Launcher:
             self._ready()
 
     def preload(self, wanted: Wanted, judged: Judged, like: Launcher | None = None) -> None:
-        """Makes later ranks fork from copies of the fork server that import ``wanted``, unless it has side effects.
+        """Makes later ranks fork from copies of the fork server that have imported ``wanted`` modules, if that is safe.
 
         With ``like``, a launcher that has preloaded the same modules, the fork servers of that launcher are copied.
 

@@ -215,7 +215,7 @@ def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
 
 @contextlib.contextmanager
 def _proving(connected: socket.socket) -> Iterator[float]:
-    """Closes the connection if the ends do not prove, within this context and its deadline, that they know the key."""
+    """Yields the deadline for a handshake; closes the connection if the handshake in this context fails."""
     try:
         yield time.monotonic() + _HANDSHAKE_SECONDS
     except BaseException as error:
@@ -252,7 +252,7 @@ def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: 
 
 
 def _first(connected: socket.socket, frames: Frames, deadline: float) -> bytes:
-    """Returns the first message of the other end, which proves that it knows the key."""
+    """Returns the first message of the other process, which proves that the other process knows the key."""
     while (body := frames.take()) is None:
         if len(frames.received) > _MAX_FIRST:
             raise ValueError("the peer's first message is too long")

@@ -96,7 +96,7 @@ class StackPosition:
 
 @dataclass(frozen=True)
 class Finished:
-    """The report of a rank whose function has returned: the pickled ``value``, and its time in ns (``stamp``)."""
+    """The report of a rank whose function has returned: the pickled ``value``, and the time of the return in ns."""
 
     value: bytes
     stamp: int
@@ -149,7 +149,7 @@ class RankCalls:
 
 @dataclass(frozen=True)
 class Ready:
-    """The fork server's message that torch is imported: its threads, and a module whose import used a GPU, or ""."""
+    """The fork server's message that torch is imported: thread count, and a module whose import used a GPU, or ""."""
 
     threads: int = 1
     touched: str = ""
@@ -186,7 +186,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preload:
-    """The request that a fork server imports a module with the variables, path and folder of a rank."""
+    """The request that a fork server imports a module with a rank's environment, ``sys.path`` and current folder."""
 
     environ: Mapping[str, str]
     path: tuple[str, ...]

@@ -27,7 +27,7 @@ _ANSWER_SECONDS = 3.0  # in which the answer comes after the seconds that were g
 
 @dataclass(frozen=True)
 class States:
-    """A node's message with the states of ranks that have changed; it has a rank's report only once."""
+    """A node's message with the states of ranks that have changed; a rank's report is sent only once."""
 
     ranks: tuple[RankEnd, ...]
 

@@ -102,7 +102,7 @@ class _Shown:
                 self._plan.setdefault(f"{place}/{path.rpartition('/')[2]}", ("link", path))
 
     def _show(self, path: str, place: str) -> None:
-        """Plans how ``place`` and the places in it show ``path``: as folders, copies or links; keeps earlier plans."""
+        """Plans ``place``, a path in the launch's folder: folders, copies or links of ``path``; keeps earlier plans."""
         waiting = deque([(path, place)])
         while waiting:
             path, place = waiting.popleft()
@@ -123,7 +123,7 @@ class _Shown:
                 self._bytes -= size
 
     def _leads(self, path: str) -> str:
-        """Returns the target for a link that leads into the shown files, or nowhere; empty for all other paths."""
+        """Returns the target for a symbolic link that leads into the project, or nowhere; empty for all other paths."""
         if not Path(path).is_symlink():
             return ""
         real = os.path.realpath(path)
@@ -133,7 +133,7 @@ class _Shown:
         return own or ("" if Path(real).exists() else str(Path(path).readlink()))
 
     def _inside(self, folder: str, room: int) -> list[str] | None:
-        """Returns the paths in a folder; None if a link should show it, for example if it has over ``room`` entries."""
+        """Returns the paths in a folder; None to link the folder itself, such as one with over ``room`` entries."""
         if any(within(place, folder) for place in self._places):
             return [*_paths(folder)]
         inside = [*islice(_paths(folder), room + 1)]
@@ -172,7 +172,7 @@ class _Shown:
         return how == "file" and _state(entry.path) == self._before[path]
 
     def left(self) -> list[str]:
-        """Returns the paths in the projects that the launch created or changed, except paths in ``_BY_ITSELF``."""
+        """Returns the project's paths that the launch created or changed, except paths in .git and .pytest_cache."""
         folders = {path for how, path in self._plan.values() if how == "folder" and path}
         known = {*self._before, *self._places}  # another checkout may be shown in place of a project
         watched = folders - {self._base.rpartition("/")[0]}  # temporary files come and go

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.messages import Call
 
 StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
-"""A function and its arguments: when the pickle is loaded, the function's value replaces an object."""
+"""A function and its arguments: unpickling calls the function, whose value replaces the pickled object."""
 _REWRITER = "AssertionRewritingHook"
 _TO_RANKS = ("cannot be sent to the ranks", "make it inside the function")
 _PACKAGE = f"{Path(__file__).parents[1]}/"

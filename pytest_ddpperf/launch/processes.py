@@ -49,7 +49,7 @@ def laid_out_alike() -> Iterator[None]:
 class CopiedProcess:
     """A copied fork server, the child of another one, with the methods of ``subprocess.Popen`` that the plugin calls.
 
-    The connection to the process shows its end; its exit status stays unknown.
+    The process has ended when its connection ends; its exit status stays unknown.
     """
 
     returncode: int | None = None
@@ -215,7 +215,7 @@ def end_tracing(pid: int, number: int) -> None:
 
 
 def manages_shared_memory(pid: int) -> bool:
-    """Returns whether a process is torch's manager of shared memory, which unlinks it 2 s after its last user ends."""
+    """Returns whether a process is torch's manager of shared memory, which unlinks memory 2 s after its users end."""
     try:
         return Path(f"/proc/{pid}/exe").readlink().name == "torch_shm_manager"
     except OSError:

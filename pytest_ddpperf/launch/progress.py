@@ -97,7 +97,7 @@ class ProgressFile:
 
 
 class _Own:
-    """The place of this process in the shared memory, if it is a rank, and its stage and step."""
+    """The shared memory and this process's offset in it, if it is a rank, and the rank's stage and step."""
 
     memory: mmap.mmap | None = None
     offset = 0

@@ -90,7 +90,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
 
 
 def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
-    """Replaces the fork server's session, descriptors and signal handlers by the rank's own."""
+    """Starts a session for this rank, closes or renumbers inherited descriptors, and resets signal handlers."""
     signal.set_wakeup_fd(-1)
     for number in processes.HEARD:
         signal.signal(number, signal.SIG_DFL)

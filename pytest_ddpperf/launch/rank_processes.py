@@ -144,7 +144,7 @@ class RankProcesses:
             streams.trim_output(rank.stderr)
 
     def _tell(self, *, last: bool = False) -> None:
-        """Passes new lines of ranks to ``echo``, if there is one."""
+        """Passes new lines of ranks to ``echo``, if there is one; if ``last``, also incomplete lines."""
         for number, output in self._followed if self.echo is not None else ():
             if self.echo is not None and (lines := output.lines(last=last)):
                 self.echo(number, lines)

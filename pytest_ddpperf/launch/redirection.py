@@ -175,7 +175,7 @@ def look_up(module: str, file: str, name: str) -> Any:
 
 
 def _loaded(module: str, file: str) -> ModuleType:
-    """Imports ``file`` by the module's name if the name finds it, because the file may have relative imports."""
+    """Imports ``file``, under the module's name if that leads to it, because the file may have relative imports."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin == file:
@@ -221,7 +221,7 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """Returns a project's path in the launch's folder, or, with ``code``, in the checkout that runs; else the text."""
+    """Maps a project's path to the launch's folder or, with ``code``, to the running checkout; keeps other texts."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 

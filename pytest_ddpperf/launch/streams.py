@@ -223,10 +223,7 @@ class FollowedOutput:
 
 
 def trim_output(file: IO[bytes]) -> None:
-    """Frees the disk space of all but the last 64 KiB of a long stream, if the file system can.
-
-    The file keeps its size and the writer its position.
-    """
+    """Frees the disk space of all but the last 64 KiB of a long stream, if possible; offsets in the file stay valid."""
     status = os.fstat(file.fileno())
     if status.st_blocks * 512 > 16 * OUTPUT_LIMIT:
         span = ctypes.c_longlong(0), ctypes.c_longlong(status.st_size - OUTPUT_LIMIT)

@@ -82,7 +82,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Calls the method that the controller requests; in a new rank, returns the arguments of ``rank.live``."""
+        """Calls the requested method, unless files are missing (``cut``); in a new rank, returns its arguments."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:

@@ -1,4 +1,4 @@
-"""The controller's side of the zygote: start, request, events, end."""
+"""The controller's object for a fork server: starts it, sends requests, receives events, ends it."""
 
 from __future__ import annotations
 

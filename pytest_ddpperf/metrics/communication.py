@@ -15,17 +15,17 @@ OVERHEAD = "communication_overhead"
 
 
 def exposed_communication(measurement: Measurement) -> Samples | None:
-    """Returns the seconds by which averaging gradients lengthens a step: synchronised minus unsynchronised.
+    """Returns, by launch, the seconds by which averaging gradients makes a step longer: with minus without averaging.
 
-    Both kinds of steps are in alternating blocks of one launch, so a slow moment of the machine slows both. A step
-    lasts as long as its slowest rank. If nothing is sent, the difference is noise around 0.
+    Blocks of synchronised and of unsynchronised steps alternate in one launch, so a slow moment slows both. A step
+    lasts as long as on its slowest rank. If nothing is sent, the difference is noise around 0.
     """
     pairs = _pairs(measurement)
     return None if pairs is None else tuple(synchronised - alone for synchronised, alone in pairs)
 
 
 def communication_overhead(measurement: Measurement) -> Samples | None:
-    """Returns exposed communication of each launch as a share of its synchronised steps; None if not diagnosed."""
+    """Returns exposed communication as a share of a synchronised step, by launch; None if no launch was diagnosed."""
     pairs = _pairs(measurement)
     return None if pairs is None else tuple(1 - alone / synchronised for synchronised, alone in pairs)
 
@@ -44,7 +44,7 @@ def of_overhead(measurement: Measurement) -> Within:
 
 
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
-    """Returns the mean steps of both kinds without each pair of blocks in turn, by launch with more than one pair."""
+    """Returns ``_steps`` without the means of all blocks, for each launch with more than one pair of blocks."""
     return [without for _, *without in filter(None, map(_steps, measurement.every)) if without]
 
 
@@ -76,15 +76,15 @@ def synchronisation_kept(measurement: Measurement) -> Finding | None:
 
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
-    """Returns the mean synchronised and unsynchronised step of each diagnosed launch; None without such launches."""
+    """Returns seconds of the mean synchronised and unsynchronised step by diagnosed launch; None without launches."""
     return [steps[0] for steps in map(_steps, measurement.every) if steps] or None
 
 
 @once
 def _steps(launch: Launch) -> list[tuple[float, float]]:
-    """Returns a launch's mean synchronised and unsynchronised step, then both without each pair of blocks, in seconds.
+    """Returns (synchronised, unsynchronised) mean steps in s: of all blocks, then without each pair of blocks in turn.
 
-    Empty if a rank did not run such steps. With a single pair of blocks, the list has only the first two means.
+    Empty if a rank did not run such steps. With a single pair of blocks, the list has only the means of all blocks.
     """
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
@@ -105,5 +105,5 @@ def _steps(launch: Launch) -> list[tuple[float, float]]:
 
 
 def _mean_of(ranks: list[tuple[float, ...]]) -> float:
-    """Returns the mean step of a group; each step lasts as long as on its slowest rank."""
+    """Returns the mean step of a group, from each rank's steps; a step lasts as long as on its slowest rank."""
     return fmean(map(max, zip(*ranks, strict=True)))

@@ -142,8 +142,7 @@ def idle_gpus(measurement: Measurement) -> Finding | None:
 def outlying_launches(measurement: Measurement) -> Finding | None:
     """Reports the launches that are far from the others.
 
-    Far is more than 3 standard deviations from the median, estimated from the median absolute deviation, and more
-    than 5 %.
+    Far is more than 5 % and 3 standard deviations (by the median absolute deviation) away from the median.
     """
     times = [mean_step(launch) for launch in measurement.launches]
     if len(times) < MIN_LAUNCHES:
@@ -194,7 +193,7 @@ def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
 def _above(
     measurement: Measurement, node: str, limit: float, figure: Callable[[CpuHealth, float], float | None]
 ) -> Mapping[str, float]:
-    """Returns the least and most of a figure over the launches that exceed its limit; empty if no launch does."""
+    """Returns facts on the launches whose figure exceeds ``limit``: least, most and number; empty if there are none."""
     figures = [
         figure(launch.processors[node], launch.seconds) for launch in measurement.launches if node in launch.processors
     ]

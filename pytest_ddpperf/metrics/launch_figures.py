@@ -100,7 +100,7 @@ def of_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measureme
 
 
 def gpus_of(launch: Launch) -> tuple[GpuHealth, ...]:
-    """Returns the GPUs that the ranks of a launch computed on, as far as their health was read."""
+    """Returns the health of the GPUs that the ranks computed on, without GPUs whose health was not read."""
     used = used_gpus(launch)
     return () if launch.health is None else tuple(gpu for gpu in launch.health.gpus if gpu.device in used)
 
@@ -130,8 +130,8 @@ def energy_per_step(launch: Launch) -> float | None:
 def mean_step(launch: Launch) -> float:
     """Returns the seconds of a step of the group, the mean of all timed steps.
 
-    On the host each step lasts as long as on its slowest rank. On devices each block does: device events jitter on
-    each rank, and taking the slowest rank of every single step would add up the jitter of all ranks.
+    If the host timed the steps, each lasts as long as on its slowest rank. If device events timed them, each block
+    lasts as long as on its slowest rank: taking the slowest rank of every single step would add up the events' jitter.
     """
     return _mean_of_blocks(_device_blocks(launch) or [(seconds, 1) for seconds in launch.step_times])
 
@@ -153,10 +153,10 @@ def long_steps_of(measurement: Measurement) -> LongSteps:
 
 
 def _phase_of_long_steps(measurement: Measurement) -> str | None:
-    """Returns the phase with at least half of the extra time of long diagnosed steps; None if no phase has.
+    """Returns the phase with at least half of the extra time of long diagnosed steps; None without such a phase.
 
-    A rank waits for slower ranks in backward or in the synchronisation of gradients. So in each step the rank counts
-    whose other phases became longest.
+    A rank waits for slower ranks in backward or in the synchronisation of gradients. So in each step only one rank
+    counts: the rank whose other phases became longest.
     """
     more = dict.fromkeys(PHASES, 0.0)  # seconds
     for launch in measurement.every:
@@ -212,7 +212,7 @@ def moved_step(launch: Launch) -> Moved:
 
 @once
 def busiest_cpu(launch: Launch) -> float | None:
-    """Returns CPU seconds of a step on the busiest rank: over its cheapest blocks, if it has blocks; or None."""
+    """Returns CPU seconds of a step on the busiest rank, over its cheapest blocks if it has any; None if unknown."""
     times = complete(map(_cpu_of, launch.ranks))
     return None if times is None else max(times)
 

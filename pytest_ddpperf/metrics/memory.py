@@ -36,13 +36,13 @@ UNEVEN_BYTES = 16 * 2**20  # resident memory of equal ranks differs by a few MiB
 
 
 def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
-    """Returns a metric of one kind of memory: bytes of the rank with the most, because this rank runs out first."""
+    """Returns a metric, such as ``peak_allocated``: bytes of the rank with most, because this rank runs out first."""
     return lambda measurement: complete(_peaks(launch).get(kind) for launch in measurement.launches)
 
 
 @once
 def _peaks(launch: Launch) -> dict[str, float]:
-    """Returns the largest value of each kind of memory that all ranks know."""
+    """Returns the largest bytes over ranks of each memory metric that all ranks have, such as ``peak_reserved``."""
     first, *others = (rank.memory for rank in launch.ranks)
     shared = [kind for kind in first if all(kind in memory for memory in others)]
     return {kind: max(memory[kind] for memory in (first, *others)) for kind in shared}
@@ -64,8 +64,8 @@ def fragmentation(measurement: Measurement) -> Samples | None:
 def outside_allocator(launch: Launch) -> float | None:
     """Returns the bytes in use outside the ranks' caching allocators, on the GPU with the most such bytes.
 
-    They are CUDA contexts, NCCL's buffers and libraries' own allocations; the driver reports one sum. None if an
-    allocator keeps no statistics, and if other processes use one of the GPUs: their memory is in the sum.
+    The sum that the driver reports has CUDA contexts, NCCL's buffers and allocations of libraries. None if an allocator
+    keeps no statistics, or if other processes use one of the GPUs: their memory is in the sum.
     """
     known = complete(rank.device_memory for rank in launch.ranks)
     if known is None or any(gpu.others for gpu in gpus_of(launch)):
@@ -87,7 +87,7 @@ def no_allocator_statistics(measurement: Measurement) -> Finding | None:
 
 
 def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
-    """Returns the bytes of each kind of memory on each rank, averaged over launches; unknown kinds are omitted."""
+    """Returns bytes by memory metric (such as ``peak_resident``) and rank, averaged over launches, if known."""
     kinds = dict.fromkeys(kind for launch in measurement.launches for rank in launch.ranks for kind in rank.memory)
     ranks = list(zip(*(launch.ranks for launch in measurement.launches), strict=True))
     known = {
@@ -122,7 +122,7 @@ def full_gpu_memory(measurement: Measurement) -> Finding | None:
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:
-    """Returns bytes per step of memory growth for each diagnosed launch, on the rank that grows most; or None."""
+    """Returns bytes per step of memory growth by diagnosed launch, on the rank that grows most; None if unknown."""
     return tuple(max(growths) for growths in map(_growths, measurement.every) if growths) or None
 
 
@@ -152,7 +152,7 @@ def growing_memory(measurement: Measurement) -> Finding | None:
 
 
 def mean_allocated(measurement: Measurement) -> Samples | None:
-    """Returns bytes held after a step by the rank with the most, averaged over diagnosed steps; None on the CPU.
+    """Returns bytes of live CUDA tensors after a step on the rank with most, by diagnosed launch; None on the CPU.
 
     On the CPU the reading would cover the whole heap, including a process's imports.
     """

@@ -81,7 +81,7 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
 
 
 def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
-    """Returns the largest change and the largest peak of several uses; None if there are no uses."""
+    """Returns the largest change and the largest peak of several uses as one; None if there are no uses."""
     if not uses:
         return None
     peaks = [use.peak for use in uses if use.peak is not None]
@@ -90,7 +90,7 @@ def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
 
 @once
 def _means(launch: Launch) -> dict[str, float] | None:
-    """Returns the average rank's seconds in each phase; None if a rank has no phase times."""
+    """Returns the seconds of a step in each phase, averaged over the ranks; None if a rank has no phase times."""
     ranks = phases_of(launch)
     if ranks is None:
         return None

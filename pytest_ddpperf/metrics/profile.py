@@ -55,7 +55,7 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """Returns the ratio of busbw to algbw for a kind of collective (nccl-tests, doc/PERFORMANCE.md)."""
+    """Returns the ratio of busbw to algbw for a collective such as ``all_reduce`` (nccl-tests, doc/PERFORMANCE.md)."""
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if kind in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:
@@ -66,8 +66,8 @@ def bus_factor(kind: str, ranks: int) -> float:
 def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
     """Returns the collectives of all steps, each with its record on every rank; None if the ranks' collectives differ.
 
-    Several collectives may be under way at once, and ranks may begin them in different orders. So the first of a kind
-    and size in a step is paired with the first of this kind and size on the other ranks, and so on.
+    Several collectives may be under way at once, and ranks may begin them in different orders. So the first all-reduce
+    of a size in a step is paired with the first all-reduce of this size on the other ranks, and so on.
     """
     instances: list[Instance] = []
     for steps in zip(*(rank.steps for rank in ranks), strict=True):
@@ -79,12 +79,12 @@ def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
 
 
 def _alike(collective: Collective) -> tuple[str, float]:
-    """Returns the kind and size of a collective, which are equal on all of its ranks."""
+    """Returns the name (such as ``all_reduce``) and bytes of a collective, which are equal on all of its ranks."""
     return collective.kind, -1.0 if collective.nbytes is None else collective.nbytes
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
-    """Returns the rank that most often entered a collective last, and in which share of all; None for one rank."""
+    """Returns the rank that most often entered a collective last, and the share of these; None for a single rank."""
     if not instances or len(instances[0]) == 1:
         return None
     last = Counter(min(range(len(ranks)), key=lambda rank: ranks[rank].seconds) for ranks in instances)
@@ -93,7 +93,7 @@ def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
 
 
 def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, ...]:
-    """Returns the bandwidth of each kind of collective: the bytes of all its calls divided by their transfer time."""
+    """Returns the bandwidth of all-reduces, all-gathers and so on: the bytes of all calls / their transfer time."""
     found = []
     for kind in dict.fromkeys(instance[0].kind for instance in instances):
         own = [instance for instance in instances if instance[0].kind == kind]

@@ -120,8 +120,8 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: floa
 def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False) -> tuple[Series, ...]:
     """Returns the ``speedup`` of ``other`` over ``base``, with a sample for each common round.
 
-    It is the quotient of their samples per second, or of their steps per second if a rank does not know its samples.
-    Unless ``gated``, it decides nothing: it would also fall if the base became faster.
+    Speedup is the quotient of samples per second, or of steps per second if a rank does not know its samples. Unless
+    ``gated``, it decides nothing: it would also fall if the base became faster.
     """
     partners = _partners(base, other)
     sizes = base.effective_batch_size, other.effective_batch_size
@@ -156,7 +156,7 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
 
 
 def _over_base(base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool) -> Measurement:
-    """Adds scaling metrics relative to the base to a point, and findings if it is slower or the model ``grows``."""
+    """Adds scaling metrics over the base to a point, and findings if the base or the point before is faster."""
     over_base, over_before = (work_of_rank(point) / work_of_rank(one) if grows else 1.0 for one in (base, before))
     series = scaling_series(base, point, mode, over_base)
     findings = dict.fromkeys(  # the smaller group may be the base itself
@@ -191,13 +191,13 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """Returns the scatter of other / base within each pair of launches, by blocks; ``turns``: they are interleaved."""
+    """Returns the scatter of the quotient in each (base, other) pair of launches; ``turns``: they are interleaved."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 
 def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool) -> Series:
-    """Returns a series of quotients of two launches in the same round; a disturbance of either changes the quotient.
+    """Returns the series ``name`` of quotients of two launches in the same round; ``within``: scatter in launches.
 
     Such a series has ``alarm_only``: if it is undecided, the result may be green, because both times are judged, too.
     """

@@ -112,7 +112,7 @@ def series_of(measurement: Measurement, added: Sequence[Metric] = ()) -> tuple[S
 
 
 def step_time(measurement: Measurement) -> Samples:
-    """Returns the seconds of a step, the mean of all timed steps; a step lasts as long as on its slowest rank."""
+    """Returns the seconds of the mean timed step by launch; a step lasts as long as on its slowest rank."""
     return tuple(map(mean_step, measurement.launches))
 
 

@@ -119,7 +119,10 @@ def _workloads(
 def _simulated(
     predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
 ) -> tuple[Candidate, VerbCall, Contender]:
-    """Simulates a rank; returns the candidate with the bytes of its tensors, its call, and the training to predict."""
+    """Simulates a rank; returns the candidate with its bytes of tensors, its call, and the training to predict.
+
+    ``stands``: the text on the terminal's live line meanwhile.
+    """
     __tracebackhide__ = True
     words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
     own = replace(call, settings=overlay_words(call.settings, words, where="ddpperf.advise"))

@@ -156,11 +156,11 @@ def _no_algorithm(collective: str, algorithm: str) -> SettingError:
 def hierarchical_time(
     collective: str, size_bytes: float, nodes: int, ranks_per_node: int, *, local: Network, between: Network
 ) -> float:
-    """Returns seconds of a collective in two levels: inside each node, and between ranks of equal place in all nodes.
+    """Returns seconds of a collective in two levels: inside each node, and between ranks of equal local rank.
 
-    An all-reduce is a reduce-scatter inside the nodes, an all-reduce of the parts between them, and an all-gather
-    inside; a reduce-scatter and an all-gather are its two halves. A broadcast is a tree between the nodes and
-    one inside.
+    An all-reduce is a reduce-scatter inside the nodes, an all-reduce of the parts between nodes, and an all-gather
+    inside the nodes. A reduce-scatter is its first half, an all-gather its second half. A broadcast is a tree between
+    the nodes and a tree inside each node.
 
     Args:
         collective: any collective but all_to_all.
@@ -252,8 +252,8 @@ def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
 def bus_bandwidth(collective: str, size_bytes: float, world_size: int, seconds: float) -> float:
     """Returns bytes per second as nccl-tests' busbw, which is comparable with the links for any number of ranks.
 
-    It is algbw times 2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and 1
-    for a broadcast (nccl-tests, doc/PERFORMANCE.md).
+    busbw is algbw times 2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and
+    1 for a broadcast (nccl-tests, doc/PERFORMANCE.md).
     """
     require_one_of("collective", collective, COLLECTIVES)
     factor = bus_factor(collective, require_ranks("world_size", world_size))

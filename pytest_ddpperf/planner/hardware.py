@@ -71,15 +71,14 @@ class Accelerator:
     def seconds(self, flops: float, moved: float, *, low: bool = False, tf32: bool = False) -> float:
         """Returns the seconds of an operator, by the roofline model (Williams, Waterman and Patterson 2009).
 
-        ``moved`` is the number of bytes that the operator reads and writes. ``low``: the operator computes in bf16 or
-        fp16; ``tf32``: it may use TF32 for products of fp32.
+        ``moved``: bytes that the operator reads and writes; ``low``: computes in bf16 or fp16; ``tf32``: may use TF32.
         """
         products = self.low_products if low else self.tf32_products if tf32 else self.products
         return max(self.operator, flops / products, moved / self.bandwidth)
 
 
 def _known(model: str, bandwidth: float, memory: float, source: str) -> Accelerator:
-    """Returns the accelerator with torch's name ``model``, with its peak FLOP/s; ``source``: of memory figures."""
+    """Returns the accelerator that torch calls ``model``; ``source``: the document with bandwidth and memory size."""
     fp32, tf32, half = (peak_flops(model, precision) for precision in ("fp32", "tf32", "bf16"))
     assert fp32 is not None and tf32 is not None and half is not None  # noqa: S101, PT018  all of them have these
     return Accelerator(

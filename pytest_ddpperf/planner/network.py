@@ -76,8 +76,8 @@ def usual_times(ranks: Sequence[RankSweep]) -> float:
 def taken_share(ranks: Sequence[RankSweep]) -> float:
     """Returns the fraction of computing that stops during an all-reduce, from 0 to 1: the median over rounds.
 
-    If computing takes longer than sending, both together take the time of computing plus this share of the time of
-    sending. Each round lasts as long as on its slowest rank.
+    If computing takes longer, computing and sending at once take the time of computing plus this fraction of the time
+    of sending. Each round lasts as long as on its slowest rank.
     """
     shares = []
     for each in zip(*(rank.beside for rank in ranks), strict=True):

@@ -47,14 +47,14 @@ class Predictor:
     known: set[object] = field(default_factory=set)  # keys of the predictions that the test has made
 
     def predict(self, call: VerbCall, way: Contender, name: str | None = None, ranks: int | None = None) -> Prediction:
-        """Predicts the step time of a training on ``ranks`` ranks (default: the call's); adds it to the reports."""
+        """Predicts the step time of the training ``way`` on ``ranks`` ranks (default: the call's), also for reports."""
         __tracebackhide__ = True
         (found,) = self.predictions([(call, way, name)], ranks)
         self._list(found, None)
         return found
 
     def simulated(self, call: VerbCall, way: Contender, name: str | None) -> None:
-        """Predicts the step time of a training for each number of ranks of its call; adds them to the reports."""
+        """Adds predicted step times of the training ``way`` to the reports, for each number of ranks of the call."""
         __tracebackhide__ = True
         for ranks in self.session.world_sizes(call.settings):
             self.predict(call, way, name, ranks)
@@ -62,7 +62,7 @@ class Predictor:
     def what_if(
         self, call: VerbCall, subject: Subject | Mapping[str, Subject], ways: GivenWays, strategy: GivenStrategy
     ) -> WhatIf:
-        """Predicts the step times of several trainings or subjects, and the gains; adds them to the reports."""
+        """Predicts the step times of several trainings, and the gains over the first one; adds them to the reports."""
         __tracebackhide__ = True
         if ways is None and not isinstance(subject, Mapping):
             raise SettingError(
@@ -88,7 +88,7 @@ class Predictor:
         return whole
 
     def _list(self, prediction: Prediction, gain: Gain | None) -> None:
-        """Adds a prediction to reports; replaces it if the test runs again. SettingError for two of the same name."""
+        """Adds a prediction to reports, or replaces it if the test runs again; SettingError if its name is taken."""
         made = Predicted(test=self.test, prediction=prediction, gain=gain)
         if made.key in self.known:
             raise SettingError(
@@ -102,7 +102,7 @@ class Predictor:
     def predictions(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction]:
-        """Returns the predictions of several trainings; raises the first RankFailed."""
+        """Returns the predictions of trainings, given as (call, training, name); raises the first RankFailed."""
         __tracebackhide__ = True
         found = self.outcomes(asked, ranks)
         for failure in found:
@@ -113,7 +113,7 @@ class Predictor:
     def outcomes(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction | RankFailed]:
-        """Returns the predictions of several trainings; their launches are interleaved, equal trainings timed once.
+        """Returns the predictions of trainings (call, training, name); launches alternate, equal ones are timed once.
 
         If a training ran out of memory here, its failure takes the place of its prediction.
         """
@@ -147,7 +147,7 @@ class Predictor:
         ]
 
     def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
-        """Returns the training to time for a contender; ``ranks``: number of ranks (default: the call's)."""
+        """Returns the training to time for the contender ``way``; ``ranks``: number of ranks (default: the call's)."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, way, ranks)
         session, settings = self.session, call.settings
@@ -163,7 +163,7 @@ class Predictor:
         return Training(variant=variant, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
-        """Returns the prediction of a timed training; ``samples`` of a rank; ``lost``: share of cores others took."""
+        """Returns a timed training's prediction; ``samples``: of a rank; ``lost``: share of cores that others took."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
@@ -181,7 +181,7 @@ class Predictor:
         return ranks <= self._room(self.session.environment(call.settings, 1))
 
     def _room(self, found: Environment) -> int:
-        """Returns how many ranks can have their own cores or GPU here."""
+        """Returns the number of ranks for which this machine has separate cores or GPUs."""
         here = found.cores // found.threads if found.device == "cpu" else found.device_count
         return self.session.sides.nodes * here
 
@@ -198,7 +198,7 @@ class Predictor:
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
     def _launched(self, training: Training, stands: str) -> RankTimeline:
-        """Runs simulated ranks at the same time on this machine; returns the timeline with the longest computing."""
+        """Runs simulated ranks here at the same time, shown as ``stands``; returns the timeline with most computing."""
         __tracebackhide__ = True
         size, modelled = training.variant.world_size, training.modelled
         ranks: list[RankTimeline] = self._simulated(

@@ -42,7 +42,7 @@ H100s; below 0.5, ``ddpperf network --check`` calls a network slow."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedNetwork:
-    """A cluster of nodes with one kind of links inside a node, and another kind between nodes; see ``CLUSTERS``."""
+    """A cluster of nodes: one type of link inside each node, and another type between nodes; see ``CLUSTERS``."""
 
     name: str
     ranks_per_node: int = 8
@@ -91,7 +91,7 @@ def like(transfer: Transfer) -> str:
 class FittedNetwork:
     """A measured network: fits of the fastest calls, by collective, each for the number of ranks that was measured.
 
-    ``usual``: the time of a usual call divided by the fastest call's; ``taken``: as in ``NamedNetwork``.
+    ``usual``: the time of a usual call divided by the fastest call's; ``taken``: the computing that a transfer stops.
     """
 
     name: str
@@ -136,8 +136,8 @@ _SURE = 0.975  # the quantile of Student's t that is half the width of the band,
 
 ROOFLINES = Band(1.25, 2.0, 3.5)
 """Factors of times by the roofline model with a datasheet's rates: trainings of large language models reach 0.35 to 0.6
-of the datasheet's FLOP/s (PaLM 0.46, Chowdhery et al. 2022; Megatron-LM 0.3 to 0.52, Narayanan et al. 2021); products
-alone reach 0.8 at best."""
+of the datasheet's FLOP/s (PaLM 0.46, Chowdhery et al. 2022; Megatron-LM 0.3 to 0.52, Narayanan et al. 2021); matrix
+products alone reach 0.8 at best."""
 MEASURED = 0.1
 """The relative error of computing timed on this machine, in addition to its scatter: real ranks disturb each other."""
 

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.network import CollectiveFit, RankSweep
 from pytest_ddpperf.units import format_count, format_percent, significant
 
 SLOW = 0.75
-"""A link is slow if the usual time divided by its time is less; NVIDIA's resiliency extension uses this for ranks."""
+"""A link is slow if usual time / its time is below this bound, which NVIDIA's resiliency extension uses for ranks."""
 LATE = 0.5  # share of a call: a rank is named if the others wait for it for longer
 MOSTLY = 0.75  # share of the calls or rounds of messages in which the same rank or link has to be slow
 ALIKE = 2.0  # the largest ratio of the times of a rank's links for which the rank, and not a link, is called slow
@@ -102,8 +102,8 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
     """Returns the links that are much slower than the fastest third; one entry for a rank whose links are all slow.
 
-    A slow link's fastest message is slow, because disturbances do not slow every message. The link is also slower than
-    others in most rounds, because a busy machine may slow one link for a while. ``times`` is of the fastest message.
+    A slow link's fastest message is slow (see ``SlowLink.times``), because disturbances do not slow every message. The
+    link is also slower than others in most rounds, because a busy machine may slow one link for a while.
     """
     pairs = {
         (rank, other): seconds
@@ -127,7 +127,7 @@ def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
 
 
 def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """Returns the slow links, each with the quotient of its time and the usual time."""
+    """Returns the slow ones of these links (pair of ranks: seconds), each with its time divided by the usual time."""
     usual = sorted(pairs.values())[(len(pairs) - 1) // 3]  # of three ranks one may be slow, and so two links of three
     return {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
 

@@ -35,8 +35,7 @@ def bucket_layout(
 ) -> tuple[GradientBucket, ...]:
     """Returns the buckets of torch's DDP after it has rebuilt them, in the order in which they are sent.
 
-    A bucket is full once it reaches its cap, so it may exceed it. The default cap is 25 MiB, and 1 MiB for the first
-    bucket.
+    A bucket is full once it reaches or exceeds its cap: by default 25 MiB, and 1 MiB for the first bucket.
 
     Args:
         sizes: bytes of each gradient, in the order of ``model.parameters()``, without parameters that have no gradient.
@@ -166,8 +165,7 @@ def estimate_fsdp_comm_cost(
     With k micro-batches FULL_SHARD gathers 2k times and scatters k times, SHARD_GRAD_OP does both k times. Under
     ``no_sync`` gradients are scattered once, and SHARD_GRAD_OP gathers once, because it keeps the gathered parameters.
     HYBRID_SHARD is FULL_SHARD in each node, with an all-reduce of each part between the nodes. NO_SHARD is an
-    all-reduce. All units are assumed to be gathered again in backward; torch keeps the outermost unit of FULL_SHARD, so
-    it sends less.
+    all-reduce. All units are assumed to be gathered again in backward; torch sends less: it keeps the outermost unit.
 
     With W ranks in nodes of G, HYBRID_SHARD sends 2 (M/G)(N-1)/N between the N = W/G nodes, by the ring of the N ranks
     that have the same part; the paper prints 2 M (W-1)/(G W), which counts W ranks and is not 0 for a single node.
@@ -204,7 +202,7 @@ def estimate_fsdp_comm_cost(
 
 
 def _parts(ranks: int, units: int, **sent: tuple[int, float]) -> list[Traffic]:
-    """Returns the traffic of named collectives, given each one's calls per unit and the bytes of all units."""
+    """Returns the traffic of collectives; ``sent``: by collective, its calls per unit and the bytes of all units."""
     return [
         Traffic(collective=name, ranks=ranks, calls=calls * units, nbytes=nbytes / units)
         for name, (calls, nbytes) in sent.items()

@@ -44,7 +44,7 @@ class Acceptance:
 
 
 def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
-    """Returns growths of a count: the sum over its parts that grew; for each rank, such a sum and the whole growth."""
+    """Returns growths of a count: the sum over parts that grew; for each rank, such a sum and the total's growth."""
     before, after = (counts.details.get(metric, {}) for counts in (then, now))
     parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
     of_ranks = zip(*parts_on_ranks(metric, then, now).values(), strict=False)

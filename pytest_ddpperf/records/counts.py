@@ -213,9 +213,9 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 def certain(
     metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Returns those (before, now) ``pairs`` whose difference the choice of the counted steps cannot explain.
+    """Returns the (before, now) ``pairs`` whose difference the choice of the counted steps cannot explain.
 
-    They belong to a ``part`` of a count (``""``: the whole count), for all ranks together or for each rank.
+    The pairs are values of a ``part`` of a count (``""``: of the total), for all ranks together or for each rank.
     """
     more, less = _doubt(metric, part, then, now)
     shifts = ((pair, pair[1] - pair[0], _shift(metric, part, then, now, pair) or 0.0) for pair in pairs)
@@ -223,7 +223,7 @@ def certain(
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns the ``certain`` (before, now) pairs of all parts of a count, for all ranks together and for each rank."""
+    """Returns the ``certain`` (before, now) pairs of all parts of a count, for all ranks together and by rank."""
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = {name: [(before.get(name, 0.0), after.get(name, 0.0))] for name in {**before, **after}}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
@@ -257,9 +257,9 @@ def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float,
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """Returns by how much a part has to grow or fall so that the choice of the counted steps cannot explain it.
+    """Returns (growth, fall) of a count's ``part`` above which the choice of the counted steps cannot explain a change.
 
-    If only ``then`` or ``now`` has unusual steps, the other may have some, too, after more steps than were counted.
+    If only ``then`` or ``now`` has unusual steps, more counted steps might show some in the other revision, too.
     """
     old, new = (counts.varying.get(metric, {}).get(part, ()) for counts in (then, now))
     before, after = rhythm_of_all(old), rhythm_of_all(new)
@@ -271,7 +271,7 @@ def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, fl
 
 
 def is_another_step(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether a changed count of work belongs to another step: the FLOPs of forward changed likewise."""
+    """Returns whether a count changed because the step does other work: the FLOPs of forward changed likewise."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
 

@@ -62,5 +62,5 @@ class Diagnosis:
     text: str = ""  # the diagnosis in one line; empty unless read from a file
 
     def cause(self, bottleneck: Bottleneck) -> Cause | None:
-        """Returns the cause of this kind; None if it takes no time in the step."""
+        """Returns the cause with this name; None if it takes no time in the step."""
         return next((cause for cause in self.causes if cause.bottleneck == bottleneck), None)

@@ -15,7 +15,7 @@ class Finding:
     """A remark on a result, as a code with facts.
 
     Attributes:
-        code: kind of note, in snake_case; ``reports.findings`` has its sentence.
+        code: identifies the sentence of the remark in ``reports.findings``, in snake_case.
         facts: the figures, names and records of the sentence, by name. A fact is a text only if the text has another
             author, such as an error message, or if a file stores it.
     """

@@ -228,7 +228,7 @@ class TimeSpent:
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """The parts by name."""
+        """The seconds by purpose."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def __add__(self, later: TimeSpent) -> TimeSpent:

@@ -84,12 +84,12 @@ UNNAMED = frozenset({"env", LIMIT})  # keys of a recipe that are no part of a be
 
 
 def named(recipe: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of a recipe that are part of a benchmark's name."""
+    """Returns the settings of a training (``recipe``) that are part of a benchmark's name."""
     return {name: value for name, value in recipe.items() if name not in UNNAMED}
 
 
 def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
-    """Returns a strategy and its settings in one line: ``ddp precision=bf16``."""
+    """Returns a strategy and the settings of a training in one line: ``ddp precision=bf16``."""
     return " ".join((strategy, *(f"{name}={value}" for name, value in recipe.items())))
 
 
@@ -198,8 +198,7 @@ class Measurement(BenchmarkId):
     def busy(self) -> bool:
         """Returns whether other processes disturbed the launches; also True if that is unknown.
 
-        On the CPU, other processes took more than ``BUSY`` of the cores. On GPUs, another process used a GPU, or a GPU
-        reduced its clocks.
+        CPU: other processes took more than ``BUSY`` of the cores. GPUs: they used a GPU, or a GPU reduced its clocks.
         """
         if self.environment.device == "cpu" or not self.launches:
             return bool(self.launches) and (self._lost is None or self._lost > BUSY)

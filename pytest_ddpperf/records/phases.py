@@ -1,4 +1,4 @@
-"""The parts of a step: its time and memory by phase and section, and its communication, on a rank or in a group."""
+"""The time and memory of a step by phase and section, and its communication, on a rank or in a group."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionTimes:
-    """The seconds and memory of a section, a part of a step in ``with ctx.phase(name)``, on one rank."""
+    """The seconds and memory of a section, the code in ``with ctx.phase(name)``, in a step on one rank."""
 
     path: str  # its name after the names of the sections around it: outer/inner
     count: float  # how many times a step entered it, on average
@@ -79,11 +79,11 @@ KINDS = (  # a name that others begin with comes after them
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "gather", "scatter", "reduce"),
     *("send_recv", "send", "recv", "barrier"),
 )
-"""The kinds of collectives, sends and receives."""
+"""Names of collectives, sends and receives, without the variants of torch and NCCL."""
 
 
 def collective_kind(name: str) -> str:
-    """Returns the kind of a collective by its name in NCCL or torch, such as ``_allgather_base``; else the name."""
+    """Returns the name in ``KINDS`` of a collective of NCCL or torch: ``all_gather`` for ``_allgather_base``."""
     plain = name.replace("_", "").lower()
     return next((kind for kind in KINDS if plain.startswith(kind.replace("_", ""))), name)
 
@@ -141,7 +141,7 @@ class Window:
 
     @property
     def exposed(self) -> float:
-        """The seconds of the window after the end of backward's computation."""
+        """The seconds of communication after the end of backward's computation."""
         return self.communication - self.overlapped
 
 
@@ -157,7 +157,7 @@ class RankProfile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bandwidth:
-    """The speed of collectives of one kind, in bytes per second, as defined by nccl-tests."""
+    """The speed of one type of collective, such as all-reduces, in bytes per second, as defined by nccl-tests."""
 
     kind: str
     algorithm: float  # size over time

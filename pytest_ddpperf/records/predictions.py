@@ -129,17 +129,20 @@ class Prediction(Replayed):
         return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
-        """Returns the pairs of (own, base) corners that can be true together; only equal ones on the same network."""
+        """Returns (corner of this prediction, corner of ``base``) pairs that can be true together.
+
+        On the same network only equal corners can.
+        """
         if self.network == base.network:
             return list(zip(self.corners, base.corners, strict=True))
         ends = range(len(self.corners))
         return [(self.corners[i], base.corners[j]) for i in ends for j in ends if i // 2 == j // 2]
 
     def gain_over(self, base: Prediction) -> Gain:
-        """Returns the fraction of a sample's time that this training saves over ``base``, or of a step's time.
+        """Returns the fraction of the time per sample (per step if samples are unknown) that this saves over ``base``.
 
         Modelled times have the same error in both predictions, so equal corners are compared. Computing that was timed
-        separately adds scatter: if both were timed in the same launches, the scatter of the launches' quotients.
+        separately adds its scatter; if both were timed in the same launches, the scatter of their quotients is added.
         """
         scatter = self._apart(base)
         known = self.samples is not None and base.samples is not None
@@ -149,7 +152,7 @@ class Prediction(Replayed):
         return Gain(value=1 - value, low=1 - max(ends) * (1 + scatter), high=1 - min(ends) * (1 - min(1.0, scatter)))
 
     def _apart(self, base: Prediction) -> float:
-        """Returns the largest relative error of the quotient of both timed computings, with 95 % confidence."""
+        """Returns the largest relative error of the quotient of both timed computing times, with 95 % confidence."""
         if self.timeline is base.timeline:
             return 0.0
         pairs = list(zip(self.timeline.launches, base.timeline.launches, strict=False))
@@ -240,8 +243,7 @@ class Candidate:
         reason: why the candidate does not fit, or could not be simulated or timed; empty if there is a prediction.
         prediction: prediction of the candidate's step; None if the candidate does not fit, or could not be timed.
         measured: seconds of a step on ranks of this machine; None if no ranks ran it.
-        standing: rank among all candidates, by the predicted time per sample; "maybe as good" if its band overlaps the
-            best candidate's.
+        standing: by the predicted time per sample; "maybe as good" if the error band overlaps the best candidate's.
     """
 
     name: str

@@ -78,7 +78,7 @@ def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[floa
 
 
 def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts]) -> dict[str, tuple[CallSite, ...]]:
-    """Returns sites of ranks that differ from ``most`` (the largest rank's), by these ranks' numbers: ``"1 3"``."""
+    """Returns the sites of ranks whose sites differ from ``most``, by the numbers of these ranks, such as ``"1 3"``."""
     found: dict[tuple[CallSite, ...], list[str]] = {}
     for rank, counts in enumerate(ranks):
         if (sites := counts.sites.get(metric, ())) and sites != most:
@@ -87,7 +87,7 @@ def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts])
 
 
 def as_rank(metric: str, rank: int, counts: Counts) -> Counts:
-    """Returns counts with one rank's total, parts and lines of a metric, as far as they are known."""
+    """Returns counts in which a metric has the total of one rank, and its parts and lines of code if they are known."""
     values = counts.by_rank.get(metric, ())
     if rank >= len(values):
         return counts
@@ -132,7 +132,7 @@ def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int,
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
     """Returns the ranks between which parameters differ, and the name of the first such parameter.
 
-    It compares ranks with the same DDP peers, or else the same ``place``. None if models differ, or without such ranks.
+    Compares ranks with the same DDP peers, else with the same ``place``. None if models differ, or without such ranks.
     """
     teams: dict[Hashable, list[int]] = {}
     for rank, each in enumerate(ranks):

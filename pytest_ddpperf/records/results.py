@@ -142,7 +142,7 @@ class PairedRevision:
 
 
 Reference: TypeAlias = "StoredBaseline | PairedRevision"
-"""The other side of a candidate's comparison."""
+"""The baseline or the other revision with which a candidate is compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,7 +237,7 @@ class Result:
         verdict: verdict on the whole benchmark.
         reference: the reference of the comparison: a stored baseline or another revision.
         findings: notes on the verdict.
-        seconds: time to measure this benchmark and all benchmarks that were measured side by side with it.
+        seconds: time to measure this benchmark and all benchmarks in the same rounds.
         spent: seconds by purpose of the call that measured the benchmark; None if unknown.
         attempt: 1 for the first run of the test, 2 if the test ran again, and so on.
         failure: why its test failed, a line for each reason; empty if the test passed.
@@ -268,12 +268,12 @@ class Result:
 
     @property
     def paired(self) -> PairedRevision | None:
-        """The revision measured side by side with the benchmark; None if a stored baseline is the reference."""
+        """The revision measured in the same rounds as the benchmark; None if a stored baseline is the reference."""
         return self.reference if isinstance(self.reference, PairedRevision) else None
 
     @property
     def pair(self) -> PairedRevision | None:
-        """The revision that was measured side by side and judges times; None if only stored times judge."""
+        """The revision of the same rounds with which times are compared; None if only stored times are compared."""
         return self.reference if isinstance(self.reference, PairedRevision) else self.reference.pair
 
     @property

@@ -13,7 +13,7 @@ _SURE = 2.58  # standard errors in half a 99 % interval, for the share of indepe
 
 
 Components: TypeAlias = tuple[tuple[float, ...], ...]
-"""The varying parts of a count: each is the values of consecutive steps, which repeat in a separate rhythm."""
+"""The varying components of a count: for each, the values of consecutive steps, which repeat with a separate period."""
 
 
 class Rhythm(NamedTuple):
@@ -37,8 +37,7 @@ def rhythm_of(values: Sequence[float]) -> Rhythm:
 
     If a period was seen twice, its mean is exact. If special steps come at regular distances, but two periods were not
     seen, n steps contain one special step more or less than n times their rate. If the distances differ, special steps
-    count as random, with the 99 % interval of a binomial share. If steps have more than two values, only the least and
-    the greatest value are known.
+    count as random, with the 99 % interval of a binomial share. With more than two values only their range is known.
     """
     number, period, low, high = len(values), period_of(values), min(values), max(values)
     if period:
@@ -56,11 +55,10 @@ def rhythm_of(values: Sequence[float]) -> Rhythm:
 
 
 def components_of(parts: Iterable[Sequence[float]]) -> Components:
-    """Groups the varying parts of a count by the steps in which they vary; returns the sum of each group.
+    """Groups the varying parts of a count (values by step) by the steps in which they vary; returns each group's sum.
 
     Work in every 5th step and other work in every 9th step have separate rhythms, but their sum has none in 20 steps.
-    If values repeat, two periods represent all steps; they begin with the largest value, so that the phase does not
-    matter.
+    If values repeat, two periods represent all steps, from the largest value on, so that the first step is irrelevant.
     """
     alike: dict[tuple[int, ...], list[Sequence[float]]] = {}
     for values in parts:
@@ -89,7 +87,7 @@ def unusual_of(components: Components) -> tuple[list[list[float]], float]:
 
 
 class Levels(NamedTuple):
-    """The usual and the unusual value of a count, and in how many of how many steps it is unusual."""
+    """The usual and the unusual value of a count, the number of unusual steps, and the number of all steps."""
 
     usual: float
     other: float
@@ -98,7 +96,7 @@ class Levels(NamedTuple):
 
 
 def levels_of(values: Sequence[float], total: float) -> Levels:
-    """Returns the usual and the unusual value of a count with mean ``total``, whose varying part is ``values``."""
+    """Returns the usual and the unusual value of a count; ``values``: its varying component; ``total``: its mean."""
     period, rest = period_of(values), round(total - rhythm_of(values).mean, 6)  # of sums of fractions
     seen = values[:period] if period else values
     at = _rarer(seen)
@@ -117,6 +115,6 @@ def rhythm_text(values: Sequence[float]) -> str:
 
 
 def _rarer(values: Sequence[float]) -> list[int]:
-    """Returns the places of the rarer of two values, or of the larger one if both are equally frequent."""
+    """Returns the indices of the rarer of two values, or of the larger one if both are equally frequent."""
     rare = min((max(values), min(values)), key=values.count)
     return [place for place, value in enumerate(values) if value == rare]

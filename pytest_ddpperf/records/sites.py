@@ -16,7 +16,7 @@ CHECKPOINT, BACKWARD = "activation checkpointing", "backward"
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class CallSite:
-    """A line of code that causes a part of a count."""
+    """A line of code that causes a part of a count, such as all calls of one operator."""
 
     part: str  # of the count: all_reduce
     file: str = ""  # relative to the project or to its import path, else the name; empty for torch's code
@@ -43,8 +43,7 @@ def changed_sites(
     Sites that may only have moved, because an equal one is gone elsewhere, come last among the new ones. Two sites are
     the same if they agree in file and function, and there in their text, or else in their order. They are also the same
     if the text is now in another function or file. Line numbers may differ. If a line has several copies, ``same``
-    (from ``same_lines``) decides between them. Only if some of a line's callers changed and others did not, the sites
-    have callers.
+    (from ``same_lines``) decides between them. Sites have callers only if some of a line's callers changed, not all.
     """
     old_lines, new_lines = (_grouped(sites, caller="", caller_source="") for sites in (then, now))
     before, after = _by_place(old_lines), _by_place(new_lines)
@@ -70,7 +69,7 @@ def changed_sites(
 
 
 def _grouped(sites: Iterable[CallSite], **common: str) -> dict[CallSite, list[CallSite]]:
-    """Groups sites that agree in all other fields than ``common``; a key has the sum of the values."""
+    """Groups sites that agree in all fields but ``common``; a key has the values ``common`` and the sum of counts."""
     groups: dict[CallSite, list[CallSite]] = {}
     for site in sites:
         groups.setdefault(replace(site, value=0.0, **common), []).append(site)  # type: ignore[arg-type]  # all are str
@@ -97,7 +96,7 @@ def _caller_of(site: CallSite) -> CallSite:
 
 
 def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSite]]:
-    """Returns the sites of each part of a count by function, in the order of lines."""
+    """Groups sites by part of a count, by function, and by direct caller in a package; sorted by line."""
     places: dict[tuple[object, ...], list[CallSite]] = {}
     for site in sorted(sites, key=lambda site: (site.line, site.through)):
         through = re.sub(r":\d+ ", " ", site.through)

@@ -16,7 +16,7 @@ class ScalingCurve:
 
     Attributes:
         mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank): it defines efficiency.
-        points: a measurement per world size, ascending; the others are compared with the first.
+        points: a measurement per world size, ascending; all larger sizes are compared with the first.
     """
 
     mode: Mode
@@ -37,7 +37,7 @@ class ScalingCurve:
 
     @property
     def _base(self) -> Measurement:
-        """The first point that fits into memory; the others are compared with it."""
+        """The first point that fits into memory, with which larger groups are compared."""
         return next((point for point in self.points if not point.unfit), self.points[0])
 
     def efficiency(self, world_size: int) -> float:
@@ -87,7 +87,7 @@ class SideBySide:
         return self[name]["speedup"].value
 
     def fits(self, name: Any) -> bool:
-        """Returns whether a strategy or subject fits into memory; otherwise it was not measured."""
+        """Returns whether the training of this name fits into memory; otherwise it was not measured."""
         __tracebackhide__ = True
         return not self[name].unfit
 
@@ -187,7 +187,7 @@ class FinalValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """The last values of a strategy's trainings compared with the first strategy's: differences of the same launch."""
+    """By how much a strategy's last values are worse than the first strategy's, compared launch by launch."""
 
     name: str  # of the strategy
     quantity: str  # ``loss``, or the name of a metric
@@ -204,7 +204,7 @@ class Standing:
         """Returns the verdict on the difference from the first strategy's last values.
 
         ``worse``: significantly worse by more than the tolerance, or not finite; ``equal``: rounding explains the
-        difference; ``differs``: rounding should explain it, but does not; ``within tolerance``: with the whole
+        difference; ``differs``: rounding should explain it, but does not; ``within tolerance``: so is the whole
         interval; else ``inconclusive``.
         """
         if not math.isfinite(self.worse.value):
@@ -239,8 +239,8 @@ class Convergence:
         test: pytest node id.
         world_size: number of ranks.
         metric: the quantity that is compared, in addition to the loss; ``loss`` if there is no evaluation.
-        strategies: in the order given; the others are compared with the first one.
-        kept: comparisons of the other strategies with the first one, for the loss and for the metric.
+        strategies: in the order given; all later strategies are compared with the first one.
+        kept: comparisons of all later strategies with the first one, for the loss and for the metric.
     """
 
     test: str
@@ -288,7 +288,7 @@ class BatchSize:
     """The largest batch size that fits into memory.
 
     Attributes:
-        size: the number that the user's function got, usually the samples of one rank's batch.
+        size: the number given to the user's function, usually the samples of one rank's batch.
         peak: the most bytes that a rank used with this size: resident on CPU, reserved on CUDA; None if unknown.
         tried: all sizes that the search has tried, in order.
     """

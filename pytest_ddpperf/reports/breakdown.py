@@ -1,4 +1,4 @@
-"""Tables of times: a step's phases, user's sections and communication, and what the calls of tests spent time on."""
+"""Tables of times: the phases, sections and communication of a step, and the seconds of a test's calls by purpose."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _parameters(result: Result) -> float | None:
 
 
 def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
-    """Yields the median exposed share of the step for small, medium and large models; nothing for one size class."""
+    """Yields sentences on the median exposed share of a step for small, medium and large models, if sizes differ."""
     classes: dict[str, list[tuple[str, float]]] = {}
     for name, result in named:
         size, step, exposed = _parameters(result), result.step.synchronised_step, find(result, EXPOSED)
@@ -188,7 +188,7 @@ def _left_out(result: Result) -> list[str]:
 
 
 def time_text(spent: TimeSpent) -> str:
-    """Returns total and parts: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
+    """Returns total and purposes: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
     decimals = int(spent.total < _SHORT)
     # Rounded parts add up to the rounded whole.
     sums = [round(seconds, decimals) for seconds in accumulate(spent.parts.values(), initial=0.0)]

@@ -132,7 +132,7 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
 
 
 def _standings(found: Convergence, one: Trainings) -> dict[str, Standing]:
-    """Returns how a strategy's last loss and metrics compare with the first strategy's, by name of the quantity."""
+    """Returns comparisons of a strategy's last values with the first strategy's, by quantity (loss or metric)."""
     return {row.quantity: row for row in found.kept if row.name == one.name}
 
 
@@ -239,7 +239,7 @@ def best_line(advice: StrategyAdvice) -> str:
 
 
 def _band(step_of: Callable[[Any], Any], unit: str, *fields: str) -> Quantity[Any]:
-    """Returns a column of a predicted figure, followed by its best and its worst case in brackets."""
+    """Returns a column of a predicted figure and its band in brackets; ``fields``: names of value and both ends."""
 
     def text(item: Any, number: Callable[[float], str]) -> str:
         return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))

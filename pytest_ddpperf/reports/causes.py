@@ -47,7 +47,7 @@ def general_cause(result: Result, verdict: Verdict) -> str:
 
 
 def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
-    """Returns the causes of the worsening, the likeliest first: lines of code behind counts, else parts of a step."""
+    """Returns the causes of the worsening, the likeliest first: lines of code behind counts, else slower phases."""
     general = general_cause(result, verdict)
     if general:
         return [general, *phrases.incomparable_changes(result)]

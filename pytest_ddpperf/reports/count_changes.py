@@ -33,7 +33,7 @@ def count_difference(metric: str, before: float, after: float) -> str:
 
 
 def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns the parts of a metric's change, a line for each, the largest first; empty if nothing changed.
+    """Returns a line for each changed part of a count, the largest change first; empty if nothing changed.
 
     For example ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
     """
@@ -75,7 +75,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
 
 def _alone(metric: str, then: Counts, now: Counts) -> str:
-    """Returns `` on rank 3 alone`` if only that rank changed and the counts' details are of it; else an empty text."""
+    """Returns `` on rank 3 alone`` if only that rank changed and has the largest total now; else an empty text."""
     changed = [(rank, new) for rank, (old, new) in enumerate(on_ranks(metric, then, now)) if old != new]
     return f" on rank {changed[0][0]} alone" if [value for _, value in changed] == [now.totals[metric]] else ""
 
@@ -86,7 +86,7 @@ def whole_text(metric: str, then: Counts, now: Counts) -> str:
 
 
 def _part(metric: str, name: str) -> str:
-    """Returns the name of a part of a count; adds words if the name is only a number or a type."""
+    """Returns the name of a count's part, such as a module; adds words if the name is only a number or a type."""
     if metric in LOADERS:
         return LOADERS[metric]
     if metric == "full_precision_flops":
@@ -147,7 +147,7 @@ def _layout(buckets: Mapping[str, float]) -> str:
 def _rank_lines(
     metric: str, then: Counts, now: Counts, parts: Mapping[str, Sequence[tuple[float, float]]]
 ) -> list[str]:
-    """Returns a line for each rank that changed, by part; ``parts`` has (before, now) pairs by rank; ``""``: all."""
+    """Returns a line for each changed rank; ``parts``: for each part (``""``: total), (before, now) pairs by rank."""
     lines = [
         f"rank {rank} {f'{name} ' if name else ''}{change_text(metric, before, after)}"
         f"{changed_at(metric, name or None, as_rank(metric, rank, then), as_rank(metric, rank, now))}"

@@ -22,7 +22,7 @@ def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
 
 
 def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
-    """Returns the lines of code that changed a count's part ``name``, or the total (None); empty if none are stored."""
+    """Returns a text on lines that changed a count's part ``name``, such as an operator (None: total); may be empty."""
     every = _sites_of(metric, then, now)
     sides = [of_lines(sites) if name is None else [site for site in sites if site.part == name] for sites in every]
     (before, old), (after, new) = (
@@ -50,7 +50,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
 
 
 def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[CallSite]) -> str:
-    """Returns the line that grew and calls the operator, if a baseline stores only lines of all operators together."""
+    """Returns a text on the line of code whose operators grew, if the baseline has no lines of single operators."""
     lines = {(site.file, site.line) for site in now if site.part == name}
     more = [
         place_text(new)
@@ -72,7 +72,7 @@ def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ..
 def _change_text(
     change: SiteChange, unit: str, scale: float, same: Mapping[tuple[str, int], int], *, alone: bool
 ) -> str:
-    """Returns a text on a changed site: ``the new one at train.py:41 in step, under backward``."""
+    """Returns a text on a changed site (``alone``: the only one): ``the new one at train.py:41 in step``."""
     (old, new), calls = change, unit == "1"
 
     def size(*values: float) -> str:

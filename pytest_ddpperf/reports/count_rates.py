@@ -40,9 +40,9 @@ def change_text(metric: str, before: float, after: float) -> str:
 
 
 def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> str:
-    """Returns the change of a part as text; if only some steps do the work, ``1 -> 3 calls in 1 of 10 steps (+2)``.
+    """Returns the change of a count's ``part``, such as an operator, as text: ``1 -> 3 calls in 1 of 10 steps (+2)``.
 
-    ``alone``: whether no other part changed in the opposite direction. The part '' is the whole count.
+    ``alone``: whether no other part changed in the opposite direction. The part '' is the total.
     """
     before, after = (value_of(metric, part, counts) for counts in (then, now))
     rates = _rates(metric, part, then, now, alone=alone)
@@ -65,7 +65,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns the factor from a mean per step to the reported value: above 1 if this is of the unusual steps only."""
+    """Returns the factor from the mean of all steps to the reported mean: above 1 if only unusual steps count."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0
@@ -76,9 +76,9 @@ def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
 
 
 def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
-    """Returns the usual and the unusual value of a part, then and now; None if there is one value, or more than two.
+    """Returns a count's usual and unusual value of a ``part``, then and now; None unless steps have just two values.
 
-    If only the whole count has a rhythm, the part gets this rhythm if the usual value of the whole did not change.
+    If only the total has a rhythm, the part gets it if the usual total is unchanged and the part changed ``alone``.
     """
     named = part if count_row(metric).made_up else ""
     sides: list[Levels] = []
@@ -120,5 +120,5 @@ def difference_of(unit: str, difference: float) -> str:
 
 
 def value_of(metric: str, part: str, counts: Counts) -> float:
-    """Returns the value of one part of a count; of all parts together if ``part`` is empty."""
+    """Returns the value of a count's ``part``, such as an operator; the total if ``part`` is empty."""
     return counts.details.get(metric, {}).get(part, 0.0) if part else counts.totals[metric]

@@ -23,7 +23,7 @@ def diagnosis_lines(results: Sequence[Result]) -> list[str]:
 
 
 def in_words(diagnosis: Diagnosis) -> Diagnosis:
-    """Returns the diagnosis with ``text`` filled in: its own, and those of its causes and its advice."""
+    """Returns the diagnosis with the field ``text`` filled in: of the diagnosis, of each cause and of each advice."""
     return replace(
         diagnosis,
         text=diagnosis_text(diagnosis),
@@ -133,4 +133,4 @@ ADVICE: Mapping[str, str | Callable[..., str]] = {
     "half_precision": "save memory with activations in half precision: precision=bf16",
     "sharding": "save memory with sharding: strategy fsdp2 or zero1",
 }
-"""The sentence of each advice, by its code. The facts of the advice fill it in, as in findings."""
+"""The sentence of each advice by its code, with names of facts in braces, or a function that makes it from facts."""

@@ -160,7 +160,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
 
 
 def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
-    """Returns the details that only ``-v`` shows, without the causes that are already ``told``."""
+    """Returns (label, text) pairs that only ``-v`` shows; ``told``: causes that the message already contains."""
     undecided = [c for c in phrases.decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
     notes = [finding_text(each) for each in phrases.every_finding(result, without=said)]
@@ -232,7 +232,7 @@ def _interval(row: Comparison) -> str:
 
 
 def _limit(row: Comparison) -> str:
-    """Returns the accepted change: a tolerance with its sign, or for a count the change that it ignores."""
+    """Returns the accepted change as text: a tolerance with its sign, or for a count the change that is ignored."""
     if row.baseline is None or not phrases.judges(row):
         return ""
     if row.series.scale == "exact":

@@ -121,7 +121,7 @@ def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> 
 
 
 def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
-    """Returns a function that makes a sentence on the machine: ``the machine swapped 2 MiB in 3 of 4 launches``."""
+    """Returns a function that fills the template ``words``: ``the machine swapped 2 MiB in 3 of 4 launches``."""
 
     def sentence(least: float, most: float, seen: int, launches: int, node: str = "") -> str:
         where = f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
@@ -182,7 +182,10 @@ def _without_gpu(sites: Sequence[CallSite]) -> str:
 def _same_data(
     *, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool, sites: Sequence[CallSite]
 ) -> str:
-    """Returns a text on ranks that train on the same data; ``paired`` is None if the reference proves no error."""
+    """Returns a text on ranks that train on the same data; ``alone``: whether they send each other nothing.
+
+    ``paired``: None if the reference proves no error, else whether the reference is another revision.
+    """
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
     beside = "" if paired is None else f", but the ranks of {reference_text(paired)} do not"
     by = [f"the {site.part} at {place_text(site)}" for site in sites]

@@ -119,8 +119,7 @@ def some_of(names: Sequence[str]) -> str:
 def file_stem(name: str) -> str:
     """Returns the beginning of the name of a benchmark's file: the letters, digits and ``_.,=+-`` of a name.
 
-    A name that is cut, or that has characters that are unusual in node ids, gets a checksum at its end, so that no two
-    benchmarks share a file.
+    A name that is cut, or has unusual characters, gets a checksum at its end, so that no two benchmarks share a file.
     """
     plain = name.replace(".py::", ".").replace("::", ".").replace("/", ".").replace("[", "-").replace("]", "")
     plain = plain.replace(" ", "-").lstrip(".")

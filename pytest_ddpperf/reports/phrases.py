@@ -67,8 +67,7 @@ def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ..
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
     """Returns the gated comparisons with one of these verdicts, without repetitions, causes first.
 
-    Counts come first, symptoms of other counts last among them; then growth of memory, then times and other memory,
-    then losses.
+    The order: counts (last those that follow from other counts), growth of memory, times and other memory, losses.
     """
 
     def place(comparison: Comparison) -> tuple[bool, bool, bool, bool]:
@@ -299,7 +298,7 @@ def environment_text(environment: Environment) -> str:
 
 
 def machines_text(results: Sequence[Result]) -> str:
-    """Returns machines, software and ranks of all benchmarks as one line, which also says if times are side by side."""
+    """Returns machines, software and ranks of all benchmarks in one line, and whether another revision was timed."""
     machines = dict.fromkeys(environment_text(one.measurement.environment) for one in results)
     ranks = span(str, (one.measurement.world_size for one in results))
     beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""

@@ -96,7 +96,7 @@ def _axis_name(axis: Axis) -> str:
 
 
 def _ticks(chart: Chart, axes: Axes) -> None:
-    """Sets the ticks of the horizontal axis: the labels of places, else the values if there are few."""
+    """Sets the ticks of the horizontal axis: its labels, else the values of its points if there are few."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     if chart.x.log:

@@ -1,4 +1,4 @@
-"""The progress of a running benchmark: its text, and the part of the terminal's line that shows it."""
+"""The progress of a running benchmark: its text, and its display at the end of the terminal's current line."""
 
 from __future__ import annotations
 

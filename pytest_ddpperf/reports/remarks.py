@@ -195,7 +195,7 @@ def reasons(result: Result) -> list[str]:
 
 
 def red_lines(result: Result) -> list[str]:
-    """Returns why a benchmark is red; if no count explains it, the changed parts of a step come first."""
+    """Returns why a benchmark is red; if no count explains it, the changed phases of a step come first."""
     lines, parts = reasons(result), parts_text(result)
     counted = any(each.series.scale == "exact" for each in phrases.decisive(result, {Verdict.REGRESSED}))
     return [*([f"cause: {parts}"] if parts and not counted else []), *lines]
@@ -230,7 +230,7 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
 
 
 def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
-    """Returns all remarks on a benchmark; first the ones on its verdict, which ``accepting`` omits."""
+    """Returns all remarks on a benchmark; first on its verdict, unless the run saves results (``accepting``)."""
     texts = [] if accepting else [*_grounds(result), *_gains(result), *_without_reference(result)]
     return [*texts, *phrases.every_finding(result, without=_UNSAID)]
 
@@ -249,8 +249,7 @@ def _grounds(result: Result) -> list[str]:
 def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False) -> list[str]:
     """Returns undecided metrics of undecided benchmarks; the largest possible worsening comes first.
 
-    Benchmarks with the same undecided metric share a line. With ``every``, each benchmark has a separate line, also a
-    green one with an undecided metric, such as a speedup.
+    Benchmarks with the same undecided metric share a line; with ``every``, all have separate lines, even green ones.
     """
     alike: dict[object, list[tuple[str, Comparison]]] = {}
     for name, result in named:

@@ -40,7 +40,7 @@ _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=ht
 
 
 def last_lines(made: Outputs) -> list[str]:
-    """Returns the lines that are printed even without a terminal."""
+    """Returns complaints and the verdict on the run: lines for standard error if pytest has no terminal reporter."""
     return [*made.complaints, *([_first_line(made)] if made.results else [])]
 
 

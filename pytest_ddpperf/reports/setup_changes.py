@@ -48,7 +48,7 @@ class _Side(NamedTuple):
         return cls(numbers, {site.part: site for site in reversed(sites)})
 
     def place(self, part: str, verb: str = "made ") -> str:
-        """Returns ``: made at FILE:LINE`` for a part, or for a part of the same kind; empty if no line is known."""
+        """Returns ``: made at FILE:LINE`` for a wrapper or setting, or for its wrapper; empty if no line is known."""
         site = self.sites.get(part) or self.sites.get(setting_of(part)[0])
         return f": {verb}at {place_text(site)}" if site is not None and site.file else ""
 
@@ -56,7 +56,7 @@ class _Side(NamedTuple):
 def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
     """Returns a line for each change of the setup (wrappers, settings) that explains the change of a count.
 
-    Each change of the setup is reported for one count: the first it affects that grew, or if none grew, that fell.
+    Each change of the setup is reported for only one of the counts that it affects: the first that grew, or else fell.
     """
     before, after = _Side.of(then, now), _Side.of(now, then)
     if not (before.numbers and after.numbers):
@@ -106,7 +106,7 @@ def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
 
 
 def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
-    """Returns a place in the reference; if its line of code still exists, with that line's number in this checkout."""
+    """Returns a site of the reference as text, with the line's number in this checkout if the line still exists."""
     lines = ([each for sites in counts.sites.values() for each in sites] for counts in (then, now))
     line = same_lines(*lines).get((site.file, site.line))
     return place_text(replace(site, line=line or site.line))
@@ -137,7 +137,7 @@ def _more_of(one: _Side, other: _Side) -> dict[str, float]:
 
 
 def _split(kind: str) -> tuple[str, str]:
-    """Splits a kind into its head and its class: ``fully_shard`` and ``Block``."""
+    """Splits the name of a wrapper into wrapper and class: ``fully_shard of Block`` into ``fully_shard``, ``Block``."""
     head, _, of = kind.partition(" " if kind.startswith(f"{_OPTIMIZER} ") else _OF)
     return head, of
 

@@ -31,8 +31,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     """Returns one row for each benchmark: its figures, its change, and the verdict.
 
     A ``brief`` row has the step time before and now, its change, the scaling, whether counts changed, and the verdict.
-    Empty columns are omitted, such as throughput without a number of samples. ``accepted``: the tests whose results
-    became the baseline.
+    Empty columns, such as unknown throughput, are omitted. ``accepted``: the tests whose results became the baseline.
     """
     made: dict[str, list[str]] = {"benchmark": list(names_of(results))}
 
@@ -107,7 +106,7 @@ def _word(result: Result, accepted: Collection[str]) -> str:
 def counts_text(result: Result) -> str:
     """Returns a summary of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
 
-    It is empty if no count is compared. The number of steps is the smaller one of both measurements.
+    Empty if no count is compared. The number of steps is the smaller one of both measurements.
     """
     compared, changed = phrases.compared_counts(result)
     counts = result.measurement.counts

@@ -29,7 +29,7 @@ _COLOURS: Mapping[str, str] = {
 }
 T = TypeVar("T")
 Paint: TypeAlias = "Callable[[str, str], str]"
-"""A function that colours a text."""
+"""A function (text, name of a colour) -> coloured text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _DIFFERENCE = {"time": "time of a step, mean over steps and ranks, or of an oper
 
 
 def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
-    """Returns a table with a row for each rank: seconds of the step, and of its parts."""
+    """Returns a table with a row for each rank: the seconds of the step, and of each activity in it."""
     times = sorted(map(times_of, traces), key=lambda each: each.rank)
     steps = span(str, (each.steps for each in times))
 

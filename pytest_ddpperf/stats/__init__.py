@@ -1,1 +1,1 @@
-"""Pure functions on numbers: the mean of samples, its confidence interval, and the change between two sides."""
+"""Pure functions on numbers: the mean of samples, its confidence interval, and the change between two samples."""

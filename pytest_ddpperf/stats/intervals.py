@@ -1,4 +1,4 @@
-"""Confidence intervals: of a value over launches, of the change between two sides, and of a rate of runs."""
+"""Confidence intervals: of a value over launches, of the change between two samples, and of a rate of runs."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def center(
 
     Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise. The
     ``expected`` scatter of launches is combined with the samples' scatter; without it the interval is None for a single
-    sample, or for two that differ. It is also None if one end is more than three times the other. ``robust``: as in
-    ``center_of``.
+    sample, or for two that differ. The interval is also None if one end is more than three times the other end.
+    ``robust``: as in ``center_of``.
     """
     logarithmic = scale == "ratio" and min(samples) > 0
     side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, robust=robust)
@@ -121,9 +121,9 @@ def paired(
 ) -> Change | None:
     """Returns the change from ``base`` to ``new``, measured in the same rounds, with its uncertainty.
 
-    A disturbance of a whole round affects both samples and cancels out (Student 1908). More rounds shrink the whole
-    error. Ratios and None are as in ``change``; a ratio without a logarithm is a difference relative to the base's
-    mean. ``expected`` is the scatter of the differences.
+    A disturbance of a whole round affects both samples and cancels out (Student 1908). More rounds shrink all of the
+    error. None as in ``change``. A ratio without a logarithm is a difference relative to the base's mean.
+    ``expected``: the expected scatter of the differences.
     """
     if not all(map(math.isfinite, (*new, *base))):
         return None
@@ -152,8 +152,7 @@ def paired(
 def with_launches(change: Change, launches: int) -> Change:
     """Returns the change with the uncertainty that ``launches`` launches of the new run would give.
 
-    The launches have the same scatter. More launches add degrees of freedom to the measured scatter, but not to the
-    expected scatter. The estimate stays the same.
+    Estimate and scatter stay the same. More launches add degrees of freedom only to the measured scatter.
     """
     if change.sampling_variance is None:
         return change
@@ -210,7 +209,10 @@ def _if_finite(change: Change) -> Change | None:
 
 
 def _scatter(new: Center, base: Center) -> dict[str, Any]:
-    """Returns the uncertainty as fields of a Change; a single launch borrows the other scatter; empty for two."""
+    """Returns the fields of a Change on its uncertainty; a single launch has the other sample's scatter.
+
+    Empty if the scatter of both is unknown.
+    """
     if new.variance is not None and base.variance is not None:
         freedom = (new.df, base.df)
         return {
@@ -249,7 +251,7 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """The share, from 0 to 1."""
+        """The fraction of runs with the event, from 0 to 1."""
         return self.found / self.of
 
     @property

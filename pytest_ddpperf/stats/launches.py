@@ -21,8 +21,8 @@ REGULAR = 0.75  # share of the distances between long steps that has to be equal
 LEAST = 1 / 3
 """The share of a launch's steps that its CPU time is computed from: the blocks with the least CPU time.
 
-If a rank loses its core, its caches are cold when it continues, which costs CPU time. If another process is busy, the
-other blocks would hide the work of the code itself.
+A rank that lost its core for a while needs more CPU time, because its caches are cold. The cheapest blocks are the
+least disturbed ones, so they show the work of the code.
 """
 OUTLYING_INCREASES = 2  # how many of the largest, and of the smallest, increases of memory are dropped
 
@@ -87,8 +87,8 @@ def growth_per_step(readings: Sequence[float]) -> float:
     in every third step is growth, if there are ten steps.
 
     A least-squares line has neither property; the median of pairwise slopes (Theil 1950; Sen 1968) lacks the second. In
-    5800 series of ten steps without a leak, of 18 strategies and settings, these two slopes were up to 152 KiB and 129
-    KiB per step; this function's slope was at most 17 KiB.
+    5800 series of ten steps without a leak, of 18 strategies and settings, the line rose by up to 152 KiB per step, the
+    median by 129 KiB, and this function's slope by 17 KiB.
     """
     lasting = [*accumulate(reversed(readings), min)][::-1]
     increases = sorted(after - before for before, after in pairwise(lasting))
@@ -103,8 +103,7 @@ MIN_BLOCKS = 2  # a single block has no scatter
 OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
 """Standard deviation, in logarithms, by which launches differ beyond the scatter of their blocks.
 
-Measured values: interleaved 1.7 % over all recordings (0 to 3.3 % in single ones); alone at least 3 %, mostly 6 to 20
-%.
+Measured: interleaved 1.7 % over all recordings (0 to 3.3 % in single ones); alone at least 3 %, mostly 6 to 20 %.
 """
 
 OWN_APART = math.sqrt(2) * OWN_ALONE  # of the difference of two launches of a round that were not interleaved
@@ -134,14 +133,14 @@ def even_sizes(steps: int) -> tuple[int, ...]:
 def influences(without: Sequence[float]) -> tuple[float, ...]:
     """Returns the jackknife influence of each block on a launch's figure (Quenouille 1956; Tukey 1958).
 
-    It is positive if the block makes the figure larger; the mean is 0. ``without``: the figure without each block.
+    Positive if the block makes the figure larger; the mean is 0. ``without``: the figure computed without each block.
     """
     mean = fmean(without)
     return tuple((len(without) - 1) * (mean - number) for number in without)
 
 
 def variance_of(moved: Sequence[float]) -> float:
-    """Returns the squared standard error of a launch's figure, from the influences of its blocks."""
+    """Returns the squared standard error of a launch's figure; ``moved``: the influences of its blocks."""
     return math.fsum(influence * influence for influence in moved) / (len(moved) * (len(moved) - 1))
 
 
@@ -246,8 +245,7 @@ def _capped(ordered: Sequence[float]) -> Center:
 
     The error is Huber's (1981, section 7.6); its degrees of freedom are the number of samples within the cap, less one.
     Intervals then miss the true value up to a quarter more often than they should for normal samples, and less often
-    for disturbed ones. If no sample is beyond the cap, or most samples are equal and leave no scale, the result is the
-    mean with Student's interval.
+    for disturbed ones. If no sample is beyond the cap, or most are equal, the result is the mean with Student's error.
     """
     n = len(ordered)
     middle = ordered[n // 2]  # subtracted, because large numbers cost digits

@@ -14,9 +14,9 @@ MIN_TESTS = 3  # fewer tests hardly show their scatter
 NOTABLE = 0.01
 """A suite is called slower only if the whole interval of its change lies above this bound.
 
-Tests of one suite share the machine and the folders of both checkouts. If these slow down one side in all tests, the
-scatter does not show this. In 24 runs of 14 or 15 tests against the same commit, the common change was between -4.6 %
-and +0.7 %; none of these runs is called slower.
+Tests of one suite share the machine and the folders of both checkouts. If a folder slows down one checkout in all
+tests, the scatter does not show this. In 24 runs of 14 or 15 tests against the same commit, the common change was
+between -4.6 % and +0.7 %; none of these runs is called slower.
 """
 
 
@@ -31,7 +31,7 @@ class CommonChange:
 
 
 def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
-    """Returns the common change of the step time of tests that were measured side by side; None if unknown."""
+    """Returns the common change of the step time of tests in the same rounds as their reference; None if unknown."""
     paired: dict[str, list[float]] = {}
     for result in results:
         for one in result.comparisons:

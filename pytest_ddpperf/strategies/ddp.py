@@ -34,8 +34,8 @@ def ddp(
     """Returns the module wrapped in DistributedDataParallel with torch's ``options``; backward synchronises gradients.
 
     A tied weight is synchronised once, a frozen weight never. Parameters that a step does not use need
-    ``find_unused_parameters`` or ``static_graph``; otherwise torch raises in the second step. A ``comm_hook`` sends
-    buckets of gradients in another way.
+    ``find_unused_parameters`` or ``static_graph``; otherwise torch raises in the second step. ``comm_hook`` names a
+    hook of torch that sends gradients compressed or less often: bf16, fp16, powersgd or post_local_sgd.
     """
     if comm_hook == "powersgd":
         _require_powersgd(ctx, options)
@@ -67,7 +67,7 @@ def _require_powersgd(ctx: RankView, options: Mapping[str, Any]) -> None:
 
 
 def _one_bucket(module: nn.Module, given: float | None) -> float:
-    """Returns a bucket size that puts all gradients into one bucket; raises a SettingError if that is impossible.
+    """Returns a ``bucket_cap_mb`` that puts all gradients into one bucket; SettingError if that is impossible.
 
     PowerSGD sends the later parts of a bucket from gloo's own thread, when the first part has arrived. With several
     buckets the ranks would send these parts in different orders, and hang or add up parts of different gradients.
@@ -94,14 +94,14 @@ def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: A
 
 
 def _power_sgd(wrapped: DistributedDataParallel, rank: int, start: int) -> Parallel:
-    """Sends gradients as products of two thin matrices; the error is added to the next step's gradients."""
+    """Sends gradients as products of two thin matrices after ``start`` steps; the next step corrects the error."""
     state = PowerSGDState(process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=start)
     wrapped.register_comm_hook(state, powerSGD_hook)
     return parallel_of(wrapped, lossy=True, exact_steps=_exact_steps(wrapped, start))
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
-    """Returns how many exact steps precede a hook: one less in a static graph, whose first micro-batch is sent, too."""
+    """Returns how many steps average exactly before the hook starts; a static graph has one exact step less."""
     return max(0, start - wrapped.static_graph)
 
 

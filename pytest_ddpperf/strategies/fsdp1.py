@@ -103,7 +103,7 @@ def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
 
 @contextmanager
 def _known_to_the_user() -> Iterator[None]:
-    """Hides two warnings of torch, about NO_SHARD and about a single rank, because the test has chosen these."""
+    """Hides torch's warnings about NO_SHARD and about a single rank, because the test has chosen these settings."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD` instead", UserWarning)
@@ -118,11 +118,11 @@ def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _gradients(wrapped: FullyShardedDataParallel) -> dict[str, Tensor | None]:
-    """Returns the full gradients on the CPU, gathered in the place of the parameters.
+    """Returns the full gradients on the CPU by name, gathered in the memory of the parameters.
 
     torch gathers gradients itself only with ``use_orig_params``, but it can always gather parameters from shards and
-    padded flat parameters. So this function gathers twice in the parameters' place: first the gradients, and then a one
-    for each gradient that exists, because a rank need not have a part of every parameter.
+    padded flat parameters. So this function gathers twice in the parameters' memory: first the gradients, then a 1 for
+    each gradient that exists, because a rank need not have a part of every parameter.
     """
     shards = list(wrapped.parameters())
     kept = [shard.detach().clone() for shard in shards]

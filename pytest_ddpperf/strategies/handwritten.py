@@ -85,8 +85,7 @@ class Slot:
 class Bucket:
     """Gradients that share an all-reduce.
 
-    If ``buffered``, they share a buffer, which is allocated when it is first filled. Otherwise there is a single
-    gradient, which is sent from its own memory.
+    If ``buffered``, the gradients share a buffer, allocated when first filled; else one is sent from its own memory.
     """
 
     def __init__(self, slots: Sequence[Slot], *, buffered: bool) -> None:
@@ -99,7 +98,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects the gradients that this backward did not compute, which are zeros or of an earlier micro-batch."""
+        """Collects, times ``share``, the gradients that this backward did not compute (zeros or earlier sums)."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:
@@ -177,7 +176,7 @@ class Reducer:
             self._sending = before
 
     def _arrive(self, slot: Slot, _parameter: nn.Parameter) -> None:
-        """Collects a gradient that backward has accumulated, and sends its bucket once that is complete and next."""
+        """Collects a gradient that backward has accumulated; sends buckets that are complete and next in order."""
         if slot.arrived:
             raise WorkloadError(
                 f"a second backward reached parameter {slot.trained.name} before synchronise(), while its gradient was "

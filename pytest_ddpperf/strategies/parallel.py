@@ -77,9 +77,9 @@ class Parallel:
         clip_grad_norm: scales the synchronised gradients so that their global norm, over all shards, is at most the
             given norm; returns the norm before scaling.
         make_scaler: returns the gradient scaler for fp16; None for ``torch.amp.GradScaler``.
-        gradients: returns the whole gradients on the CPU, by the names that the parameters had before, with None for
+        gradients: returns the whole gradients on the CPU, by the parameters' names before wrapping, with None for
             parameters without a gradient; called on all ranks, because it is a collective for a sharded module.
-        parameters: returns the whole parameters on the CPU, by the names that they had before; called on all ranks.
+        parameters: returns the whole parameters on the CPU, by their names before wrapping; called on all ranks.
         precision: the narrowest type that the strategy itself computes or sends gradients in.
         lossy: whether its gradients differ by design from a single process's; convergence then verifies it.
         exact_steps: in how many of the first steps a lossy strategy averages gradients exactly. If several
@@ -113,7 +113,7 @@ def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
 
 
 def shares_data(sizes: Mapping[str, int]) -> bool:
-    """Returns whether a dimension divides the data; if none does, all ranks count as working on the same samples."""
+    """Returns whether a mesh dimension divides the data; otherwise all ranks count as working on the same samples."""
     return any(name.startswith(OF_DATA) for name in sizes)
 
 

@@ -51,7 +51,7 @@ class StrategyRow:
 
 
 def _ddp_options(options: Mapping[str, Any]) -> str | None:
-    """Returns a text if options do not fit: an option of a hook needs this hook, and a value that it supports."""
+    """Returns an error message if an option of a hook is given without this hook, or with an unsupported value."""
     hook = options.get("comm_hook")
     for name, needed in _HOOK_OF.items():
         if name in options and hook != needed:
@@ -72,14 +72,14 @@ def _ddp_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _distributed_data_parallel_options(options: Mapping[str, Any]) -> str | None:
-    """Returns a text if options do not fit: with static_graph, torch warns of find_unused_parameters."""
+    """Returns an error message if options conflict: with static_graph, torch warns of find_unused_parameters."""
     if options.get("static_graph") and options.get("find_unused_parameters"):
         return "static_graph=true finds unused parameters by itself: drop find_unused_parameters"
     return None
 
 
 def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
-    """Returns a text if options do not fit: ``replicas`` and hybrid sharding need each other."""
+    """Returns an error message if only one of ``replicas`` and hybrid sharding is given: they need each other."""
     hybrid = options.get("sharding") == "HYBRID_SHARD"
     if hybrid and "replicas" not in options:
         return "sharding=HYBRID_SHARD needs the number of copies of the model: add replicas=2, for example"
@@ -89,7 +89,7 @@ def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Returns a text if FSDP1 cannot train these replicas: torch sums no gradients of replicas with a single rank."""
+    """Returns an error message if FSDP1 cannot train these replicas, such as replicas with one rank each."""
     replicas = options.get("replicas")
     if replicas is not None and replicas == world_size > 1:
         return (
@@ -100,7 +100,7 @@ def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
 
 
 def _whole_replicas(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Returns a text if the ranks cannot be split into this number of equal replicas of the model."""
+    """Returns an error message if the ranks cannot be split into this number of equal replicas of the model."""
     replicas = options.get("replicas")
     if replicas is not None and world_size % replicas:
         return (
@@ -197,7 +197,7 @@ OPTION_ALIASES: Mapping[tuple[str, str], str] = {("fsdp1", "sharding_strategy"):
 
 
 def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
-    """Returns the row of a strategy in the table, or a new row if the user's function implements the strategy."""
+    """Returns a strategy's row, a new one for a user's function; ``more``: further names that the error lists."""
     if strategy.function is not None:
         return StrategyRow(strategy.name, "a strategy of the user's own")
     row = STRATEGIES.get(ALIASES.get(strategy.name, strategy.name))
@@ -210,7 +210,10 @@ def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
 
 
 def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = _NONE) -> Strategy:
-    """Returns the strategy that a test names, with its name in the table; raises SettingError for wrong options."""
+    """Returns the given strategy under its name in the table; SettingError for a wrong name or option.
+
+    ``more``: functions by name that implement strategies outside of the table.
+    """
     if not isinstance(given, (str, Strategy)) and not callable(given):
         raise SettingError(
             f"strategy={given!r}: expected a name such as 'ddp', a Strategy, or a function parallelise(module, ctx)"

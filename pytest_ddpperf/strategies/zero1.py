@@ -17,8 +17,8 @@ _OPTIMIZERS = import_distributed_optimizers()
 def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool = False, **options: Any) -> Parallel:
     """Returns the module wrapped in DistributedDataParallel, and an optimizer whose state is divided among the ranks.
 
-    Gradients are all-reduced as in ``ddp``, with torch's ``options``. In its step each rank updates its own parameters
-    (whole tensors, distributed by size) and broadcasts them. With ``parameters_as_bucket_view`` these parameters share
+    Gradients are all-reduced as in ``ddp``, with torch's ``options``. In its step each rank updates its share of the
+    parameters (whole tensors, distributed by size) and broadcasts them. With ``parameters_as_bucket_view`` these share
     one buffer and are broadcast together.
     """
     wrapped = wrap(module, ctx, **options)

@@ -100,7 +100,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
 
 
 def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
-    """Raises an error if ranks train on the same batch: then a strategy that averages nothing would train as well."""
+    """Raises an error if ranks have equal ``first`` batches: then a strategy without averaging would train as well."""
     sums = [number for (number,) in of_all_ranks((_checksum(first),), ctx)]
     if len(set(sums)) == len(sums):
         return
@@ -121,7 +121,7 @@ def _checksum(batches: Any) -> int:
 def _evaluate(
     ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str, *, held: bool
 ) -> dict[str, float]:
-    """Returns the numbers of the workload's ``evaluate`` by name; raises an error for infinite ones unless ``held``."""
+    """Returns ``evaluate``'s numbers by name (``unnamed`` for a lone one); refuses NaN and inf unless ``held``."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]

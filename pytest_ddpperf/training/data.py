@@ -230,7 +230,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 
 def _mover(ctx: RankView, first: tuple[Any, Any]) -> Callable[[tuple[Any, Any]], tuple[Any, Any]]:
-    """Returns a function that moves batches like ``first`` to the rank's device, without a wait from pinned memory."""
+    """Returns a function that moves batches like ``first`` to the rank's device; asynchronous from pinned memory."""
     if ctx.device.type == "cpu":
         return lambda pair: pair  # it was made there
     on_host = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]

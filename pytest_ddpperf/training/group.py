@@ -73,10 +73,7 @@ def plain(value: Any) -> Any:
 
 
 def first_difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """Returns the first place at which two plain values differ, as ``[0]['loss']``, and both values; None if equal.
-
-    Two NaN are equal.
-    """
+    """Returns path and values of the first difference, such as ``[0]['loss'], 1, 2``, or None; NaN equals NaN."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         pairs = ((f"{place}[{key!r}]", one[key], other[key]) for key in one)
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):

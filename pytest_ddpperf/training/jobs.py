@@ -47,7 +47,7 @@ class PeriodicPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class LaunchJob:
-    """The job of every rank of a launch."""
+    """The job of every rank of a launch that measures: the step to build, and the numbers of steps to run."""
 
     subject: Subject | ScriptRun
     strategy: Strategy | None  # None for a user's function, which synchronises itself
@@ -217,7 +217,7 @@ def growth_steps(steps: int) -> int:
 
 
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
-    """Returns how many pairs of blocks, with and without synchronisation, are timed, and how many steps of each block.
+    """Returns the number of pairs of timed blocks, with and without synchronisation, and the steps of each block.
 
     All blocks take about half of ``steps`` together, in four pairs at least; an untimed period precedes every block.
     """

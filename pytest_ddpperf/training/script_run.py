@@ -208,7 +208,7 @@ class ScriptRun:
         self._marks = [self._order.mark()]
 
     def _follow(self, modes: Sequence[_Mode]) -> None:
-        """Enters the modes of the measuring thread, because each thread of Python has separate modes."""
+        """Enters the measuring thread's modes (TorchDispatchMode), because each Python thread has separate modes."""
         if list(modes) == self._modes:
             return
         for mode in reversed(self._modes):

@@ -40,12 +40,12 @@ class Seen:
         self._after = {max(0, warmup - 2), warmup, warmup + steps}
 
     def look(self, ran: int) -> None:
-        """Counts the objects if ``ran``, the number of steps so far, is one of the three steps described above."""
+        """Counts the Python objects if ``ran``, the number of steps so far, is one of the three of this class."""
         if ran in self._after:
             self.objects.take(ran)
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
-        """Returns the counts of a warm step and the facts on this rank's copy of the model; adds to ``remarks``."""
+        """Returns the counts of a warm step; ``compiled`` has counts of compilation; adds findings to ``remarks``."""
         watch, left = CopyWatch(), self.objects.left_behind()
         subject = replace(countable(ctx, step, job), called=watch.called)
         plain = {**compiled, **({} if left is None else {"python_objects": left})}

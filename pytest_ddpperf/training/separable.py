@@ -25,8 +25,8 @@ class SynchronisationKept(Exception):
 class OwnSynchronisation:
     """A user's step that can skip its synchronisation; steps without synchronisation are not undone.
 
-    Ranks then go on with different parameters, which takes as long. So only the times of these steps, and of the steps
-    that follow, are reported.
+    Ranks then go on with different parameters, but steps take the same time. So only the times of these steps, and of
+    the steps that follow, are reported.
     """
 
     who: str  # the function that made the step, and where it stands
@@ -62,7 +62,7 @@ class OwnSynchronisation:
 
 
 def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
-    """Wraps ``step.unsynchronised`` of a user's step; raises a WorkloadError if it returns no context manager."""
+    """Wraps ``offered``, a user's ``step.unsynchronised``; raises a WorkloadError for a function with arguments."""
     problem = unfit(offered) if callable(offered) else f"it is {describe_value(offered)}"
     if problem is not None:
         raise WorkloadError(

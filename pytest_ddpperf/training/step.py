@@ -149,7 +149,7 @@ def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:
-    """Returns a rank's samples or tokens per step; ``count`` is per batch of the rank, in strong mode of the group."""
+    """Returns a rank's samples or tokens per step; ``count`` is for a batch of one rank, in strong mode of all."""
     ranks = ctx.world_size if ctx.mode == "strong" else 1
     return None if count is None else count * batches_per_step / ranks
 
@@ -165,7 +165,7 @@ def of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
 
 
 def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
-    """Raises an error if ranks have batches of different sizes: samples would not all count the same."""
+    """Raises an error if ranks have batches of different sizes: the mean over ranks would weight samples unequally."""
     given = workload.batch if workload.loader is None else workload.loader
     if given is not None and len({size for size in sizes if size != _UNKNOWN}) > 1:
         told = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes) if size != _UNKNOWN)
@@ -176,7 +176,7 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
 
 
 def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[PhaseHook, ...]:
-    """Returns the functions of a workload's step that are phases; none if compiled, as hooks would recompile it."""
+    """Returns a hook for each function of a workload's step that is a phase; none if hooks would recompile the step."""
     if settings.compile == "step":
         return ()
     return (
@@ -265,7 +265,7 @@ def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
 
 @contextmanager
 def _group_kept(who: str) -> Iterator[None]:
-    """Raises an error for code that changes the default process group, in which ranks meet: they would hang."""
+    """Raises an error if ``who``, the user's code, changes the default process group: ranks would then hang."""
     ours, cure = dist.group.WORLD, "; leave this out, or give Script(function)"
     try:
         yield

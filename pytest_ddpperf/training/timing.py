@@ -36,7 +36,7 @@ def warmup_seconds(device: torch.device, job: LaunchJob) -> float:
 
 
 def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callable[[], Any]:
-    """Returns ``run`` with a copy of the loss of one call into ``kept``, because a CUDA graph would overwrite it."""
+    """Wraps ``run`` to copy the loss of call ``number`` into ``kept``, because a CUDA graph would overwrite it."""
     made = itertools.count(1)
 
     def keeping() -> Any:
@@ -228,8 +228,8 @@ def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
     """Returns for each block whether its steps synchronise gradients; the order is the same on all ranks.
 
-    Each pair has one block of either kind. Neighbouring pairs begin with opposite kinds, and so do launches with
-    neighbouring seeds, so that a drift over the blocks affects both kinds alike.
+    Each pair has a block with and a block without synchronisation. Their order alternates from pair to pair, and from
+    seed to seed for the first pair, so that a drift over the blocks affects both equally.
     """
     return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))
 

@@ -274,7 +274,7 @@ def prepare_precision(precision: str, device: torch.device) -> Callable[[], Abst
 
 
 def choose_kernels(settings: Settings, device: torch.device) -> None:
-    """Sets the switches by which torch chooses kernels: TF32 on a GPU, and cuDNN's search if it is set."""
+    """Sets the switches by which torch chooses kernels: TF32 on a GPU, and cuDNN's benchmark mode if requested."""
     if settings.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
     if device.type == "cuda":

@@ -41,7 +41,7 @@ class ClockAlignment:
 
 
 def align(traces: Sequence[RankTrace]) -> ClockAlignment:
-    """Computes how the clocks of ranks differ from collectives in all traces; TraceError if that is impossible."""
+    """Computes the ranks' clock differences by the collectives that all traces contain; TraceError if impossible."""
     first, *others = traces
     numbers = [trace.rank for trace in traces]
     if len(set(numbers)) < len(numbers):

@@ -23,8 +23,7 @@ _MARKS = ("profiler::", EVENT)
 class TraceUse:
     """The calls and the seconds of an operator, kernel or collective in a step; means over steps and ranks.
 
-    The time of an operator excludes the operators that it calls. The time of a collective lasts from its begin to its
-    end on a rank, including the wait for other ranks.
+    An operator's time excludes the operators that it calls. A collective's time includes the wait for other ranks.
     """
 
     calls: float

@@ -32,7 +32,7 @@ _RANK_OF_FILE = re.compile(r"_rank_(\d+)_trace\.json(?:\.gz)?$")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceEvent(ProfilerEvent):
-    """One event of a trace, in seconds from the base of the trace."""
+    """One event of a trace; its times are seconds since the trace's zero."""
 
     place: tuple[str, str]  # process and thread, or device and stream
 

@@ -1,4 +1,4 @@
-"""The changes of a metric over commits: steps and linear creeps, with sizes, places and confidence intervals."""
+"""The changes of a metric over commits: steps and linear creeps, with sizes, positions and confidence intervals."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from pytest_ddpperf.baselines.history.shifts import (
 )
 
 ALPHA = 0.005
-"""Largest probability of finding a change in a series of nothing but normal noise."""
+"""Largest probability of finding a change in a series that consists only of normal noise."""
 
 MIN_POINTS = 2 * MIN_SIDE
-"""A shorter series cannot show a change beyond noise."""
+"""The least number of points: a shorter series cannot show a change beyond noise."""
 
 CONFIDENCE = 0.95
 OUTLIER_DISTANCE = 4.0  # standard deviations from the median of the neighbours
 NEIGHBOURS = 3  # on either side
 PLACE_QUANTILE = 7.35
-"""Variances by which the residual sum of squares of another place of a step may exceed the least, with 95 % confidence:
+"""Variances by which the residual sum of squares of another position of a step may exceed the least, at 95 %:
 Hansen, "Sample splitting and threshold estimation" (2000), table I."""
 
 
@@ -67,8 +67,7 @@ class Fit:
 def change_points(values: Sequence[float]) -> Fit:
     """Finds the changes of a series of independent values with noise of constant size.
 
-    A step, a creep and several steps in a row compete to describe the series; ``criterion`` decides. The values are
-    logarithms if ratios are compared.
+    ``criterion`` chooses among descriptions by steps and creeps. The values are logarithms if ratios are compared.
     """
     import numpy as np
 
@@ -120,7 +119,7 @@ def _clipped(values: Sequence[float]) -> tuple[list[float], tuple[int, ...]]:
 
 
 def _described(data: PenalisedSeries, shifts: list[Shift]) -> list[TrendChange]:
-    """Describes the shifts: their sizes, the places where they may lie, and the evidence for their kinds."""
+    """Describes the shifts: their sizes, the points at which they may lie, and the evidence for step or creep."""
     import numpy as np
 
     shapes = curves(shifts, len(data.y))

@@ -77,8 +77,8 @@ def t_reach(confidence: float, df: float) -> float:
 def find_shifts(data: PenalisedSeries) -> list[Shift]:
     """Returns the shifts that describe the series best, in order.
 
-    Steps are added one by one, starting once from the best creep and once from nothing. After each step the places of
-    all shifts are searched again, given the others: first with their kinds kept, then with either kind.
+    Steps are added one by one, starting once from the best creep and once from nothing. Each time the position of every
+    shift is searched again, given the others: first as it is (step or creep), then as either.
     """
     best: list[Shift] = []
     for start in ([best_shift(data, [], ("creep",))], []):
@@ -93,8 +93,8 @@ def find_shifts(data: PenalisedSeries) -> list[Shift]:
 def criterion(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
     """Returns the number that the best description minimises: n log(residual sum of squares) plus each shift's penalty.
 
-    It has the form of the Bayesian information criterion (Schwarz 1978), with its own penalty for change points, as in
-    Zhang and Siegmund (2007): their places are chosen among many, so they are no ordinary parameters.
+    This is a Bayesian information criterion (Schwarz 1978) with a penalty for change points, as in Zhang and Siegmund
+    (2007): positions of change points are chosen among many, so they are no ordinary parameters.
     """
     # A fit without any residual is no better than one with the residual of rounding.
     least = ROUNDING * max(float(data.y @ data.y), 1e-280)
@@ -154,7 +154,7 @@ def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
 
 
 def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKind] | None = None) -> list[Shift]:
-    """Returns the shifts after replacing each by the best one given the others, repeatedly; None keeps their kinds."""
+    """Returns the shifts after replacing each by the best of ``kinds`` (None: of its kind) until nothing improves."""
     shifts = sorted(shifts)
     for _ in range(MAX_SWEEPS):
         before = list(shifts)
@@ -199,7 +199,7 @@ def _best(gains: Gains, before: Indices, after: Indices) -> Shift:
 
 
 def _gains(data: PenalisedSeries, shifts: list[Shift]) -> Gains:
-    """Returns a function that computes by how much one more shift, at given places, lowers the sum of squares."""
+    """Returns a function that computes by how much one more shift, at given points, lowers the sum of squares."""
     import numpy as np
 
     n, basis = len(data.y), _basis(tuple(shifts), len(data.y))

@@ -16,7 +16,7 @@ MIN_CHANGE = 0.01
 """The smallest change that is reported, as a fraction of the previous level; for differences see ``_floor``."""
 
 MIN_SECONDS = 1e-5
-"""The smallest change of a part of a step that is reported: a fraction of a time near 0 would be too small."""
+"""The smallest change of a phase's seconds that is reported: a fraction of a time near 0 would be too small."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,7 +78,7 @@ def shift_of(comparison: Comparison) -> ShiftEstimate | None:
 
 
 def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
-    """Classifies a commit as good or bad, by its shift and the shift of the bad commit, which must be above 0."""
+    """Classifies a commit as good or bad, by its worsening compared with the bad commit's, which must be above 0."""
     if 2 * commit.worsening >= bad.worsening:
         return Classification("bad", commit.error)
     standard_error = math.hypot(commit.standard_error, bad.standard_error)
@@ -108,7 +108,7 @@ class Endpoints:
 
     @property
     def error(self) -> float:
-        """Returns the probability that both commits do not differ at all; each attempt adds to it."""
+        """Returns the probability of such a difference if both commits are equal; each attempt adds to it."""
         return min(1.0, ATTEMPTS * self.shift.error)
 
     @property
@@ -119,13 +119,13 @@ class Endpoints:
 
     @property
     def needs_more(self) -> bool:
-        """Returns whether more launches could make both commits distinguishable, because the bad one may be worse."""
+        """Returns whether more launches may prove that the bad commit is worse, or make both distinguishable."""
         verdict = self.comparison.verdict
         return verdict is Verdict.INCONCLUSIVE or (verdict is Verdict.REGRESSED and not self.distinguishable)
 
     @property
     def searchable(self) -> bool:
-        """Returns whether probes can classify commits, because some of the allowed error is left, or none is needed."""
+        """Returns whether some of the allowed error is left for probes to classify commits, or no probe is needed."""
         return self.error < MAX_ERROR or self.commits.next is None
 
 
@@ -135,7 +135,7 @@ def expected_probes(commits: Searched) -> int:
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """Returns the error that the next answer may have: the rest, divided by the expected number of answers + 1."""
+    """Returns the error that the next answer may have: ``left``, divided by the expected number of answers + 1."""
     return left / (expected_probes(commits) + 1)
 
 
@@ -187,7 +187,7 @@ def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) 
 def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
     """Returns settings for ``times`` times as many launches as an outcome had; empty if nothing was timed.
 
-    A first look may take half of ``max_time``, so ``MORE_TIME`` leaves room for twice the seconds that were spent.
+    Launches before the first verdict get half of ``max_time``, so ``MORE_TIME`` allows twice the seconds spent.
     """
     launches = max((len(result.measurement.fresh) for result in outcome.results), default=0)
     if not launches:
@@ -244,7 +244,7 @@ class Bisector:
         return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
-        """Returns the answer on an outcome's commit; ``skipped`` if its error is larger than ``allowed``."""
+        """Returns the answer on an outcome's commit; ``skipped`` if the answer's error is larger than ``allowed``."""
         comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
             return Classification("skipped", text=comparison)

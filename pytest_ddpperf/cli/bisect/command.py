@@ -31,7 +31,7 @@ _SPANS = ((3600.0, "h"), (60.0, "min"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of the command; pytest gets all others, in the given order."""
+    """Declares the arguments of the command; all other arguments go to pytest, in the given order."""
     parser.usage = (
         "ddpperf bisect [-h] {--good REV [--bad REV] [--first-parent] | --packages OLD NEW [--pip-args ARGS] "
         "[--base-packages]} [--metric NAME] [TESTS and options of pytest, such as perf -k small ...]"
@@ -172,7 +172,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
 
 
 def _duration_lines(endpoints: bisector.Endpoints) -> list[str]:
-    """Returns the number of commits to search, and how long the probes may take; counts only take seconds."""
+    """Returns lines with the number of commits to search and the time of the probes; probes of counts take seconds."""
     commits = f"{format_count(len(endpoints.commits.suspects), endpoints.commits.noun)} to search"
     most = endpoints.effort.get("max_time")
     if most is None:

@@ -36,7 +36,7 @@ class CommitRange:
 
     @cached_property
     def _distances(self) -> Mapping[str, int]:
-        """Returns for each suspect how many suspects a probe of it excludes at least, whatever its answer."""
+        """Maps each suspect to the number of suspects that a probe of it excludes, whether it is good or bad."""
         ends = f"--good {self.good[:SHORT]} --bad {self.bad[:SHORT]}"
         bad, good = (self.bad, *self._answered("bad"))[-1], (self.good, *self._answered("good"))
         lines = _rev_list(self.root, ends, "--bisect-all", *self.options, bad, *(f"^{commit}" for commit in good))
@@ -57,7 +57,7 @@ class CommitRange:
         return max(candidates, key=self._distances.__getitem__, default=None)
 
     def answered(self, commit: str, answer: Answer) -> CommitRange:
-        """Returns the range with the answer of a probe of a commit added."""
+        """Returns this range with a further answer: of the probe of ``commit``."""
         return replace(self, answers={**self.answers, commit: answer})
 
     def short(self, commit: str) -> str:

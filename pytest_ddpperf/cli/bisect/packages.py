@@ -21,7 +21,7 @@ _TOOL = "pytest-ddpperf"  # this environment's on both sides
 ALONE = "alone "  # before the number of a step: this change only
 
 Pins = Mapping[str, str]
-"""The lines of a list by the normalised name of the package."""
+"""Pinned requirements, such as ``torch==2.13.0``, by the normalised name of the package."""
 
 
 def read_pins(file: Path, given: str) -> Pins:
@@ -98,7 +98,7 @@ class PackageRange:
         return suspects[min(left, key=lambda i: (abs(i - middle), i))] if left else None
 
     def answered(self, state: str, answer: Answer) -> PackageRange:
-        """Returns the range with the answer of a probe of a state added."""
+        """Returns this range with a further answer: of the probe of ``state``."""
         return replace(self, answers={**self.answers, state: answer})
 
     def pins(self, state: str) -> Pins:

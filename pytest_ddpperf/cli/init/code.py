@@ -35,7 +35,7 @@ class Code:
 
 
 Module: TypeAlias = Mapping[str, Code]
-"""A file's functions, classes, methods and variables by name; the code that runs with it by an empty name."""
+"""The code of a file's functions, classes, methods and variables by name; "" is the name of module-level code."""
 
 
 def read(file: Path, text: bytes) -> Module | None:

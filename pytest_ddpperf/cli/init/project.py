@@ -112,8 +112,8 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
 def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> Iterator[tuple[Path, Module]]:
     """Yields the modules of a project with their files, until ``MOST_BYTES_OF_ALL`` bytes have been read.
 
-    ``named`` gets the files that a README or a run script names, with the number of parts in the path of the first one;
-    ``commands`` gets the files that one of them starts, with the command.
+    ``named`` gets the files that a README or a shell script names, with the depth of the first such text's path;
+    ``commands`` gets the files that a README or a shell script starts, with the command.
     """
     left = MOST_BYTES_OF_ALL
     for path in _files(root):
@@ -133,7 +133,7 @@ def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> I
 
 
 def _named(text: str, folder: Path, root: Path) -> Iterator[Path]:
-    """Yields the files that a text in a folder may mean, relative to the root."""
+    """Yields paths of files that a text in ``folder``, such as a README, may name; relative to the root."""
     for found in _NAMED.finditer(text):
         module = (found[1] or found[2] or "").replace(".", "/")
         names = [f"{module}.py", f"{module}/__main__.py"] if module else [found[0]]
@@ -195,7 +195,7 @@ def _framework(code: Code) -> str:
 
 
 def _script(file: Path, code: Code) -> TrainingScript:
-    """Returns the description of a file that reaches this code as a script; no framework if it does not train."""
+    """Returns the description of a file that runs this code as a script; its framework is "" if it does not train."""
     framework = _framework(code)
     longer: dict[str, str] = {}  # an option by its name without - and _
     devices, needs = "", [f"the arguments of {name}" for name in sorted(_PARSERS & code.words)]

@@ -82,7 +82,7 @@ class CopyWatch:
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
-        """Returns, by line of code that made a DDP wrapper, ``size``, the bytes of gradients that its buckets copy."""
+        """Returns the lines that made DDP wrappers: 1 for ``ddp_buckets``, ``size`` for bytes of copied gradients."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
         of_one = copying if len(copying) == 1 else {}
@@ -153,7 +153,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, ...]:
-    """Returns the difference that rounding allows, sums of 8 blocks, 8 sums of every 8th element, and the rest."""
+    """Returns rounding's largest effect, sums of 8 blocks, 8 sums of every 8th element, and the last elements."""
     flat = parameter.reshape(-1)
     whole = flat.numel() // _PARTS * _PARTS
     size, rest = (_PARTS, whole // _PARTS), flat[whole:].double()

@@ -76,8 +76,7 @@ def count_warm_step(
     known period of steps, are counted in full. Further steps are only watched: if each calls torch as the step before
     did, the full counts hold for all steps. Otherwise about ``steps`` more steps are counted without memory, and their
     means are used. In all these steps compiled code runs as it was written; ``plain`` has counts of earlier steps, such
-    as graph breaks. On CUDA more steps then run under the profiler. ``on_any_rank`` returns whether a fact holds on at
-    least one rank.
+    as graph breaks. On CUDA more steps then run under the profiler. ``on_any_rank``: whether a fact holds on any rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -310,7 +309,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns the bytes of tensors that outlive a step, by category; activations and temporaries count as ``KEPT``."""
+    """Returns by how many bytes a step made live tensors grow, by category; activations and temporaries as ``KEPT``."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

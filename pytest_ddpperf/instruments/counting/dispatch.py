@@ -167,7 +167,7 @@ class OperatorCounter(TorchDispatchMode):
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, apart: bool) -> bool:
-        """Returns whether autograd has made a graph node for the running operator, because backward needs one."""
+        """Returns whether autograd made a graph node for the operator; False if its parts get nodes (``apart``)."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
@@ -301,7 +301,7 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def _shows_all(func: Any, out: Any) -> bool:
-    """Returns whether a call only counts as an operator; not if the result is a number, which optimizers may read."""
+    """Returns whether nothing about a call counts but the call itself; False for results that are numbers."""
     return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and operators.is_plain(func)
 
 

@@ -101,8 +101,8 @@ class Loaders:
     def used(self, steps: int) -> list[list[_Followed]]:
         """Returns the DataLoaders that feed training, in lists of loaders of the same dataset.
 
-        The loaders made by one line of code count if they give a batch per step on average, and serve half of the
-        steps, which those for evaluation do not.
+        The loaders made by one line of code count if they give a batch per step on average, in at least half of the
+        steps. Loaders for evaluation do not.
         """
         given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
         for each in self._known:
@@ -124,10 +124,10 @@ class Loaders:
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
-        """Returns the lines of code that made slow DataLoaders, by metric of slow loaders.
+        """Returns the lines of code that made slow DataLoaders, by metric, such as ``loaders_without_workers``.
 
-        The metric of restarted workers has loaders that do not keep their workers, and loaders that each epoch makes
-        anew. Loaders that stay in memory are counted only after three epochs.
+        ``workers_restarted`` has loaders that do not keep their workers, and loaders that each epoch makes anew.
+        ``loaders_kept``, for loaders that stay in memory, is counted only after three epochs.
         """
         found: dict[str, list[Place]] = {}
         last = [loaders[-1] for loaders in self.used(steps)]
@@ -174,7 +174,7 @@ def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
 def loading_left_out(
     paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
 ) -> Iterator[None]:
-    """Pauses counting while a DataLoader makes a batch or begins an epoch; ``loaded`` gets the iterator and the batch.
+    """Enters ``paused()`` while a DataLoader makes a batch or begins an epoch; ``loaded`` gets iterator and batch.
 
     So loaders without workers count as loaders with workers do, and it does not matter in which step an epoch begins.
     """

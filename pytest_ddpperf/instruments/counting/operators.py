@@ -224,7 +224,7 @@ def _elements(tensor: Tensor) -> int:
 
 
 def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> str | None:
-    """Returns the kind of wait if a call makes the host wait for the device (``item``, ``copy to host``); else None.
+    """Returns ``item``, ``copy to host`` or the like if a call makes the host wait for the device; else None.
 
     On a CPU the same calls count as on a GPU, except copies, because host and device are the same there.
     """

@@ -108,7 +108,10 @@ def calls_counted(
 
 
 def _followed(function: Callable[..., Any], told: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """Wraps a function: ``told`` gets each call's first argument; with a ``device``, only tensors on that device."""
+    """Wraps a function: ``told`` gets each call's first argument; with a ``device``, only tensors on that device.
+
+    ``under_way``: ids of threads in such a call, whose nested calls do not count.
+    """
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
 
     @functools.wraps(function)
@@ -156,7 +159,7 @@ class ObjectCensus:
     def left_behind(self) -> dict[str, float] | None:
         """Returns how many objects each step leaves behind, by type; None after fewer than three counts.
 
-        It is the least growth between two consecutive counts, because a cache that fills up grows in one interval only.
+        The result is the least growth between consecutive counts: a cache that fills up grows in one interval only.
         """
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}

@@ -71,7 +71,7 @@ def _wrapped_at() -> Place | None:
 
 
 def settings_of(models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> Counter[tuple[str, Place]]:
-    """Returns, by line of code, how many wrappers and optimizers of each kind and setting it created."""
+    """Returns how many wrappers and optimizers a line of code made, by (their name or setting, line)."""
     found, known = Counter[tuple[str, Place]](), set[int]()
     for module in dict.fromkeys(each for model in models for each in model.modules()):
         owner, kind, settings = _of_module(module)
@@ -90,7 +90,7 @@ def _parts(owner: object, kind: str, settings: Mapping[str, object]) -> list[tup
 
 
 def _of_module(module: nn.Module) -> tuple[object, str, Mapping[str, object]]:
-    """Returns the wrapper of a module, the name of its kind, and its settings; the name is empty without a wrapper."""
+    """Returns a module's wrapper, the wrapper's name in counts, and its settings; an empty name without a wrapper."""
     if isinstance(module, DistributedDataParallel):
         return module, "DistributedDataParallel", _of_ddp(module)
     if type(module).__name__ == "FullyShardedDataParallel":

@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 T = TypeVar("T")
 SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
-"""Counts by metric, and by part and place."""
+"""Counts by metric, and then by part and line of code."""
 
 
 class Stack:

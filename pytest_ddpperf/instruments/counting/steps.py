@@ -23,7 +23,7 @@ from pytest_ddpperf.units import format_number
 Details = dict[str, dict[str, float]]
 Whole: TypeAlias = "Mapping[str, Mapping[str, float]]"
 Seen: TypeAlias = "dict[str, Mapping[Any, float]]"
-"""The counts of a step by metric, and by part and place; the place is None for counts without places."""
+"""The counts of a step by metric, and then by part and line of code, which is None for counts without lines."""
 
 K = TypeVar("K")
 
@@ -105,14 +105,14 @@ def _mean(parts: Sequence[tuple[float, ...]]) -> float:
 
 
 def _widest(of_part: Mapping[str, Sequence[tuple[float, ...]]]) -> str:
-    """Returns the part in which steps differ most, with its values."""
+    """Returns a text: the part of a count, such as an operator, in which steps differ most, and its values by step."""
     sums = {part: tuple(map(math.fsum, zip(*parts, strict=True))) for part, parts in of_part.items()}
     part = max(sums, key=lambda part: max(sums[part]) - min(sums[part]))
     return f"{part} {rhythm_text(sums[part])}"
 
 
 def _difference(first: Mapping[str, float], following: Mapping[str, float]) -> str:
-    """Returns, in words, the largest difference between two steps; empty if they are alike."""
+    """Returns, in words, the largest difference between two successive steps; empty if they are alike."""
     sizes = {name: abs(following.get(name, 0.0) - first.get(name, 0.0)) for name in {**following, **first}}
     name = max(sizes, key=sizes.__getitem__, default="")
     if not sizes.get(name):

@@ -70,7 +70,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor of unknown origin if two steps meet it, because buffers of a backend do not live so long."""
+        """Follows a tensor of unknown origin if two steps use it, because buffers of a backend do not live so long."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):

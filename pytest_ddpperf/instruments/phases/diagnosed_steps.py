@@ -124,8 +124,7 @@ def diagnose(
 def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | None:
     """Times matrix products, copies and small operators on this rank; all ranks do so at the same time, as in steps.
 
-    ``precision`` is the precision of the products, as in the settings. Each kind of work counts with its shortest time.
-    No random number is drawn.
+    ``precision`` is the precision of the products. Each work counts with its shortest time. Draws no random number.
 
     Returns:
         The rates; None if the tensors, less than 100 MB on the CPU, do not fit into memory.

@@ -152,7 +152,7 @@ def _within(recorder: Follower, hook: PhaseHook, function: Callable[..., Any]) -
 def optimizers_followed(recorder: Follower) -> Iterator[None]:
     """Makes every optimizer's ``step``, in this context, report to a recorder.
 
-    It uses torch's own hooks, because each class has a separate ``step``, and a learning rate scheduler keeps the
+    torch's own hooks are used, because each class has a separate ``step``, and a learning rate scheduler keeps the
     ``step`` that it found. A graph into which torch.compile has taken ``step`` is recompiled while there are hooks.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook

@@ -29,8 +29,8 @@ RANGES: Mapping[str, str] = {
 class Ranges:
     """A recorder that opens a named range for each phase and section of the main thread.
 
-    It differs from a ``Recorder`` in two ways: a part of a phase opens within the range of that phase, and a collective
-    that is begun in backward has a range there.
+    Unlike a ``Recorder``, this class also opens ranges inside the range of a phase: for its named parts, and for
+    collectives that begin in backward.
     """
 
     def __init__(self) -> None:

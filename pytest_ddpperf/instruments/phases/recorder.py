@@ -117,8 +117,7 @@ class Recorder:
 class Section:
     """The context of ``with ctx.phase(name)``, which does nothing until a diagnosis replaces these methods.
 
-    No flag shows whether a diagnosis runs: reading it would cost time in timed steps, and torch.compile would recompile
-    code that it has compiled without a diagnosis.
+    No flag shows whether a diagnosis runs: reading the flag would cost time in timed steps and cause recompilations.
     """
 
     __slots__ = ("before", "name")

@@ -50,9 +50,8 @@ def profile_steps(
     """Profiles the communication and computation of ``steps`` calls of ``run``; all ranks call it after the warm-up.
 
     ``warmup`` more steps run before, in which the profiler itself warms up, and one after, in which gloo's threads note
-    the ends of collectives. On CUDA each step is waited for, so that its kernels are within it. ``modules`` are the
-    models, if known, because DDP reports figures too. ``exported`` gets a function that returns the profile as a Chrome
-    trace.
+    the ends of collectives. On CUDA the host waits for each step, so that the step contains its kernels. ``modules``:
+    known models, whose DDP wrappers report figures too. ``exported`` gets a function that returns a Chrome trace.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -81,8 +80,7 @@ def profile_steps(
 def window_of(module: DistributedDataParallel) -> Window | None:
     """Returns DDP's own times of communication and overlap in its sampled steps; None before the first sample.
 
-    DDP samples the first ten steps, then each hundredth; its log has nanoseconds
-    (torch/csrc/distributed/c10d/logger.cpp).
+    DDP samples the first ten steps, then each hundredth; see torch/csrc/distributed/c10d/logger.cpp.
     """
     data = module._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no other way to it
     communicated, overlapped = (data.get(f"avg_backward_{name}_time") for name in ("comm", "compute_comm_overlap"))

@@ -58,8 +58,7 @@ def _named(event: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
 def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, file: Path) -> str:
     """Writes a snapshot of a GPU's memory over ``steps`` calls of ``run``; returns an error's text, or "".
 
-    The steps are run in any case, because other ranks wait for them. They are slower than others, because each
-    allocation notes the place of the code that made it.
+    The steps run even after an error, because other ranks wait for them. Recording each allocation makes steps slow.
     """
     memory: Any = torch.cuda.memory
     reason = _refused(lambda: memory._record_memory_history(max_entries=_MOST_ALLOCATIONS))  # noqa: SLF001  no public way

@@ -77,7 +77,7 @@ class LateRanks:
         return f"{ranks} took more than {seconds:g} s for the stage {stage} (stage_timeouts, {stage}={seconds:g})"
 
     def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:
-        """Returns the error for a launch after its deadline; ``threads``: further threads of the fork server."""
+        """Returns the error after the deadline of a launch; ``threads``: the fork server's threads except its main."""
         standing, stalled = self.stacks, self.stalled
         finished = [end.rank for end in ends if end.rank not in standing]
         called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}

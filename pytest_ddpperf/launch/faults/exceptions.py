@@ -38,7 +38,7 @@ _PHASES = (  # the end of a file's path, the start of a function's name, and its
 
 
 def failed_report(error: BaseException, stage: Stage) -> Failed:
-    """Returns the report of an exception. Raises nothing, even if methods of the exception do."""
+    """Returns the report of an exception in this stage; never raises, even if the exception's own methods raise."""
     first, *others = _chain(error)
     positions = [_unless_it_raises(None, _position, each) for each in (first, *others)]
 
@@ -78,7 +78,7 @@ def _unless_it_raises(otherwise: T, find: Callable[[BaseException], T], error: B
 
 
 def _in_words(describe: Callable[[BaseException], str], error: BaseException) -> str:
-    """Returns the description of an error, cut to 64 KiB, or the reason if it cannot be made."""
+    """Returns ``describe(error)``, cut to 64 KiB, or a text that says why ``describe`` failed."""
     try:
         text = told(describe(error))
     except BaseException as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose __str__ raises
@@ -176,7 +176,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> None:
-    """Removes the frames between the fork and the user's function from an exception, its cause and its context."""
+    """Removes the frames from the fork up to the user's function in an exception, its cause and its context."""
     if id(summary) in seen:
         return
     seen.add(id(summary))

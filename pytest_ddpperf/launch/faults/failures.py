@@ -151,9 +151,9 @@ def failure(
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
     """Returns the error after gloo ended a rank because it received more bytes than it expected.
 
-    The receiver is not to blame. A rank is to blame if it alone is at another line, or sends other tensors, in a
-    collective with the same number as another rank's: with another number it may only be slower. The receiver cannot
-    report its number: if at least two others have called, and all have the same number, it is assumed to be equal.
+    Each rank numbers its collectives. If ranks have equal numbers, the rank to blame is the only one that is at another
+    line or sends other tensors; a rank with a smaller number may only be slower. The receiver is not to blame, and
+    cannot report its number: if at least two other ranks report equal numbers, the receiver is assumed to have it, too.
     """
     sequences = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.failure.sequence}
     if len(sequences) == len(ends) - 1 > 1 and len({*sequences.values()}) == 1:
@@ -203,13 +203,13 @@ def _wanted_memory(end: RankEnd) -> bool:
 
 
 def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tuple[str, str], ...]:
-    """Returns the output of ranks; a rank's dump of its stacks is without our frames, and omitted for ``root``."""
+    """Returns titles and texts of ranks' output; stacks are without frames of this plugin, and omitted for ``root``."""
     shown = {end.rank: "".join(_dump(end)[: 1 if end is root else 2]) for end in ends}
     return titled((end.rank, replace(end.output, stderr=shown[end.rank])) for end in ends)
 
 
 def _dump(end: RankEnd) -> tuple[str, str]:
-    """Returns a rank's stderr without faulthandler's dump of the rank's stacks, and the dump in few lines."""
+    """Returns a rank's stderr without faulthandler's stack dump, and that dump without frames of this plugin."""
     before, fatal, rest = end.output.stderr.rpartition(_FATAL)
     first, *lines = rest.splitlines(keepends=True) or [""]
     length = next((i for i, line in enumerate(lines) if not _OF_DUMP.match(line)), len(lines))
@@ -221,7 +221,7 @@ def _dump(end: RankEnd) -> tuple[str, str]:
 
 
 def _refusal(report: Failed, ends: Sequence[RankEnd]) -> DdpperfError:
-    """Returns the plugin's own error that a rank raised; if only some ranks raised a WorkloadError, it names them."""
+    """Returns the DdpperfError that a rank raised; a WorkloadError that not all ranks raised names its ranks."""
     kind = getattr(errors, report.type.rpartition(".")[2], DdpperfError)
     refusing = [end.rank for end in ends if end.failure is not None and end.failure.kind == "refused"]
     first, *more = report.text.split("\n")
@@ -243,7 +243,7 @@ def _undelivered(rank: int, report: Failed) -> str:
 
 
 def _fate(end: RankEnd) -> str:
-    """Returns a text on the end of a rank, which continues a sentence that begins with the rank."""
+    """Returns a text that says how a rank ended, and that follows the rank's name: ``exited with status 1``."""
     if end.failure is not None:
         return _raised(end.failure, end.warnings)
     if end.status is None or end.report is not None:

@@ -2,7 +2,7 @@
 
 NCCL's collectives do not block Python: a rank goes on until it needs a value, or until the queue of its GPU is full. So
 its stack rarely shows the collective that it waits in, but the numbers of its collectives do. Torch 2.11 and later also
-record gloo's collectives, and torch 2.9 does if TORCH_FR_BUFFER_SIZE is above 0. None records gloo's send and recv.
+record gloo's collectives, and torch 2.9 does if TORCH_FR_BUFFER_SIZE is above 0. No torch records gloo's send and recv.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A sentence on the collectives in which ranks wait; ``rank`` delays the others; None if not a single rank does."""
+    """A sentence on the collectives in which ranks wait; ``rank`` is the only rank that delays these, or None."""
 
     text: str
     rank: int | None
@@ -93,7 +93,7 @@ def waits_in(calls: RankCalls) -> tuple[str, int] | None:
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """Yields first only the numbers of collectives, which need no CUDA call that may block, then all details."""
+    """Yields the rank's collectives: first numbers only, then with details, whose reading calls CUDA and may block."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:
@@ -151,8 +151,8 @@ def _words(entry: Mapping[str, Any]) -> str:
 def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Collection[int] = ()) -> Stall | None:
     """Returns the collectives in which ranks wait, and the rank that they wait for; None if ``answers`` show no wait.
 
-    A process group counts if all its ranks have answered. They wait for a rank that does not wait itself and has not
-    called their collective. ``elsewhere`` are ranks that wait for something that the recorder does not record.
+    A process group counts if all its ranks have answered. Its ranks wait for a rank that has not called the collective
+    and does not wait itself. ``elsewhere`` are ranks that wait for something that the recorder does not record.
     """
     groups = {name: group for answer in answers.values() for name, group in answer.groups.items()}
     lines: dict[str, list[int]] = {}
@@ -173,7 +173,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """Returns a sentence on the group's ranks that are farthest behind, mapped to these ranks; {} if none is behind."""
+    """Returns {sentence: ranks} for the ranks of a group that have called the fewest collectives; {} if none waits."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:

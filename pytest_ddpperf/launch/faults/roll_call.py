@@ -23,7 +23,7 @@ _CURES = {  # by a file of torch that all ranks stand in
 
 
 def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[StackPosition | None, list[int]]]:
-    """Groups ranks by position. The largest waiting group comes first, because it is most likely not to blame."""
+    """Returns (position in the code, ranks at it) pairs; the largest group that waits for other ranks comes first."""
     positions: dict[StackPosition | None, list[int]] = {}
     for rank, text in sorted(stacks.items()):
         found = threads(text)
@@ -55,7 +55,7 @@ def waiting(stacks: Mapping[int, str]) -> list[int]:
 def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
     """Returns the rank that all others seem to wait for; None if the stacks show no such rank.
 
-    This is the only rank that has finished, else the only one outside of collectives, else outside the largest group.
+    This is the only finished rank, else the only one outside of collectives, else the only one at another line.
     """
     order = _positions(stacks)
     several = len(order) > 1 and len(stacks) + len(finished) >= _LEAST_MAJORITY
@@ -97,9 +97,9 @@ def heading(
     """Returns the first line of the message of a timeout, and the rank to blame, or None if it is not exactly one.
 
     Ranks in a collective or in backward wait for the others. A rank that is elsewhere, or has finished, is to blame.
-    ``stacks`` has faulthandler's text of each unfinished rank, ``called`` the number of collectives that each rank has
-    called, if known. ``cure`` is the setting to raise. ``nccl`` is as in ``position``, ``moved`` is the result of
-    ``moved``. ``waits_in`` has the collective that each rank waits in and its number, if known.
+    By rank, ``stacks`` has faulthandler's text (not for finished ranks), ``called`` the number of collectives called,
+    ``moved`` whether the rank moved between two stacks, and ``waits_in`` the collective it waits in and its number.
+    ``cure`` is the setting to raise. With ``nccl``, ranks that wait for their GPUs count as waiting for others.
     """
     order = _positions(stacks, nccl=nccl)
     parts: list[str] = []
@@ -140,7 +140,7 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
 def _guilty(
     order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
 ) -> int | None:
-    """Returns the rank to blame: the only one that does not wait while others do, or waits elsewhere; else None."""
+    """Returns the rank to blame, the only one that does not wait; ``odd`` if ranks wait at several lines; else None."""
     waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
     running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
     if not waiting:  # finished ranks delay nobody, and a rank that waits gives its stack

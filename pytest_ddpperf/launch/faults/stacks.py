@@ -108,7 +108,7 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
-    """Returns the ranks outside the largest group; all ranks of a single group, none if the largest are equal."""
+    """Returns the ranks outside the largest group: all ranks if there is one group, none if two groups are largest."""
     if len(groups) <= 1:
         return [rank for group in groups for rank in group]
     first, second, *_ = sorted(groups, key=len, reverse=True)
@@ -153,5 +153,5 @@ def is_machinery(filename: str) -> bool:
 
 
 def in_library(filename: str) -> bool:
-    """Returns whether a frame is in code of Python, of an installed package, or of this plugin."""
+    """Returns whether a file belongs to Python, to an installed package, or to this plugin."""
     return filename.startswith(("<", f"{_PACKAGE}/", *installed_folders())) or "/site-packages/" in filename

@@ -76,7 +76,7 @@ class Agent:
         return self._watch(None).cpu
 
     def open(self, number: int, preload: Sequence[str], redirection: Redirection | None) -> None:
-        """Starts a launcher with its own link, as a copy of a launcher with the same arguments if there is one."""
+        """Starts launcher ``number`` with a separate link; copies a running launcher that has the same arguments."""
         link = connect((self._card.host, self._card.port), self._card.key, {"launcher": [self._node, number]})
         running = [one for one in self._launchers if one.is_alive()]
         alike = (preload, redirection)

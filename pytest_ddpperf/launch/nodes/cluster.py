@@ -225,7 +225,7 @@ class Cluster:
         return True
 
     def _meet(self, link: Link, hello: Hello) -> None:
-        """Records a task; if its rank is impossible or taken, records the message that ends the meeting."""
+        """Records a task; if its rank is impossible or taken, records the error message with which ``gather`` fails."""
         known, _ = self._met.setdefault(hello.rank, (link, hello))
         if known is link and hello.rank in range(1, self._size):
             return

@@ -121,7 +121,7 @@ def follow(task: Task, own: meeting.Hello, folder: Path | None, check_out: Check
 
 
 def _met(file: meeting.FileMeeting, own: meeting.Hello) -> tuple[Link, meeting.Card]:
-    """Returns the link to the controller and its card; retries while only an earlier run's card is found.
+    """Returns the link to the controller, and its address and key (card); retries if the card is of an earlier run.
 
     Raises LaunchError if the controller has not come in time.
     """

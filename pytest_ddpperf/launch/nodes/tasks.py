@@ -45,7 +45,7 @@ def _number(environ: Mapping[str, str], name: str, otherwise: int = -1) -> int:
 
 
 def _task(environ: Mapping[str, str], names: Sequence[str], launcher: str, run: str, restarts: int = 0) -> Task | None:
-    """Returns the task; ``names``: the variables with rank and number of tasks, of the run and of its machine."""
+    """Returns the task; ``names``: variables with rank, number of tasks, local rank, number of tasks on the node."""
     rank, size, local_rank, local_size = (_number(environ, name) for name in names)
     if size < 2 or not 0 <= rank < size:  # noqa: PLR2004  several
         return None

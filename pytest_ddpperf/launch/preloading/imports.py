@@ -1,4 +1,4 @@
-"""Times imports, and records variables that they read and side effects: in ranks, and in a zygote that preloads."""
+"""Times imports, and records their side effects and the variables they read: in ranks, and in fork servers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's imports; calls ``around`` before each, and then the function returned."""
+    """A context that records this thread's imports; calls ``around`` before each import, and its result afterwards."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
@@ -111,7 +111,7 @@ class ImportWatch:
                 end()
 
     def seen(self) -> tuple[SeenImport, ...]:
-        """Returns imports of 1 ms or more: installed modules that other code imports, and modules imported by none."""
+        """Returns the imports of 1 ms or more: the outermost, and imports of installed modules by uninstalled code."""
         seen = []
         for outermost in self.outer:
             of_installed = [one for one in outermost.flat() if not one.installed_outside and _is_installed(one.module)]
@@ -151,7 +151,7 @@ def _is_installed(module: str) -> bool:
 
 @contextmanager
 def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]:
-    """Records environment variables that are read in the innermost import, and whether they differ from ``known``."""
+    """Adds to the last of ``imports`` the environment variables read, and which of these differ from ``known``."""
     kind: Any = type(os.environ)
     original = kind.__getitem__
 

@@ -1,4 +1,4 @@
-"""Copies of the zygote that preload modules; if an import has side effects, its copy is not used."""
+"""Copies of the fork server that preload modules; a copy in which an import had side effects is not used."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Judged:
             self.refused[module] = answer.reason
 
     def late(self, wanted: Wanted) -> list[SeenImport]:
-        """Returns the wanted modules that read RANK or LOCAL_RANK: each rank needs a copy with its own number."""
+        """Returns the wanted modules that read RANK or LOCAL_RANK: each rank needs a separate copy for them."""
         return [one for one in wanted.modules if one.module in self.of_rank]
 
     def copies(self, wanted: Wanted) -> int:
@@ -59,7 +59,7 @@ class Judged:
         return bool(wanted.modules) + (wanted.ranks if self.late(wanted) else 0)
 
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
-        """Returns the imports to make once for all ranks; imports inside a module replace it if it is not preloaded."""
+        """Returns the modules to import once for all ranks; in place of an unsafe module, the modules it imports."""
         found: dict[str, SeenImport] = {}
         replaced: set[str] = set()  # modules whose inner imports were added
         waiting = list(wanted)
@@ -75,7 +75,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreloadedZygotes:
-    """The fork servers that have imported modules: ``of_ranks`` have also imported modules that read RANK."""
+    """The fork servers that have imported modules: ``base``, and one for each rank if modules read RANK."""
 
     wanted: Wanted
     base: ZygoteProcess
@@ -110,7 +110,7 @@ class PreloadedZygotes:
 
 
 def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: Judged) -> PreloadedZygotes:
-    """Copies a fork server and imports the wanted modules in the copy, each by a changed copy of ``request``.
+    """Copies a fork server and imports the wanted modules in the copy, with the environment in ``request``.
 
     If an import fails or has side effects, its copy ends, and a new copy is tried without that import.
 

@@ -86,7 +86,7 @@ def _answered(
     recorder: TimelineRecorder | None,
     fill: Callable[[], None],
 ) -> Any:
-    """Returns the result of a collective operator, with a handle that is already completed."""
+    """Returns the result of a collective operator, with a completed handle; ``fill`` writes its output tensors."""
     told: Any = nullcontext([]) if recorder is None else recorder.handing_over(func, args, kwargs)
     with told as numbers:
         fill()

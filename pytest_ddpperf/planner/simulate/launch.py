@@ -82,9 +82,9 @@ def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
 
 
 def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, str]:
-    """Returns the result of a simulation with FakeTensors, which take no memory, and an empty text.
+    """Returns the result of simulating a job with FakeTensors, which take no memory, and an empty text.
 
-    If the job needs tensors with values, it is simulated with these, and the text is the reason.
+    If the job needs tensors with values, the simulation uses real tensors, and the text is the reason.
     """
     reason = needs_values(job)
     if not reason:

@@ -1,4 +1,4 @@
-"""Records the timeline of a step: its computing between collectives, by a clock that stops while one is started."""
+"""Records the timeline of a step: its computing between collectives; starting a collective stops the clock."""
 
 from __future__ import annotations
 
@@ -262,13 +262,12 @@ def of_fsdp() -> bool:
 
 
 def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
-    """Reorders the ``moments`` of a step, in which each transfer of FSDP blocks, as FSDP's streams would overlap them.
+    """Reorders ``moments`` of a step, whose transfers of FSDP (``sharded``) block, as FSDP's streams overlap them.
 
     Parameters are gathered while the layer before computes, because the host runs ahead and backward prefetches. A
     forward does not prefetch during the backward before it, because the optimizer runs between them. Gradients are
     reduced while the next layer computes; that layer's own reduction waits for them. The wait for the last reduction
-    keeps its place. See the source of ``torch.distributed.fsdp._fully_shard`` (torch 2.13), ``FSDPParamGroup.unshard``
-    and ``post_backward``.
+    stays last. Source: ``FSDPParamGroup.unshard`` and ``post_backward`` in ``torch.distributed.fsdp`` (torch 2.13).
     """
     found = list(moments)
     gathered = [one for one in sharded if one.gathers]
@@ -291,7 +290,7 @@ def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Mom
 
 
 def _take(found: list[Moment], place: int) -> None:
-    """Removes a moment; its computing is added to the next one."""
+    """Removes the moment at index ``place``; its computing is added to the next moment."""
     taken = found.pop(place)
     found[place] = replace(found[place], computed=found[place].computed + taken.computed)
 

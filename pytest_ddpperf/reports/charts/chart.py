@@ -71,8 +71,7 @@ class Chart:
 def view_of(chart: Chart) -> tuple[float, float, bool]:
     """Returns the lowest and the highest value on the axis of values, and whether the axis cuts an interval.
 
-    All values are on the axis. Intervals make it longer, but at most twice as long as the values need, so that values
-    stay readable. It begins at 0 if 0 is near.
+    The axis has all values, and intervals up to twice the length that values need. It begins at 0 if 0 is near.
     """
     points = [each for series in (*chart.series, *chart.references) for each in series.points]
     least, most = min(map(_y, points)), max(map(_y, points))

@@ -32,7 +32,10 @@ _RATES = ("throughput", "token_throughput")
 
 
 def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, int], float]) -> Iterator[Chart]:
-    """Yields charts by number of ranks: of ``ratio`` relative to the smallest group, or if None, of a rate."""
+    """Yields charts, titled ``what``, by number of ranks: of the metric ``ratio``, or of a rate if that is None.
+
+    ``ideal``: function of the number of ranks and the smallest number.
+    """
     for (test, mode), points in _curves(run).items():
         metric = ratio or _rate(points)
         if metric is None:
@@ -177,7 +180,7 @@ def convergence(run: Run) -> Iterator[Chart]:
 
 
 def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
-    """Yields the mean over launches, with its interval, at each step that has a finite value in all launches."""
+    """Yields a quantity's mean over launches, with its interval, at each step with finite values in all launches."""
     curves = [dict(zip(curve.steps, curve.values.get(quantity, ()), strict=False)) for curve in one.curves]
     for step in curves[0] if curves else ():
         values = [curve.get(step, math.nan) for curve in curves]
@@ -238,7 +241,7 @@ CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
     "convergence": convergence,
     "epoch_time": epoch_time,
 }
-"""The function that makes the charts of each kind; it yields none if the run has no data for them."""
+"""By name of a chart, the function that makes such charts; it yields none if the run has no data for them."""
 
 
 def charts_of(run: Run) -> tuple[Chart, ...]:

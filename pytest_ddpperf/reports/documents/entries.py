@@ -170,7 +170,7 @@ class RateEntry(JsonEntry, frozen=True):
 
 
 class CalibratedEntry(BenchmarkEntry, frozen=True):
-    """A benchmark that was measured side by side with itself."""
+    """A benchmark of a calibration: candidate and reference have the same code."""
 
     alarms: RateEntry = msgspec.field(name="false_alarms")
     green: RateEntry

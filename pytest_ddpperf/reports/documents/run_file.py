@@ -90,7 +90,7 @@ def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, i
 
 
 def _struct(kind: type[Any], record: Any) -> Any:
-    """Converts a record, or a part of it, to an entry of the document."""
+    """Converts a record, or a field of a record, to an entry of type ``kind`` of the document."""
     return msgspec.convert(record, kind, from_attributes=True)
 
 
@@ -174,8 +174,7 @@ def read_run(file: Path) -> entries.Run:
     """Reads the run of a results document; ``-`` is standard input.
 
     Raises:
-        BaselineError: there is no such file, or it is broken, or has another schema or version; the message names the
-            file, the field and the cure.
+        BaselineError: the file is missing or broken, or has another schema; the message names file, field and cure.
     """
     text = read_text(file := Path("/dev/stdin") if file == Path("-") else file, RESULTS)
     if text is None:

@@ -28,11 +28,11 @@ _CURVES: Mapping[str, Sequence[str]] = {
     "Convergence": ("convergence",),
     "Epochs": ("epoch_time",),
 }
-"""The kinds of charts that show several benchmarks, by the title of their part."""
+"""The names of charts that show several benchmarks, by the title of their section of the page."""
 
 
 def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
-    """Returns the page of a run: the verdict, the reasons of failures, a table, and parts on one or several benchmarks.
+    """Returns the page of a run: the verdict, reasons of failures, a table, and sections on one or more benchmarks.
 
     ``compared``: a table of this run and another one; ``title``: replaces the verdict.
     """

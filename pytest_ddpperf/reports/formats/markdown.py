@@ -64,7 +64,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _folded(results: Sequence[Result], most: int, notes: str, red: Sequence[str]) -> str:
-    """Returns a folded table of at most ``most`` benchmarks, those that did not pass first, and the notes."""
+    """Returns a folded table of up to ``most`` benchmarks, unpassed first, and notes; ``red``: lines shown before."""
     if not results and not notes:
         return ""
     shown = sorted(results, key=lambda result: result.verdict in GREEN)[:most]

@@ -71,7 +71,7 @@ def _entry(result: Result, times: Sequence[float], *, data: bool) -> dict[str, A
 
 
 def stats_of(times: Sequence[float]) -> dict[str, Any]:
-    """Returns pytest-benchmark's statistics of at least one round, in seconds."""
+    """Returns pytest-benchmark's statistics of the ``times`` of rounds (at least one), in seconds."""
     from numpy import quantile
 
     ordered = sorted(times)

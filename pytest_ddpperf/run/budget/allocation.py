@@ -14,7 +14,7 @@ from pytest_ddpperf.records.verdict import OPEN, Verdict
 
 MAX_FACTOR = 4.0  # of the first pass's seconds: the most for a suspect, or if a slowdown could hide
 CONFIRMED = 2.5
-"""A factor: with this multiple of the launches that would just prove a suspect worse, 19 of 20 are proven.
+"""A factor: with this multiple of the launches that just prove a suspected slowdown, 19 of 20 slowdowns are proven.
 
 A red verdict needs about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches, 95 % of estimates
 exceed 2.9 standard errors.
@@ -58,7 +58,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """Returns the time that a call needs in the second pass, after an interim verdict; None if it needs no more."""
+    """Returns the time that a call needs in the second pass, after an interim verdict; None if it needs no time."""
     compared = [
         (result, comparison)
         for result in results
@@ -91,7 +91,7 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
 
 
 def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """Returns the seconds of all further launches that the verdicts on these metrics need."""
+    """Returns the seconds of further launches until each metric in ``which`` has its verdict."""
     launches = [
         math.inf if each.enough is None else max(1, each.enough - len(result.measurement.launches))
         for result, each in which
@@ -100,7 +100,7 @@ def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[
 
 
 def _round_seconds(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """Returns the seconds of one round of launches of the benchmarks of these metrics."""
+    """Returns the seconds of a round, which launches each benchmark with a metric in ``which`` once."""
     metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
     return interim.seconds_of(
         benchmarks_of(results, metrics) if all(result.pair is not None for result in results) else None

@@ -132,8 +132,8 @@ class SessionBudget:
         """Give a call its time: ``max_time`` of its settings after ``begun``, or less if the session has less time.
 
         In the first pass each benchmark has an equal share, and a test that has not begun counts as one benchmark. Time
-        for such tests to count and verify is reserved. ``compared``: whether suspects have to be confirmed; half of the
-        time is reserved for this. ``benchmarks``: how many benchmarks the call measures side by side.
+        for such tests to count and verify is reserved. ``compared``: whether suspected slowdowns need confirmation,
+        for which half of the time is reserved. ``benchmarks``: how many benchmarks the call measures side by side.
 
         Returns:
             Whether the session limits the time, not the setting of the call.
@@ -170,7 +170,7 @@ class SessionBudget:
 
     @property
     def screening(self) -> float:
-        """The seconds of the call's first part, in which slowdowns become suspects; the second part confirms them."""
+        """The seconds of the call's first part, which finds suspected slowdowns; the second part confirms them."""
         return self._screening_ends - self._call_begun
 
     @property
@@ -179,14 +179,14 @@ class SessionBudget:
         return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
-        """Returns whether a round of launches fits into the call's time; with ``screening``, into its first part."""
+        """Returns whether a round of launches fits into the call's time, or into the part that ``screening`` ends."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def over(self, *, last: bool) -> float:
         """Returns the share of the call's time that has passed, 0 to 1; ``last``: whether no interim verdict follows.
 
-        All interim verdicts share one probability of a false alarm, and the part that each may spend grows with this
-        share. So the whole is the time of both passes, whether the test runs again or not.
+        All interim verdicts share one probability of a false alarm; the larger this share, the more of that probability
+        a verdict may spend. The call's time is the time of both passes, even if the test does not run again.
         """
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.two_passes or self.runs_once:
@@ -204,8 +204,8 @@ class SessionBudget:
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
         """Record how late a call's first interim verdict is, and the time that the call needs in the second pass.
 
-        A call without a suspect or a possible slowdown leaves the rest of its time to other calls. If time is left at
-        the end, it gets some to prove that nothing has changed.
+        A call without a suspected or possible slowdown leaves the rest of its time to other calls. If time is left at
+        the end, such a call gets some of it to prove that nothing has changed.
         """
         from pytest_ddpperf.run.budget.allocation import Priority, request_of
 

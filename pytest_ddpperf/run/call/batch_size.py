@@ -74,8 +74,8 @@ def search(
 def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
     """Raises an error if memory does not depend on the size: without a limit the search would never end.
 
-    If memory does not grow, the last of eleven readings is the largest with a probability of 1/11, and again after the
-    next doubling. Memory that grows with the size soon exceeds the scatter of readings, even if it grows slowly.
+    Without growth, the last of eleven readings is the largest by chance with a probability of 1/11; the next doubling
+    checks again. Memory that grows with the size soon exceeds the scatter of readings, even if it grows slowly.
     """
     latest = trials.get(size // 2)
     if latest is None or latest.peak is None:

@@ -38,7 +38,7 @@ SIMULATING = ("pytest_ddpperf.planner.simulate.group",)  # modules that simulate
 
 
 class BenchmarkLaunches:
-    """The launches of a benchmark, one by one; ``paired`` starts launches of both revisions, if there are two."""
+    """Starts a benchmark's launches; ``paired``: the object that also launches the reference revision, or None."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """Returns the launchers of each revision and each ``env=``, with the number of launchers that are needed."""
+        """Returns (launchers, number of them to start) for each revision and each set of variables ``env=``."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
@@ -143,7 +143,7 @@ class BenchmarkLaunches:
     ) -> LaunchResult[Any]:
         """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, with launcher number ``slot``.
 
-        The deadline is ``patience`` times the settings' deadline. With ``turns`` the launch is interleaved.
+        The deadline is ``patience`` times the setting ``timeout``. With ``turns``, the launch is interleaved.
         """
         launchers = self._own.with_variables(variant.variables)
         run = launchers[slot].run
@@ -194,9 +194,9 @@ class BenchmarkLaunches:
 
 
 class TimedLaunches:
-    """The timed and diagnosing launches of variants; the first output of each variant goes to the test's report.
+    """Runs timed and diagnosing launches of variants; the first output of each variant goes to the test's report.
 
-    All later launches use the settings of data loading that one launch chose: compared launches have to load alike.
+    If one launch has chosen settings of data loading, all later launches use these, so that launches are comparable.
     """
 
     def __init__(self, launches: BenchmarkLaunches, sections: list[tuple[str, str]]) -> None:
@@ -263,7 +263,7 @@ class TimedLaunches:
         return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.queue.slots, turns=turns)
 
     def _no_fault(self, error: errors.ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
-        """Returns why the reference's failure does not prove that it cannot run the benchmark; None if it does."""
+        """Returns a reason to believe that the reference can run the benchmark despite this failure, or None."""
         hint = _interleaving_hint(error, launches)
         if hint:
             return f"{error}{hint}"

@@ -42,7 +42,7 @@ __tracebackhide__ = hidden
 
 
 class BenchmarkRun:
-    """One call such as ``ddpperf.check(...)``; ``paired`` starts launches of both revisions, if there are two."""
+    """One call such as ``ddpperf.check(...)``; ``paired``: the object that also launches the reference, or None."""
 
     _accepts: Sequence[Acceptance] = ()  # of the call
 
@@ -108,14 +108,14 @@ class BenchmarkRun:
         return found
 
     def _ready(self) -> None:
-        """Waits until ranks can be launched; when they first can, the time of the call begins."""
+        """Waits until ranks can be launched; the measuring time of the call begins at the end of the first wait."""
         self.launches.ready()
         self._begun = self._session.budget.now() if self._begun is None else self._begun
 
     def measure(
         self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until the judge stops, or a few launches if there is no judge."""
+        """Measures prepared variants side by side until ``judge`` stops; if it is None, in a few launches."""
         if self.settings.counts == "only" or self._session.budget.is_over:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
@@ -138,7 +138,7 @@ class BenchmarkRun:
         return measurements
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
-        """Returns the ``Measuring`` of this call; in the second pass it continues the rounds of the first pass."""
+        """Returns the object that runs this call's rounds of launches; a second pass continues those rounds."""
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
         shared = budget.share(
@@ -225,7 +225,7 @@ class BenchmarkRun:
         return self.launches.launch(variant, jobs.PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
 
     def trained(self, variant: Variant, job: jobs.ConvergeJob, which: str) -> Sequence[tuple[jobs.RankTraining, ...]]:
-        """Trains in one launch, and returns the trainings of each rank."""
+        """Trains in one launch, named ``which`` on the status line; returns each rank's trainings, one per strategy."""
         self._show(f"converge: {which}")
         with self._shown():
             launched = self.launches.launch(variant, jobs.CONVERGE_LAUNCH, job, patience=len(job.strategies) + 1)
@@ -254,5 +254,5 @@ class BenchmarkRun:
 
 
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
-    """Returns each variant's identity and whether it is the reference, without functions, which each run makes anew."""
+    """Returns (identity, is reference) of each variant, without functions, which each run of a test makes anew."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]

@@ -101,7 +101,7 @@ def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining
 
 
 def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tuple[RankTraining, ...]]) -> None:
-    """Raises an error if a training had other weights at its start, or another batch, than the launch's first one."""
+    """Raises an error if a training began with other weights, or had other batches, than the first of the launch."""
     for rank, trainings in enumerate(ranks):
         for name, training in zip(names, trainings, strict=True):
             if training.weights != trainings[0].weights:

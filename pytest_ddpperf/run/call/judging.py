@@ -152,7 +152,7 @@ class JudgedRun(BenchmarkRun):
         return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self) -> tuple[Result, ...]:
-        """Returns the results of candidates that fit into memory; after an error, measures the others again."""
+        """Returns the results of candidates that fit into memory; if one fails, measures the other ones again."""
         references = self._references(self._fit.left)
         session = self._session
         # A probe of a bisection asks on which side of its tolerance a commit is.
@@ -224,20 +224,20 @@ class JudgedRun(BenchmarkRun):
     def _stored_times(
         self, variants: Sequence[Variant], baselines: Sequence[StoredBaseline], why: Unpaired
     ) -> StoredReferences:
-        """Returns the baselines, with the reason why their commit is not measured."""
+        """Returns the baselines as references, with ``why``, the reason why their commit is not measured."""
         if why.lacking:
             self._end_if_needed(why.reason)
         told = tuple(replace(stored, unpaired=why.reason) for stored in baselines)
         return StoredReferences(baselines=told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
-        """Adopts the imports that launches of the first pass have found."""
+        """Passes the imports that launches of the first pass recorded to ``paired``, which preloads these modules."""
         if self.progress.kept.get("paired") is not paired:
             paired.learn(self.progress.kept.get("paired"))
         self.progress.kept["paired"] = paired
 
     def _end_if_needed(self, reason: str) -> None:
-        """Ends the session if times must be measured with a baseline's commit, but cannot be."""
+        """Ends the session if ``require_baseline`` is set, because (``reason``) a baseline's commit is not measured."""
         if self.settings.require_baseline:
             told = f"{KNOBS['require_baseline'].option}: {self._test}: only gross slowdowns could fail: {reason}"
             pytest.exit(told, returncode=pytest.ExitCode.USAGE_ERROR)
@@ -267,7 +267,7 @@ class JudgedRun(BenchmarkRun):
         return self.measured
 
     def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
-        """Sets each variant's number of steps as in its comparable baseline; returns variants and baselines."""
+        """Gives each variant the number of steps of its comparable baseline; returns the variants and all baselines."""
         found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
         comparable = [None if base.differs else base.record for base in found]
         return [
@@ -276,7 +276,7 @@ class JudgedRun(BenchmarkRun):
         ], found
 
     def _list_broken(self, variants: Sequence[Variant], error: errors.DdpperfError) -> None:
-        """Reports the benchmarks that train incorrectly as broken, or after another error all of the call."""
+        """Reports benchmarks as broken: those that train incorrectly, or after another error all of the call."""
         if isinstance(error, errors.IncorrectTraining):
             reasons = error.wrong
         else:

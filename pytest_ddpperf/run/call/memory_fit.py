@@ -27,7 +27,7 @@ class MemoryFit:
         self._tries: Counter[tuple[str, int]] = Counter()
 
     def tries_again(self, error: RankFailed) -> bool:
-        """Returns whether to measure the rest again after a rank ran out of memory; raises RankFailed if none is left.
+        """Returns whether to measure again after a rank ran out of memory; raises RankFailed if no benchmark is left.
 
         A benchmark that runs out of memory is tried again; it is dropped the second time.
         """

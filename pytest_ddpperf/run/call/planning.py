@@ -25,7 +25,7 @@ MIN_STEPS, MAX_STEPS = 5, 1000
 MAX_DEVICE_STEPS = 10_000  # on CUDA, where steps of a millisecond have to fill as many seconds as a launch costs
 
 SHORT_LAUNCH_SECONDS = 0.5
-"""The least seconds of timed steps in a launch if both sides of a benchmark are interleaved.
+"""The least seconds of timed steps in a launch if candidate and reference are interleaved.
 
 Interleaved launches share disturbances, which cancel out. The rest of the scatter is mostly of single steps: it
 averages out over all steps, however long launches are. More and shorter launches show the scatter of launches sooner.
@@ -44,7 +44,7 @@ FEW_LAUNCHES = 3  # at least so many fit into the time, if necessary because the
 WORTH = 2.0
 """A factor: the timed steps of a launch take this multiple of its other seconds, or more, if there is time.
 
-Then two thirds of the time are timed steps. Few launches fit, but suffice, because their blocks of steps show scatter.
+Then two thirds of the time are timed steps. The few launches suffice, because scatter shows between blocks of steps.
 """
 
 MAX_SHARE_OF_TIMEOUT = 0.75  # a launch is planned to take so much, and takes longer if the machine is busier
@@ -57,7 +57,7 @@ LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 
 
 class Purpose(Enum):
-    """The purpose of a launch: to measure times, the growth of memory, or for a diagnosis both by phase."""
+    """The purpose of a launch: to measure step times, the growth of memory, or growth and the time of each phase."""
 
     TIMES = "how long steps take"
     GROWTH = "whether memory grows"
@@ -131,7 +131,7 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
 
 
 def warmup_of(variant: Variant, wanted: int) -> int:
-    """Returns the number of untimed steps at the start of a variant's launches; on CUDA at least ``CUDA_WARMUP``."""
+    """Returns the number of untimed steps at a launch's start: ``wanted``, but on CUDA at least ``CUDA_WARMUP``."""
     return max(wanted, CUDA_WARMUP) if variant.environment.device == "cuda" else wanted
 
 
@@ -158,7 +158,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
 
 
 def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: float) -> Pilot:
-    """Returns the short trial launch (pilot) of a variant; repeats a slow one, which may have filled caches."""
+    """Returns a variant's short trial launch (pilot), repeated if it was slow, because it may have filled caches."""
 
     def launched() -> Pilot:
         plan = pilot_plan(warmup_of(variant, limits.settings.warmup), limits.settings.steps)
@@ -199,7 +199,7 @@ def max_steps(variant: Variant) -> int:
 
 
 def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
-    """Returns the plan with the period of long steps, if all these launches have periodic ones, to diagnose them."""
+    """Returns the plan to diagnose: with the period of long steps if all launches in ``sides`` have such a period."""
     period = long_steps([launch.step_times for launches in sides for launch in launches]).period
     return plan if period is None else PeriodicPlan(warmup=plan.warmup, steps=plan.steps, period=period)
 
@@ -213,14 +213,14 @@ def _diagnosis_steps(steps: int) -> int:
 INTERLEAVED = frozenset({"cpu"})
 """The devices on which launches interleave by default.
 
-On GPUs launches alternate; ``turns_small`` of benchmarks/gpu.py has yet to show whether blocks scatter less.
+On GPUs whole launches alternate; ``turns_small`` in benchmarks/gpu.py will compare this with interleaved blocks.
 """
 
 MAX_GPU_SHARE = 0.9  # of each GPU's memory: the most that launches interleaved on it may use together
 
 
 def can_interleave(variants: Sequence[Variant], wanted: bool | None) -> bool:  # noqa: FBT001  a setting
-    """Returns whether launches of these variants could be interleaved, judging by their settings alone."""
+    """Returns whether launches can be interleaved, by their devices and ``wanted``, the setting ``interleave``."""
     return all(wanted or (wanted is None and variant.environment.device in INTERLEAVED) for variant in variants)
 
 

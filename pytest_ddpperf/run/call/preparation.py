@@ -141,7 +141,7 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
 
 
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
-    """Returns the job of a variant's preparing launch; the reference is not verified."""
+    """Returns the job of a variant's preparing launch; ``picked``: settings that ``loader=auto`` chose, and why."""
     settings = variant.effective_settings(settings)
     counted = settings.counts != "off"
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
@@ -175,8 +175,8 @@ def task_text(job: PrepareJob) -> str:
 def identity(job: PrepareJob, variant: Variant) -> bytes:
     """Returns a digest of everything that a launch's ranks get; launches with equal digests have the same results.
 
-    The subject is serialised for the digest, because two instances of a function are never equal. Its imports and the
-    files that it reads are assumed to stay the same during a session.
+    The subject is serialised for the digest, because two instances of a function are never equal. The subject's imports
+    and the files that it reads are assumed to stay the same during a session.
     """
     environment = variant.environment
     place = (

@@ -32,7 +32,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredReferences:
-    """The references of candidates that are measured alone, which are stored baselines."""
+    """The references of candidates whose reference revision is not measured: stored baselines."""
 
     baselines: tuple[StoredBaseline, ...]  # in the candidates' order
     both_sides: tuple[Variant, ...]  # all variants to measure: the candidates
@@ -77,7 +77,7 @@ class PairedReferences:
         ]
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
-        """Returns the reference of each candidate; ``measured`` has the candidates, then the references."""
+        """Returns the reference of each candidate; ``measured`` has first the candidates, then the references."""
         pairs = self._pairs(measured)
         if not self.baselines:
             return pairs

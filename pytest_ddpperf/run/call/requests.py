@@ -65,7 +65,7 @@ def grows(subject: object) -> bool:
 
 
 def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) -> Mapping[int, Subject]:
-    """Returns the subject to measure with each number of ranks."""
+    """Returns, for each number of ranks, the subject or, if it is a function of that number, its Workload."""
     if not grows(subject):
         return dict.fromkeys(sizes, subject)
     if mode == "strong" or not counted:
@@ -191,7 +191,7 @@ class VerbCall:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject
 
     def _reference(self, reference: Subject, resolved: Strategy | None) -> Subject:
-        """Returns the same training in a single process, given as ``reference=`` of a step or script."""
+        """Returns the training for a single process that ``reference=`` gives; raises an error for a Workload's."""
         if resolved is not None:
             raise SettingError(
                 "reference=... is only for a step or a Script; leave it out: a Workload is its own reference"
@@ -201,7 +201,7 @@ class VerbCall:
         return self._found(reference)
 
     def _recipe(self, subject: Subject) -> tuple[Mapping[str, str], tuple[Finding, ...]]:
-        """Returns the settings that differ from plain training, and findings on settings that the subject ignores."""
+        """Returns the training settings that are not defaults, and findings on settings that the subject ignores."""
         recipe = dict(self.settings.recipe)
         if not isinstance(subject, Workload):
             return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()

@@ -83,16 +83,16 @@ class Measuring:
                 wanted, least = self._confirm(action)
 
     def _confirm(self, action: Action) -> tuple[int, int]:
-        """Starts rounds that confirm or clear suspects, even if time is up, because a suspicion is not a verdict.
+        """Starts rounds that confirm or refute suspected slowdowns, even if time is up: a suspicion is no verdict.
 
-        Returns the wanted number of rounds, and the least number: at least as many as raised the suspicion.
+        Returns the wanted and the least number of rounds; the least is the number that raised the suspicion, or more.
         """
         self._confirming, self.rounds.deferred = True, None
         self.rounds.choose(action.benchmarks)
         return action.launches, max(MIN_LAUNCHES, self.rounds.begin_again(action.suspects))
 
     def _judged(self) -> tuple[Interim, Action]:
-        """Returns the judge's action with the ``Interim``; if no time is left, judges again with ``last=True``."""
+        """Returns the facts passed to the judge, and its action; judges again with ``last=True`` if no time is left."""
         of_each = {key: part * self._of_all for key, part in self.rounds.parts.items()}
         time, of_all = self._time, self._of_all
         interim = Interim(
@@ -118,7 +118,7 @@ class Measuring:
             interim = again
 
     def _in_time(self, interim: Interim, seconds: float | None = None) -> Interim:
-        """Returns ``interim``, changed to say whether ``seconds`` (default: a round) still fit into the call's time."""
+        """Returns ``interim`` after an update: whether a round (or ``seconds``) still fits into the call's time."""
         seconds = self._round_seconds if seconds is None else seconds
         last = interim.last or not self._time.goes_on(seconds)
         confirmable = self._confirming or interim.defers or self._time.goes_on(seconds, screening=True)
@@ -148,7 +148,7 @@ class Measuring:
         return median(durations) if durations else math.fsum(self._plans.seconds)
 
     def _diagnosed(self, interim: Interim, action: Action) -> tuple[Measurement, ...]:
-        """Returns the measurements after diagnosis: in full if requested or if time is left, else of memory growth.
+        """Returns the measurements after a diagnosis: full if requested or if time is left, else only of memory growth.
 
         Under a session's budget, growth is measured only if it fits into the remaining time, too.
         """
@@ -261,13 +261,13 @@ class Rounds:
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
     def _arranged(self, order: Sequence[int] = ()) -> list[int]:
-        """Returns the order (default: random) with candidate and reference adjacent, candidates without one last."""
+        """Returns indices of variants in ``order`` (default: random), but each reference next to its candidate."""
         order = order or self._draw.sample(range(len(self._variants)), len(self._variants))
         keys = [self._variants[i].key for i in order]
         return sorted(order, key=lambda i: (keys.count(key := self._variants[i].key) == 1, keys.index(key)))
 
     def _in_order(self, order: Sequence[int]) -> Iterable[list[int]]:
-        """Returns the groups in this order; the first variant of a group has the first turn."""
+        """Returns the groups of variants to launch together, in this order; in a group the first runs steps first."""
         group_of = {i: group for group in self.plans.groups for i in group}
         ordered: dict[tuple[int, ...], list[int]] = {}
         for i in order:
@@ -307,7 +307,7 @@ class Rounds:
         self._chosen = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Starts the confirmation of suspects, for which only later launches count; returns how many came before."""
+        """Starts to confirm suspected metrics with later launches alone; returns the number of earlier launches."""
         seen = max(len(self._launches[i]) for i in self._chosen)
         for i in self._chosen:
             self._fresh_from[i] = len(self._launches[i])

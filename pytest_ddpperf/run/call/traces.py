@@ -78,7 +78,7 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
 
 
 def merge(group: TracedGroup, file: Path, option: str) -> str:
-    """Writes one trace of all ranks; returns a sentence on how clocks were aligned, or why nothing was written."""
+    """Merges the ranks' traces into ``file``; returns a sentence on how clocks were aligned, or why none is written."""
     try:
         alignment = align(group.traces)
     except TraceError as error:

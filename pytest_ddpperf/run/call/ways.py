@@ -1,4 +1,4 @@
-"""The ways to train that a call of ``compare`` names: subjects, strategies, settings, environment variables."""
+"""The variants that a call of ``compare`` names: subjects, strategies, settings, environment variables."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> Contenders:
-    """Returns the trainings to compare: several subjects, strategies of one Workload, or settings of one subject."""
+    """Returns the trainings to compare: several subjects, strategies of one Workload, or settings of one subject.
+
+    ``over`` names the training that others are compared with; ``more`` has strategies of hooks, by name.
+    """
     canonical: Callable[[Any], str] = str
     if ways is not None:
         return _with_settings(subject, strategies, over, strategy, ways, verb=verb)

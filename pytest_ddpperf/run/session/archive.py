@@ -134,7 +134,7 @@ class Archive:
         )
 
     def _came_with(self, test: str, record: BaselineRecord) -> str | None:
-        """Returns the commit that added a baseline's step times, in a file of its name in any folder; else None."""
+        """Returns the commit that added a baseline's step times, even if the file was in another folder; else None."""
         samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
         file = self._store.file(test, record.environment)
         return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None

@@ -106,7 +106,7 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
 
 
 def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str, str]) -> Settings:
-    """Returns the settings of the ini file, overridden by the settings of the command line."""
+    """Returns settings from values of the ini file (``given``), overridden by the command line's (``said``)."""
     from pytest_ddpperf.run.session.refusals import NOT_QUICK, require_consistent, require_no_test
 
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
@@ -235,7 +235,7 @@ def may_be_task(settings: Settings) -> bool:
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether another process of torchrun, srun or mpirun runs these tests; UsageError if it cannot."""
+    """Returns whether another process of torchrun, srun or mpirun runs these tests; UsageError if none can."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 

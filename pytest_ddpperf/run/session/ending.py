@@ -103,7 +103,7 @@ def set_status(session: pytest.Session, unmeasured: int) -> None:
 
 
 def _spoil(session: pytest.Session) -> None:
-    """Sets a failing exit status, unless the run has failed already, because a requested file was not written."""
+    """Sets a failing exit status, unless the run has failed already: a file was not written, or tests did not run."""
     if session.exitstatus in {_PASSED, _NO_TESTS}:
         session.exitstatus = NOT_MEASURED
 
@@ -160,7 +160,7 @@ def _write_report(kind: str, document: Callable[[], str], typed: Callable[[], Ru
 
 
 def append_entries(session: Session, others: list[dict[str, Any]]) -> None:
-    """Appends the plugin's benchmarks to pytest-benchmark's, with all times if the latter have all times."""
+    """Appends this plugin's benchmarks to ``others``, pytest-benchmark's entries; with raw times if these have them."""
     if session.outputs.results:
         from pytest_ddpperf.reports.documents.run_file import run_of
         from pytest_ddpperf.reports.formats.pytest_benchmark import entries

@@ -119,7 +119,7 @@ class Extensions:
         self._kept.pop(test, None)
 
     def reports(self, results: Sequence[Result]) -> list[tuple[str, str]]:
-        """Returns title and text of each added part of the summary."""
+        """Returns title and text of each section that hooks add to the summary."""
         if not results:
             return []
         parts = self._called("pytest_ddpperf_report", results=tuple(results))
@@ -168,7 +168,7 @@ def _facts(result: Result) -> Mapping[str, str | float]:
 
 
 def _failure(what: str, error: Exception) -> SettingError:
-    """Returns the error for a failure of a hook's code, in one line with the place of the failure."""
+    """Returns the error for an exception in a hook's code: one line with the file and line that raised it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return SettingError(f"{what} failed at {place.filename}:{place.lineno}: {in_a_line(error)}")
 

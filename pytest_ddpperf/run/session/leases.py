@@ -27,7 +27,7 @@ _MASKS = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, or 0 and an empty text if the kernel does not report it."""
+    """The id and working folder of the process that holds a lock; 0 and "" if the kernel does not report them."""
 
     pid: int = 0
     folder: str = ""

@@ -100,7 +100,7 @@ def _measures(item: pytest.Item) -> bool:
 
 
 def _may_run_again(ours: Session, session: pytest.Session, measuring: Sequence[pytest.Item]) -> bool:
-    """Returns whether tests may run again; not with a debugger, because it would stop in each run."""
+    """Returns whether tests may run again; not with a debugger, because the debugger would stop in each run."""
     settings, options = ours.settings, ("setuponly", "setupplan", "usepdb", "trace")
     asked = any(session.config.getoption(name, None) for name in options)
     rerun: Any = next(filter(None, map(session.config.pluginmanager.get_plugin, _RERUNFAILURES)), None)

@@ -119,7 +119,7 @@ def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) 
 
 
 def require_outputs(settings: Settings, root: Path) -> None:
-    """Raises an error if requested baselines do not exist, or files and folders cannot be written."""
+    """Raises an error if requested baselines do not exist, or if requested files or folders cannot be written."""
     asked = settings.baseline_set not in {None, settings.save}
     storing = settings.save is not None
     if asked or storing:

@@ -110,7 +110,7 @@ class Sides:
 
     @property
     def remarks(self) -> list[str]:
-        """The remarks of the candidate's and the reference's launchers at the end of a session, without repetitions."""
+        """The warnings of candidate's and reference's launchers at the end of a session, without repetitions."""
         both = [self._launchers, None if self.reference is None else self.reference.launchers]
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 
@@ -125,7 +125,7 @@ class Sides:
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
-        """Starts to watch the load of ``nodes`` nodes and this node's ``gpus`` (PCI ids); returns the watch."""
+        """Watches the load of ``nodes`` nodes and of ``gpus`` (PCI ids) here; returns the function that ends this."""
         here = watch_health(self.parents, gpus=gpus)
         others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
         return lambda window: replace(here(window), nodes=others())

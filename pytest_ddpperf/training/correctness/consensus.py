@@ -150,7 +150,7 @@ class RankConsensus:
             raise DiffersError(found)
 
     def note(self, quantity: Quantity, name: str, error: float, tolerance: float) -> None:
-        """Keeps the largest error of a quantity."""
+        """Records the error of a quantity if it is the largest so far."""
         known = self.agreements.get(quantity)
         if known is None or error > known.error:
             self.agreements[quantity] = Agreement(error=error, tolerance=tolerance, name=name)

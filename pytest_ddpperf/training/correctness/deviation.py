@@ -65,8 +65,8 @@ def apart_from_rounding(
 ) -> list[Deviation]:
     """Returns the deviations of gradients; errors that rounding explains are scaled down to the tolerance.
 
-    Errors are relative to ``sizes``, and ``noise`` is how far rounding moves the gradients, both by name. Noise is at
-    least the rounding to multiples of the ``smallest`` number, up to a sixteenth of a gradient.
+    Errors are relative to the norms in ``sizes``; rounding moves gradients by the norms in ``noise``, both by name.
+    Noise is at least the rounding to multiples of the ``smallest`` number, up to a sixteenth of a gradient.
     """
 
     def judged(found: Deviation) -> Deviation:
@@ -121,7 +121,7 @@ def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | N
 
 
 def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: int, tolerance: float) -> str:
-    """Returns, in words, the mistake that explains a parameter's gradient on a rank; empty if none does.
+    """Returns, in words, the mistake that explains ``found``, a parameter's gradient on a rank; empty if none does.
 
     ``parts`` holds for each rank the gradients of its micro-batches' losses; the mean of all is the reference.
     ``tolerance`` is the largest difference from an explanation, relative to the expected gradient.
@@ -154,7 +154,7 @@ def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> 
 
 
 def _mistakes(shares: Sequence[Sequence[Tensor]], rank: int) -> Iterator[tuple[Tensor, str]]:
-    """Yields wrong gradients with their causes; if causes have the same gradient, the likelier cause first."""
+    """Yields the gradient that each common mistake gives, and the mistake in words, likelier mistakes first."""
     ranks, micro_batches = len(shares), len(shares[0])
     own = [_sum(share) for share in shares]
     right = _mean(own)

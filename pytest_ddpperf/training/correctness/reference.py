@@ -147,7 +147,7 @@ class SingleProcess:
             self.training.update(step)
 
     def parts(self, name: str, step: int, buffers: training_run.Buffers) -> list[list[Tensor]]:
-        """Returns a parameter's gradients in a step: for each rank, the gradient of each micro-batch by itself."""
+        """Returns the gradients of one parameter in a step, separately for each micro-batch: [rank][micro-batch]."""
         settings = replace(self._settings, accumulation_steps=1)
 
         def part(place: training_run.MicroBatchIndex) -> Tensor:
@@ -174,7 +174,7 @@ class SingleProcess:
     def _watched(
         self, run: training_run.TrainingRun, step: int, buffers: training_run.Buffers
     ) -> tuple[float, training_run.Gradients]:
-        """Returns the result of ``_own``; raises an error if the step changes its batch, which all steps share."""
+        """Returns a rank's loss and gradients; raises an error if the step changes its batch, which all steps share."""
         given = self._data.copies(run.places, step, self._ctx.device)
         before = list(map(training_run.copied, given))
         found = self._own(run, step, buffers, given)

@@ -82,5 +82,5 @@ def falls(losses: Sequence[float]) -> bool:
 
 
 def missed(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """Returns the fraction of the reference's fall of the loss that is missing; 0 if these losses fell as far."""
+    """Returns the fraction of the reference's decrease of the loss that ``losses`` lack; 0 if they fell as far."""
     return max(0.0, 1 - fall(losses) / fall(reference))

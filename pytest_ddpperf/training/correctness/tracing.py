@@ -61,7 +61,7 @@ class _Tracer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Follows modules and optimizers in this context."""
+        """Records calls of modules and optimizers in this context."""
         with ExitStack() as stack:
             stack.callback(register_module_forward_pre_hook(self._called).remove)
             stack.callback(register_optimizer_step_pre_hook(self._begun).remove)

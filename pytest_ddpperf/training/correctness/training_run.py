@@ -1,4 +1,4 @@
-"""One side of a verification: a trainer that gets fixed micro-batches and buffers, and its results."""
+"""The training on the ranks, or in the single process, of a verification: fixed micro-batches and buffers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class MicroBatches:
 
 
 class TrainingRun:
-    """A training of a workload with weighted losses on this rank, on the micro-batches at ``places``."""
+    """A training of a workload with weighted losses on this rank, on micro-batches with the indices ``places``."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ def countless(settings: Settings) -> Settings:
 
 
 def disturb(module: nn.Module, rank: int) -> None:
-    """Changes every parameter and buffer except float8, on each rank in another way."""
+    """Changes every parameter and buffer except float8, differently on each rank."""
     with torch.no_grad():
         fill(state(module), [_other(tensor, rank) for tensor in state(module)])
 
@@ -250,7 +250,7 @@ def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], se
 
 
 def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> WorkloadError:
-    """Returns the error for a step that changes a batch which the next step uses."""
+    """Returns the error for a step that changes (``taken``: removes) entries of a batch that the next step needs."""
     names = " and ".join(sorted(_name(way, whole=workload.forward is not None) for way in ways))
     assert workload.batch is not None  # noqa: S101  it is what makes the batch
     done = f"removes {names} from its batch" if taken else f"changes {names} in place"
@@ -267,7 +267,7 @@ def _by_way(pair: Pair) -> dict[tuple[Any, ...], Any]:
 
 
 def _name(way: tuple[Any, ...], *, whole: bool) -> str:
-    """Returns ``inputs['ids']``, or ``batch['ids']`` if the batch is passed as a whole."""
+    """Returns an entry's path in a batch as text: ``inputs['ids']``, or with ``whole`` ``batch['ids']``."""
     first, *others = way
     return ("batch" if whole else ("inputs", "targets")[first.idx]) + keystr(tuple(others))
 

@@ -1,4 +1,4 @@
-"""All parts of a page about one benchmark."""
+"""The sections of a page about one benchmark."""
 
 from __future__ import annotations
 

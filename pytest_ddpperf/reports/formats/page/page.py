@@ -31,7 +31,7 @@ _WHOLE = 12  # digits of a place: all that it has but for what a division leaves
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A titled part of a page, with charts, tables, facts or sentences."""
+    """A section of a page, with a title and charts, tables, facts or sentences."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -54,7 +54,7 @@ class PageRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """The content of a page: title, facts, an overview with a row for each benchmark, and parts below."""
+    """The content of a page: title, facts, an overview with a row for each benchmark, and sections below."""
 
     title: str
     facts: tuple[str, ...] = ()  # code, day, machine
@@ -104,7 +104,7 @@ def _json(data: Any) -> str:
 
 
 def sections_of(parts: Mapping[str, Iterable[Block]]) -> tuple[PageSection, ...]:
-    """Returns the parts by title; omits empty blocks and empty parts."""
+    """Returns the sections of a page from blocks by title; omits empty blocks and empty sections."""
     told = (
         (title, tuple(block for block in blocks if (block.rows if isinstance(block, Table) else block)))
         for title, blocks in parts.items()

@@ -40,7 +40,7 @@ def trends_page(trends: Sequence[Trend], metric: str) -> str:
 
 
 def _value(trends: Sequence[Trend], place: int) -> Column[Trend]:
-    """Returns the column of the values at a place; counts keep all digits."""
+    """Returns the column of each trend's value at the index ``place``; counts keep all digits."""
     if any(trend.benchmark.scale == "exact" for trend in trends):
         return lambda trend: format_number(trend.points[place].value)
     unit = next((trend.benchmark.unit for trend in trends), "1")
