@@ -356,7 +356,7 @@ class Settings:
     allow: tuple[tuple[str, str], ...] | None = _of_session(
         None,
         parsers.optional(_of_records("acceptance", "allowed"), "none"),
-        "accept a worse metric of a test in this run; give it once for each metric. NODEID may be a file or a class",
+        "accept a worse metric of a test in this run; repeat it for each metric. A file or class stands for its tests",
         "'NODEID METRIC'",
         repeats=True,
     )

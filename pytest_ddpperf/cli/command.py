@@ -279,7 +279,7 @@ COMMANDS = (
     ),
     Command(
         name="simulate",
-        help="count the step of one rank, for any number of ranks, in one process",
+        help="count the work of one rank, among any number of ranks, in one process",
         add_arguments=_add_simulate,
         run=_simulate,
         passes_on=True,

@@ -89,6 +89,8 @@ def _part(metric: str, name: str) -> str:
     """Returns the name of a count's part, such as a module; adds words if the name is only a number or a type."""
     if metric in LOADERS:
         return LOADERS[metric]
+    if metric == "untrained_parameters":
+        return f"elements of {name}, which no optimizer updates,"
     if metric == "full_precision_flops":
         return f"FLOPs in {name}{' without autocast or TF32' * (name == 'float32')}"
     return f"module {name}" if name.isdecimal() else name

@@ -54,7 +54,7 @@ def align(traces: Sequence[RankTrace]) -> ClockAlignment:
     if others and not common:
         raise TraceError(
             "traces cannot be merged, because nothing shows how the ranks' clocks differ: that needs an all_reduce, "
-            "all_gather, reduce_scatter, all_to_all or barrier of all these ranks, apart from others of its size"
+            "all_gather, reduce_scatter, all_to_all or barrier of all these ranks that overlaps no other one"
         )
     found = [_ahead(first, meetings[0], trace, own, common) for trace, own in zip(others, meetings[1:], strict=True)]
     shifts, uncertainties = zip((0.0, 0.0), *found, strict=True)

@@ -123,7 +123,7 @@ def _event(raw: Mapping[str, Any]) -> TraceEvent | None:
     start, duration, name = raw.get("ts"), raw.get("dur"), raw.get("name")
     for time in (start, duration):
         if isinstance(time, (int, float)) and not abs(time) <= _LATEST:
-            raise ValueError("its time is out of range")
+            raise ValueError("the time of an event is out of range")
     if raw.get("ph") != "X" or not isinstance(start, (int, float)) or not isinstance(duration, (int, float)):
         return None
     if duration < 0:  # it has not ended

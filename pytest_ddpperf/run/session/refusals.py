@@ -93,7 +93,7 @@ def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
     if settings.simulate_rank >= min(settings.simulate):
         least = min(settings.simulate)
         rank = f"{simulated} --rank={settings.simulate_rank}"
-        raise SettingError(f"{rank}: {least} ranks have the numbers 0 to {least - 1}: give one of these")
+        raise SettingError(f"{rank}: there is no such rank: with {least} ranks, give a number from 0 to {least - 1}")
 
 
 def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) -> None:

@@ -67,7 +67,7 @@ def test_what_a_first_look_would_store_is_refused_from_wherever_it_is_asked_for(
     ("settings", "problem"),
     [
         ({"against": "HEAD"}, "ddpperf simulate measures nothing, but --ddpperf-against needs times"),
-        ({"simulate_rank": 8}, "ddpperf simulate --rank=8: 8 ranks have the numbers 0 to 7: give"),
+        ({"simulate_rank": 8}, "ddpperf simulate --rank=8: there is no such rank: with 8 ranks, give"),
     ],
 )
 def test_what_simulated_ranks_cannot_do_is_refused(settings: dict[str, Any], problem: str) -> None:
