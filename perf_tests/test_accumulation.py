@@ -9,7 +9,7 @@ from pytest_ddpperf import Ddpperf
 from .language_model import SMALL, language_model
 
 pytestmark = pytest.mark.ddpperf(launches=3, warmup=3)
-WAYS = {
+VARIANTS = {
     "one batch": {},
     "four, synchronised each": {"accumulation_steps": 4, "no_sync": False},
     "four": {"accumulation_steps": 4},
@@ -17,7 +17,7 @@ WAYS = {
 
 
 def test_accumulation(ddpperf: Ddpperf) -> None:
-    ddpperf.compare(language_model(SMALL, batch_size=2), strategy="ddp", ways=WAYS)
+    ddpperf.compare(language_model(SMALL, batch_size=2), strategy="ddp", variants=VARIANTS)
 
 
 @pytest.mark.sweep

@@ -28,5 +28,5 @@ def test_bucket_sizes(ddpperf: Ddpperf, strategy: str) -> None:
 
 def compare_sizes(ddpperf: Ddpperf, model: Size, sizes: Sequence[float], strategy: str = "ddp") -> None:
     """Compare bucket sizes of a strategy."""
-    ways = {f"{size:g} MiB": {"strategy": Strategy(strategy, bucket_cap_mb=size)} for size in sizes}
-    ddpperf.compare(language_model(model, batch_size=4), ways=ways)
+    variants = {f"{size:g} MiB": {"strategy": Strategy(strategy, bucket_cap_mb=size)} for size in sizes}
+    ddpperf.compare(language_model(model, batch_size=4), variants=variants)

@@ -15,6 +15,8 @@ if find_spec("sklearn") is None:  # importing it would take a second
 
 
 def test_convergence(ddpperf: Ddpperf) -> None:
-    ways = ["ddp", "flat", "bucketed", "fsdp2"]
-    found = ddpperf.converge(evaluated_digits(32), strategies=ways, steps=24, every=24, metric="accuracy", launches=3)
-    assert all(found.final(way).value > 0.5 for way in ways)
+    strategies = ["ddp", "flat", "bucketed", "fsdp2"]
+    found = ddpperf.converge(
+        evaluated_digits(32), strategies=strategies, steps=24, every=24, metric="accuracy", launches=3
+    )
+    assert all(found.final(each).value > 0.5 for each in strategies)

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.ddpperf(launches=3, warmup=3)
 
 
 def test_precision(ddpperf: Ddpperf) -> None:
-    ways = {"fp32": {}, "bf16": {"precision": "bf16"}}
-    ddpperf.compare(language_model(SMALL, BATCH), strategy="ddp", ways=ways)
+    variants = {"fp32": {}, "bf16": {"precision": "bf16"}}
+    ddpperf.compare(language_model(SMALL, BATCH), strategy="ddp", variants=variants)
 
 
 @pytest.mark.sweep

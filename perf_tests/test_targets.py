@@ -40,5 +40,5 @@ def test_speedup(ddpperf: Ddpperf, ranks: int) -> None:
 def test_mixed_precision(ddpperf: Ddpperf) -> None:
     if gpus() < 1:
         pytest.skip("needs a GPU")
-    ddpperf.compare(language_model(LARGER, batch_size=32), ways={"fp32": {}, "bf16": {"precision": "bf16"}})
+    ddpperf.compare(language_model(LARGER, batch_size=32), variants={"fp32": {}, "bf16": {"precision": "bf16"}})
     ddpperf.expect(speedup={"bf16": AMP}, peak_allocated=MEMORY)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.predictions import Candidate, Prediction, StrategyAdvice, WhatIf
     from pytest_ddpperf.records.verbs import BatchSize, Convergence, ScalingCurve, SideBySide
     from pytest_ddpperf.run.call.judging import JudgedRun
-    from pytest_ddpperf.run.call.ways import GivenStrategies, GivenStrategy, GivenWays
+    from pytest_ddpperf.run.call.named_variants import GivenStrategies, GivenStrategy, GivenVariants
 
 __tracebackhide__ = hidden
 
@@ -200,7 +200,7 @@ class Ddpperf:
         subject: Subject | Mapping[str, Subject],
         *,
         strategies: GivenStrategies = None,
-        ways: GivenWays = None,
+        variants: GivenVariants = None,
         strategy: GivenStrategy = None,
         over: GivenStrategy = None,
         name: str | None = None,
@@ -213,11 +213,11 @@ class Ddpperf:
         Args:
             subject: a Workload; or several subjects of ``check`` by name, such as ``{"old": build, "new": other}``.
             strategies: two or more strategies of a Workload, as for ``check``; a dictionary gives them names.
-            ways: settings of each variant by name: ``{"fp32": {}, "bf16": {"precision": "bf16"}}``. A variant may have
-                any setting of training, ``strategy``, ``env`` (variables of its ranks, ``{"NCCL_ALGO": "Ring"}``),
+            variants: settings of each variant by name: ``{"fp32": {}, "bf16": {"precision": "bf16"}}``. A variant may
+                have any setting of training, ``strategy``, ``env`` (variables of its ranks, ``{"NCCL_ALGO": "Ring"}``),
                 ``world_size``, ``backend`` and ``device``. Its speedup is gated: if the speedup becomes smaller, the
                 test fails.
-            strategy: strategy of several subjects, and of ways without one (default: as for ``check``).
+            strategy: strategy of several subjects, and of variants without one (default: as for ``check``).
             over: the name or strategy that the speedup of the others is relative to (default: the first).
             name: name of the comparison within its test; it precedes the names of the variants.
             samples_per_step: as for ``check``.
@@ -234,19 +234,19 @@ class Ddpperf:
         """
         from pytest_ddpperf.metrics.scaling import with_speedup
         from pytest_ddpperf.records.verbs import SideBySide
-        from pytest_ddpperf.run.call.ways import several
+        from pytest_ddpperf.run.call.named_variants import several
 
         call = self._call("compare", knobs, samples_per_step, tokens_per_step)
-        found = several(subject, strategies, over, strategy, call.strategies, ways)
+        found = several(subject, strategies, over, strategy, call.strategies, variants)
         before = "" if name is None else f"{name} "
-        variants = []
-        for key, way in found.by_name.items():
-            own = call.for_variant(way, key)
+        prepared = []
+        for key, variant in found.by_name.items():
+            own = call.for_variant(variant, key)
             environment = self._environment(own, None)
-            variants.append(own.variant(way.subject, environment, strategy=way.strategy, name=f"{before}{key}"))
+            prepared.append(own.variant(variant.subject, environment, strategy=variant.strategy, name=f"{before}{key}"))
         names = tuple(found.by_name)
-        derive = partial(with_speedup, over=variants[names.index(found.over)].name, gated=ways is not None)
-        measured = self._judged_run(call, variants).judged(variants, derive)
+        derive = partial(with_speedup, over=prepared[names.index(found.over)].name, gated=variants is not None)
+        measured = self._judged_run(call, prepared).judged(prepared, derive)
         fitting = [key for key, measurement in zip(names, measured, strict=True) if not measurement.unfit]
         over_key = found.over if found.over in fitting else fitting[0]
         self._last = SideBySide(over=over_key, names=names, measurements=measured, canonical=found.canonical)
@@ -290,19 +290,20 @@ class Ddpperf:
             DdpperfError: a strategy could not be trained.
         """
         from pytest_ddpperf.run.call.convergence import converged, job_of, require_quality
-        from pytest_ddpperf.run.call.ways import several
+        from pytest_ddpperf.run.call.named_variants import several
 
         knobs |= {"steps": steps, "tolerance": tolerance}
         call = self._call("converge", knobs)
-        ways = several(subject, strategies or (), None, more=call.strategies, verb="converge").by_name
+        variants = several(subject, strategies or (), None, more=call.strategies, verb="converge").by_name
         environment = self._environment(call, None)
-        variants = {
-            name: call.variant(subject, environment, strategy=way.strategy, name=name) for name, way in ways.items()
+        prepared = {
+            name: call.variant(subject, environment, strategy=variant.strategy, name=name)
+            for name, variant in variants.items()
         }
-        resolved = [variant.resolved for variant in variants.values() if variant.resolved is not None]
+        resolved = [variant.resolved for variant in prepared.values() if variant.resolved is not None]
         job = job_of(subject, resolved, call.settings, every=every, launches=launches, metric=metric, better=better)
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
-        found = run.progress.kept.get("convergence") or converged(run, self._test, variants, job, better, launches)
+        found = run.progress.kept.get("convergence") or converged(run, self._test, prepared, job, better, launches)
         run.progress.kept["convergence"] = found
         self._session.outputs.convergences.append(found)
         require_quality(found, call.settings.failing)
@@ -341,29 +342,29 @@ class Ddpperf:
             SettingError: the network is unknown, or was not measured for such collectives.
             DdpperfError: the step could not be run.
         """
-        from pytest_ddpperf.run.call.ways import Contender
+        from pytest_ddpperf.run.call.named_variants import NamedVariant
 
         call = self._call("predict", knobs, samples_per_step, tokens_per_step)
-        return self._predictor.predict(call, Contender(subject=subject, strategy=strategy), name)
+        return self._predictor.predict(call, NamedVariant(subject=subject, strategy=strategy), name)
 
     @real_clocks()
     def what_if(
         self,
         subject: Subject | Mapping[str, Subject],
         *,
-        ways: GivenWays = None,
+        variants: GivenVariants = None,
         strategy: GivenStrategy = None,
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> WhatIf:
-        """Predicts the gain of changes, each as ``predict`` does; ``compare(ways=...)`` measures them.
+        """Predicts the gain of changes, each as ``predict`` does; ``compare(variants=...)`` measures them.
 
         Args:
-            subject: as for ``predict``; or several by name without ``ways``, such as models of several sizes.
-            ways: settings by name, as for ``compare``; each may also have a ``network``. The others are compared with
-                the first: ``{"now": {}, "large buckets": {"strategy": "ddp[bucket_cap_mb=100]"}}``.
-            strategy: strategy of ways without one.
+            subject: as for ``predict``; or several by name without ``variants``, such as models of several sizes.
+            variants: settings by name, as for ``compare``; each may also have a ``network``. The others are compared
+                with the first: ``{"now": {}, "large buckets": {"strategy": "ddp[bucket_cap_mb=100]"}}``.
+            strategy: strategy of variants without one.
             samples_per_step: as for ``check``.
             tokens_per_step: as for ``check``.
             knobs: as for ``predict``.
@@ -377,7 +378,7 @@ class Ddpperf:
             DdpperfError: a step could not be run.
         """
         call = self._call("what_if", knobs, samples_per_step, tokens_per_step)
-        return self._predictor.what_if(call, subject, ways, strategy)
+        return self._predictor.what_if(call, subject, variants, strategy)
 
     @real_clocks()
     def advise(
@@ -600,9 +601,9 @@ class Ddpperf:
         """Predicts and reports the time of a simulated step if the setting ``network`` is given."""
         if self._session.settings.simulate is None or call.settings.network is None:
             return
-        from pytest_ddpperf.run.call.ways import Contender
+        from pytest_ddpperf.run.call.named_variants import NamedVariant
 
-        self._predictor.simulated(call, Contender(subject=subject, strategy=strategy), name)
+        self._predictor.simulated(call, NamedVariant(subject=subject, strategy=strategy), name)
 
     @cached_property
     def _predictor(self) -> Predictor:

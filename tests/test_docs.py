@@ -72,7 +72,7 @@ def test_every_python_example_is_run() -> None:
     [
         (("front page",), 1),
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 9),
-        (("workload", "ways", "targets"), 3),
+        (("workload", "variants", "targets"), 3),
         (("workload", "bottleneck"), 2),
         (("workload", "traced"), 2),
         (("group agrees",), 3),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.analysis.losses import scaling_loss
 from pytest_ddpperf.analysis.scaling import ScalingPoint, fit_law, status, stops_paying
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
+from pytest_ddpperf.records.diagnosis import Bottleneck, Diagnosis
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verbs import SideBySide
@@ -16,6 +16,18 @@ from pytest_ddpperf.stats.intervals import possible
 _LOSES = 0.05  # share of the ideal scaling: a smaller loss is not explained
 _TOLD = 0.05  # share of the loss: a smaller part is not reported
 _FEW = 2  # unbeaten variants that are named, at most
+_KINDS: Mapping[Bottleneck, str] = {
+    "communication": "communication",
+    "straggler": "straggler",
+    "data": "data",
+    "compute": "computing",
+    "memory_bandwidth": "computing",
+    "overhead": "computing",
+    "oversubscribed": "cores",
+    "disturbed": "cores",
+    "unclear": "unclear",
+}
+"""The cause of lost time in a scaling curve, by the cause in a diagnosis."""
 
 
 def concluded(results: Sequence[Result]) -> tuple[Result, ...]:
@@ -78,7 +90,24 @@ def _loss(points: Sequence[Result]) -> Iterator[Finding]:
         before, now = first.step.diagnosis, last.step.diagnosis
         if efficiency > 1 - _LOSES or before is None or now is None:
             return
-        lost = scaling_loss(before, now, efficiency)
-        kinds = {kind: seconds for kind, seconds in lost.kinds.items() if seconds > _TOLD * lost.seconds}
+        lost, kinds = scaling_loss(before, now, efficiency)
+        kinds = {kind: seconds for kind, seconds in kinds.items() if seconds > _TOLD * lost}
         ranks = last.measurement.world_size
-        yield Finding("scaling_loss", {"ranks": ranks, "lost": lost.seconds, "step": lost.step, "kinds": kinds})
+        yield Finding("scaling_loss", {"ranks": ranks, "lost": lost, "step": now.step, "kinds": kinds})
+
+
+def scaling_loss(base: Diagnosis, point: Diagnosis, efficiency: float) -> tuple[float, dict[str, float]]:
+    """Returns the seconds that a step of a curve's point loses compared with ideal scaling, in all and by cause.
+
+    The largest cause comes first; seconds are negative if the point gains. With ideal scaling, each cause takes a fixed
+    share of its time at the base: a half with strong scaling and twice the ranks, all of it with weak scaling. The
+    share follows from the efficiency, which is the ideal step time divided by the measured step time. Computing loses
+    time if a smaller batch uses cores worse, or if ranks share the memory's bandwidth.
+    """
+    ideal = efficiency * point.step
+    share = ideal / base.step
+    kinds: dict[str, float] = {}
+    for bottleneck, kind in _KINDS.items():
+        here, there = (0.0 if (cause := one.cause(bottleneck)) is None else cause.seconds for one in (point, base))
+        kinds[kind] = kinds.get(kind, 0.0) + here - share * there
+    return point.step - ideal, dict(sorted(kinds.items(), key=lambda item: -item[1]))

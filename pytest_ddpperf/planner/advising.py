@@ -13,8 +13,8 @@ from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.planner.hardware import ACCELERATORS
 from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.records.predictions import Candidate, Standing, StrategyAdvice
+from pytest_ddpperf.run.call.named_variants import GivenStrategy, NamedVariant
 from pytest_ddpperf.run.call.requests import VerbCall, of_size
-from pytest_ddpperf.run.call.ways import Contender, GivenStrategy
 from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
 from pytest_ddpperf.training.script import Script
@@ -74,16 +74,16 @@ def advised(
         )
     workloads = _workloads(subject, sizes)
     found: list[Candidate] = []
-    asking: list[tuple[VerbCall, Contender, str | None]] = []
+    asking: list[tuple[VerbCall, NamedVariant, str | None]] = []
     places: list[int] = []
-    ways = list(product(workloads.items(), tried))
-    for number, ((size, workload), (strategy, precision)) in enumerate(ways, start=1):
-        stands = f"memory, candidate {number} of {len(ways)}"
-        candidate, own, contender = _simulated(predictor, call, workload, strategy, precision, stands=stands)
+    variants = list(product(workloads.items(), tried))
+    for number, ((size, workload), (strategy, precision)) in enumerate(variants, start=1):
+        stands = f"memory, candidate {number} of {len(variants)}"
+        candidate, own, variant = _simulated(predictor, call, workload, strategy, precision, stands=stands)
         found.append(replace(_fitting(candidate, limit), batch_size=size))
         if found[-1].fits:
             places.append(len(found) - 1)
-            asking.append((own, contender, None))
+            asking.append((own, variant, None))
     for place, prediction in zip(places, predictor.outcomes(asking), strict=True):
         if isinstance(prediction, RankFailed):
             found[place] = replace(found[place], reason=_TOO_LARGE)
@@ -118,7 +118,7 @@ def _workloads(
 
 def _simulated(
     predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
-) -> tuple[Candidate, VerbCall, Contender]:
+) -> tuple[Candidate, VerbCall, NamedVariant]:
     """Simulates a rank; returns the candidate with its bytes of tensors, its call, and the training to predict.
 
     ``stands``: the text on the terminal's live line meanwhile.
@@ -130,17 +130,17 @@ def _simulated(
     strategy = resolve("ddp" if given is None else given, call.strategies)
     like = _LIKE.get(strategy.name) if call.settings.accelerator is not None and not strategy.options else None
     simulated = resolve(like) if like is not None and row_of(strategy).reads_values else strategy
-    contender = Contender(subject=workload, strategy=simulated)
+    variant = NamedVariant(subject=workload, strategy=simulated)
     name = " ".join((str(strategy), *(f"{word}={value}" for word, value in words.items())))
     candidate = Candidate(name=name, strategy=str(strategy), settings=words)
     try:
-        taken = predictor.peak_bytes(own, contender, stands)
+        taken = predictor.peak_bytes(own, variant, stands)
     except RankFailed as failed:
         if not failed.out_of_memory:
             raise
         reason = "its code reads the values of tensors, and the real model does not fit into this machine's memory"
-        return replace(candidate, fits=False, reason=reason), own, contender
-    return replace(candidate, memory=taken), own, contender
+        return replace(candidate, fits=False, reason=reason), own, variant
+    return replace(candidate, memory=taken), own, variant
 
 
 def _fitting(candidate: Candidate, memory: float | None) -> Candidate:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_ddpperf.records.measurement import Environment
+    from pytest_ddpperf.run.call.named_variants import NamedVariant
     from pytest_ddpperf.run.call.requests import VerbCall
     from pytest_ddpperf.run.call.variant import Variant
-    from pytest_ddpperf.run.call.ways import Contender
     from pytest_ddpperf.settings import Settings
 
 WARMUP = 3  # steps before the timed ones
@@ -72,15 +72,15 @@ class Training:
         return LaunchJob(variant.subject, variant.resolved, settings, Plan(warmup=WARMUP, steps=1), *counts)
 
 
-def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
+def require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
     """Raises SettingError if the step of a training with these settings and ranks cannot be predicted."""
-    if isinstance(way.subject, Script):
+    if isinstance(variant.subject, Script):
         raise SettingError(
-            f"{way.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "
+            f"{variant.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "
             "give a Workload or a function build(ctx) -> step"
         )
-    if not callable(way.subject) and not isinstance(way.subject, Workload):
-        kind = type(way.subject).__name__
+    if not callable(variant.subject) and not isinstance(variant.subject, Workload):
+        kind = type(variant.subject).__name__
         raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
     node = settings.ranks_per_node
     if settings.network in CLUSTERS and ranks > node and ranks % node:

@@ -14,8 +14,8 @@ from pytest_ddpperf.planner.simulate.launch import needs_values
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, Timeline, WhatIf
 from pytest_ddpperf.run.call.benchmark_launches import SIMULATING
+from pytest_ddpperf.run.call.named_variants import GivenStrategy, GivenVariants, NamedVariant, several
 from pytest_ddpperf.run.call.requests import VerbCall
-from pytest_ddpperf.run.call.ways import Contender, GivenStrategy, GivenWays, several
 from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.planner.simulate.launch import RankTimeline
     from pytest_ddpperf.run.session.session import Session
 
-OF_NETWORK = ("network", "ranks_per_node")  # settings that ways of what_if may have, in addition to those of compare
+OF_NETWORK = ("network", "ranks_per_node")  # settings that variants of what_if may have, but not variants of compare
 LAUNCHES = 5  # launches that time computing on this machine
 _WITH_VALUES = (
     "\n\nThe tensors of the rank have values. With accelerator=NAME, such as h100, they have none, and take no memory "
@@ -46,45 +46,50 @@ class Predictor:
     sections: list[tuple[str, str]]  # of the test's report, which get what ranks print
     known: set[object] = field(default_factory=set)  # keys of the predictions that the test has made
 
-    def predict(self, call: VerbCall, way: Contender, name: str | None = None, ranks: int | None = None) -> Prediction:
-        """Predicts the step time of the training ``way`` on ``ranks`` ranks (default: the call's), also for reports."""
+    def predict(
+        self, call: VerbCall, variant: NamedVariant, name: str | None = None, ranks: int | None = None
+    ) -> Prediction:
+        """Predicts a variant's step time on ``ranks`` ranks (default: the call's), and lists it in reports."""
         __tracebackhide__ = True
-        (found,) = self.predictions([(call, way, name)], ranks)
+        (found,) = self.predictions([(call, variant, name)], ranks)
         self._list(found, None)
         return found
 
-    def simulated(self, call: VerbCall, way: Contender, name: str | None) -> None:
-        """Adds predicted step times of the training ``way`` to the reports, for each number of ranks of the call."""
+    def simulated(self, call: VerbCall, variant: NamedVariant, name: str | None) -> None:
+        """Adds a variant's predicted step times to the reports, for each number of ranks of the call."""
         __tracebackhide__ = True
         for ranks in self.session.world_sizes(call.settings):
-            self.predict(call, way, name, ranks)
+            self.predict(call, variant, name, ranks)
 
     def what_if(
-        self, call: VerbCall, subject: Subject | Mapping[str, Subject], ways: GivenWays, strategy: GivenStrategy
+        self, call: VerbCall, subject: Subject | Mapping[str, Subject], variants: GivenVariants, strategy: GivenStrategy
     ) -> WhatIf:
         """Predicts the step times of several trainings, and the gains over the first one; adds them to the reports."""
         __tracebackhide__ = True
-        if ways is None and not isinstance(subject, Mapping):
+        if variants is None and not isinstance(subject, Mapping):
             raise SettingError(
-                "ddpperf.what_if: nothing to compare; give ways={'now': {}, 'bf16': {'precision': 'bf16'}}, "
+                "ddpperf.what_if: nothing to compare; give variants={'now': {}, 'bf16': {'precision': 'bf16'}}, "
                 "or several Workloads, such as {'small': workload, 'large': other}"
             )
         networks: dict[str, Any] = {}
-        if isinstance(ways, Mapping) and all(isinstance(own, Mapping) for own in ways.values()):
-            networks = {str(way): {word: own[word] for word in OF_NETWORK if word in own} for way, own in ways.items()}
-            ways = {
-                way: {word: each for word, each in own.items() if word not in OF_NETWORK} for way, own in ways.items()
+        if isinstance(variants, Mapping) and all(isinstance(own, Mapping) for own in variants.values()):
+            networks = {
+                str(name): {word: own[word] for word in OF_NETWORK if word in own} for name, own in variants.items()
             }
-        contenders = several(subject, None, None, strategy, call.strategies, ways, verb="what_if").by_name
+            variants = {
+                name: {word: each for word, each in own.items() if word not in OF_NETWORK}
+                for name, own in variants.items()
+            }
+        named_variants = several(subject, None, None, strategy, call.strategies, variants, verb="what_if").by_name
         asked = []
-        for way, contender in contenders.items():
-            own = call.for_variant(contender, way, "what_if")
-            settings = overlay_words(own.settings, networks.get(str(way), {}), where="ddpperf.what_if")
-            asked.append((replace(own, settings=settings), contender, way))
+        for name, variant in named_variants.items():
+            own = call.for_variant(variant, name, "what_if")
+            settings = overlay_words(own.settings, networks.get(str(name), {}), where="ddpperf.what_if")
+            asked.append((replace(own, settings=settings), variant, name))
         found = self.predictions(asked)
-        whole = WhatIf(predictions=dict(zip(contenders, found, strict=True)))
-        for way, prediction in whole.predictions.items():
-            self._list(prediction, None if way == whole.over else whole.gain(way))
+        whole = WhatIf(predictions=dict(zip(named_variants, found, strict=True)))
+        for name, prediction in whole.predictions.items():
+            self._list(prediction, None if name == whole.over else whole.gain(name))
         return whole
 
     def _list(self, prediction: Prediction, gain: Gain | None) -> None:
@@ -100,7 +105,7 @@ class Predictor:
         listed.append(made)
 
     def predictions(
-        self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
+        self, asked: Sequence[tuple[VerbCall, NamedVariant, str | None]], ranks: int | None = None
     ) -> list[Prediction]:
         """Returns the predictions of trainings, given as (call, training, name); raises the first RankFailed."""
         __tracebackhide__ = True
@@ -111,14 +116,14 @@ class Predictor:
         return [prediction for prediction in found if isinstance(prediction, Prediction)]
 
     def outcomes(
-        self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
+        self, asked: Sequence[tuple[VerbCall, NamedVariant, str | None]], ranks: int | None = None
     ) -> list[Prediction | RankFailed]:
         """Returns the predictions of trainings (call, training, name); launches alternate, equal ones are timed once.
 
         If a training ran out of memory here, its failure takes the place of its prediction.
         """
         __tracebackhide__ = True
-        trainings = [self.training(call, way, name, ranks) for call, way, name in asked]
+        trainings = [self.training(call, variant, name, ranks) for call, variant, name in asked]
         timed: dict[object, list[RankTimeline]] = {training.key: [] for training in trainings}
         failures: dict[object, RankFailed] = {}
         modelled = all(training.accelerator for training in trainings)
@@ -146,10 +151,10 @@ class Predictor:
             failures.get(training.key) or self._priced(training, *steps[training.key], lost) for training in trainings
         ]
 
-    def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
-        """Returns the training to time for the contender ``way``; ``ranks``: number of ranks (default: the call's)."""
+    def training(self, call: VerbCall, variant: NamedVariant, name: str | None, ranks: int | None = None) -> Training:
+        """Returns the training of a variant that is to be timed; ``ranks``: number of ranks (default: the call's)."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
-        require_fit(call.settings, way, ranks)
+        require_fit(call.settings, variant, ranks)
         session, settings = self.session, call.settings
         if settings.accelerator is not None:
             settings = replace(settings, counts="only")  # nothing is timed, so others may measure meanwhile
@@ -159,8 +164,8 @@ class Predictor:
             here = here if together <= 1 else session.environment(settings, together)
         asked = replace(here, world_size=ranks)
         require_network(call.settings, asked, self._room(here), self.session.archive.network)
-        variant = call.variant(way.subject, asked, strategy=way.strategy, name=name)
-        return Training(variant=variant, call=call, together=here.world_size)
+        timed = call.variant(variant.subject, asked, strategy=variant.strategy, name=name)
+        return Training(variant=timed, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
         """Returns a timed training's prediction; ``samples``: of a rank; ``lost``: share of cores that others took."""
@@ -206,13 +211,13 @@ class Predictor:
         )
         return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
 
-    def peak_bytes(self, call: VerbCall, way: Contender, stands: str) -> float:
+    def peak_bytes(self, call: VerbCall, variant: NamedVariant, stands: str) -> float:
         """Returns the peak bytes of tensors of rank 0 in a step; ``stands`` is shown in the live line meanwhile.
 
         RankFailed if the rank ran out of memory here, because its tensors have values.
         """
         __tracebackhide__ = True
-        training = replace(self.training(call, way, None), together=1)
+        training = replace(self.training(call, variant, None), together=1)
         job = PrepareJob(training.job, counted=True)
         (found,) = self._simulated(
             training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True, stands=stands

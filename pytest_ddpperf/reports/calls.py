@@ -51,7 +51,7 @@ _MEANINGS_OF_PREDICTIONS = {
     "sample": "the predicted time of a step divided by the samples of all ranks",
     "exposed": "communication that computing does not hide, as a share of the step",
     "eff.": "the share of the step in which ranks compute: the efficiency of weak scaling from one rank",
-    "gain": "how much less time a sample takes than with the first way; in brackets the worst and the best case",
+    "gain": "how much less time a sample takes than with the first variant; in brackets the worst and the best case",
 }
 
 
@@ -222,7 +222,7 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceEntry) -> Table:
         "advice": lambda each: f"{each.standing}: {each.reason}".removesuffix(": "),
     }
     where = f", {predictions[0].network}, computing of {_computing(predictions[0])}" if predictions else ""
-    title = f"ways to train on {format_count(advice.world_size, 'rank')}{where}"
+    title = f"variants on {format_count(advice.world_size, 'rank')}{where}"
     return _explained(table_of(candidates, columns, every=False, title=title), predictions)
 
 

@@ -63,7 +63,7 @@ def test_it_tells_what_to_train_with(printed: Run, monkeypatch: pytest.MonkeyPat
         ["naive: memory, candidate 3 of 3", "flat: launch 1 of 1"],
     )
     assert len(shown) == 6
-    assert "ways to train on 64 ranks, nvlink-infiniband400, computing of h100" in out
+    assert "variants on 64 ranks, nvlink-infiniband400, computing of h100" in out
     assert out.splitlines()[-1].startswith("best: strategy='flat'")
 
 

@@ -78,7 +78,7 @@ def test_ways(ddpperf):
     found = ddpperf.what_if(
         workload,
         strategy="flat",
-        ways={"now": {}, "accumulated": {"accumulation_steps": 8}, "faster": {"network": "nvlink-infiniband400"}},
+        variants={"now": {}, "accumulated": {"accumulation_steps": 8}, "faster": {"network": "nvlink-infiniband400"}},
         accelerator="a100",  # whose clock nothing disturbs
         **QUICK,
     )
@@ -150,7 +150,7 @@ def test_advised(ddpperf):
 """
     result = run(inner, test)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*ddpperf advice*", "test_advised: ways to train on 16 ranks*", "*fsdp2*best*"])
+    result.stdout.fnmatch_lines(["*ddpperf advice*", "test_advised: variants on 16 ranks*", "*fsdp2*best*"])
     (advice,) = document(inner)["advice"]
     assert [each["fits"] for each in advice["candidates"]] == [True, True, False, False]
     assert advice["memory"] == 2 * 2**20
@@ -185,7 +185,10 @@ def test_named(ddpperf):
 REFUSED = (
     ("predict(workload, network='fast')", "network='fast'): expected one of nvlink-infiniband400"),
     ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 is no multiple of ranks_per_node"),
-    ("what_if(workload, ways={'now': {}, 'b': {'ranks_per_node': 0}}, network='pcie-ethernet10')", "ranks_per_node=0"),
+    (
+        "what_if(workload, variants={'now': {}, 'b': {'ranks_per_node': 0}}, network='pcie-ethernet10')",
+        "ranks_per_node=0",
+    ),
     ("advise(workload, measure=True, accelerator='h100', **{**QUICK, 'world_size': 4096})", "leave measure out"),
     (
         "predict(workload, accelerator='h100', **QUICK); ddpperf.predict(workload, accelerator='h100', **QUICK)",
@@ -193,17 +196,17 @@ REFUSED = (
     ),
     ("predict(3)", "a int cannot be predicted: give a Workload"),
     (
-        "what_if(workload, ways={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
+        "what_if(workload, variants={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
         "env sets X, which has no effect with accelerator=h100",
     ),
-    ("what_if(workload, ways={'now': {}, 'b': {'tolerance': 1}})", "ddpperf.what_if(ways={'b': ...})"),
+    ("what_if(workload, variants={'now': {}, 'b': {'tolerance': 1}})", "ddpperf.what_if(variants={'b': ...})"),
     ("predict(workload, accelerator='z80')", "accelerator='z80'): expected one of h200"),
     ("predict(workload, network='pcie-ethernet10', ranks_per_node=0)", "ranks_per_node"),
     ("predict(workload, world_size=2)", "ddpperf network --world-size=2"),
     ("predict(workload, world_size=4096)", "4096 ranks would share cores or GPUs here: give one of nvlink"),
     ("predict(Script(print))", "is a Script"),
-    ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
-    ("what_if(workload)", "ddpperf.what_if: nothing to compare; give ways={'now': {}, 'bf16'"),
+    ("what_if(workload, variants={'now': {}})", "expected two or more variants"),
+    ("what_if(workload)", "ddpperf.what_if: nothing to compare; give variants={'now': {}, 'bf16'"),
     ("advise(workload, batch_sizes=[1])", "a Workload has only one batch size"),
     ("advise(of_size)", "not a function without batch_sizes"),
     ("advise(Script(print), batch_sizes=[1])", "not a Script"),

@@ -41,15 +41,15 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
         if metric is None:
             continue
         base, sizes = _sizes(points)
-        ways: dict[str, list[ChartPoint]] = {}
+        variants: dict[str, list[ChartPoint]] = {}
         for result in sorted(points, key=lambda result: result.measurement.world_size):
             ranks, judged = result.measurement.world_size, find(result, metric)
             now = ChartPoint(base, 1.0) if ratio and ranks == base else None
             if judged is not None:
                 now = of_benchmark.now_of(judged, ranks)
             if now is not None:
-                ways.setdefault(_RANKS.sub("", result.name), []).append(now)
-        starts = {"": 1.0} if ratio else {way: found[0].y for way, found in ways.items() if found[0].x == base}
+                variants.setdefault(_RANKS.sub("", result.name), []).append(now)
+        starts = {"": 1.0} if ratio else {name: found[0].y for name, found in variants.items() if found[0].x == base}
         several = len(starts) > 1
         name = metric.replace("_", " ")
         yield Chart(
@@ -60,14 +60,14 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
             y=Axis(name=f"{name} over {format_count(base, 'rank')}", unit="1")
             if ratio
             else Axis(name=name, unit=_known(points, metric)[0].series.unit),
-            series=tuple(ChartSeries(way, tuple(found)) for way, found in ways.items()),
+            series=tuple(ChartSeries(variant, tuple(found)) for variant, found in variants.items()),
             references=tuple(
                 ChartSeries(
-                    f"ideal of {way}" if several else "ideal",
+                    f"ideal of {variant}" if several else "ideal",
                     tuple(ChartPoint(size, start * ideal(size, base)) for size in sizes),
-                    way if several else "",
+                    variant if several else "",
                 )
-                for way, start in starts.items()
+                for variant, start in starts.items()
             ),
         )
 
@@ -97,7 +97,7 @@ def throughput(run: Run) -> Iterator[Chart]:
         rate = _rate(points)
         if len(points) >= _TWO and rate is not None:
             subject = f"{test} on {format_count(ranks, 'rank')}"
-            yield _side_by_side(f"{rate.replace('_', ' ')} by way to train", subject, points, rate)
+            yield _side_by_side(f"{rate.replace('_', ' ')} by variant", subject, points, rate)
 
 
 def epoch_time(run: Run) -> Iterator[Chart]:

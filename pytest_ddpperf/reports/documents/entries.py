@@ -203,7 +203,7 @@ class PredictionEntry(StepEntry, frozen=True):
 
     test: str  # pytest node id
     name: str
-    gain: predictions.Gain | None = None  # over the first way of the same call; null for the first one
+    gain: predictions.Gain | None = None  # over the first variant of the same call; null for the first one
 
 
 class CandidateEntry(JsonEntry, frozen=True):

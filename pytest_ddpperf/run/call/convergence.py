@@ -65,17 +65,17 @@ def converged(  # noqa: PLR0917 - what a call asks for
         launches.append(run.trained(first, replace(job, launch=launch), f"launch {launch + 1} of {number}"))
         _require_same_start(job.subject, (*names, f"{names[0]} from weights moved by rounding"), launches[-1])
         quantities = _quantities(job, launches)
-    of_way = [[[rank[way] for rank in ranks] for ranks in launches] for way in range(len(names) + 1)]
+    of_variant = [[[rank[variant] for rank in ranks] for ranks in launches] for variant in range(len(names) + 1)]
     points = launches[0][0][0].steps
     *found, moved = (
         trained(name, [_curve(ranks, points, quantities) for ranks in own], lost=_lost(own))
-        for name, own in zip((*names, "moved"), of_way, strict=True)
+        for name, own in zip((*names, "moved"), of_variant, strict=True)
     )
     metric = job.metric or quantities[min(1, len(quantities) - 1)]
     rules = QualityRules(metric=metric, better=better, tolerance=run.settings.tolerance or 0.0)
-    exact = {name for way, name in enumerate(names) if launches[0][0][0].exact and launches[0][0][way].exact}
+    exact = {name for variant, name in enumerate(names) if launches[0][0][0].exact and launches[0][0][variant].exact}
     same_buffers = all(
-        len({rank[way].buffers for rank in ranks}) == 1 for ranks in launches for way in range(len(names))
+        len({rank[variant].buffers for rank in ranks}) == 1 for ranks in launches for variant in range(len(names))
     )
     return Convergence(
         test=test,

@@ -26,7 +26,7 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.run.call.ways import Contender, GivenStrategy
+    from pytest_ddpperf.run.call.named_variants import GivenStrategy, NamedVariant
 
 OF_RANKS = ("n", "ranks", "world_size")  # argument names of a function that gives a Workload by number of ranks
 _UNCHECKED = Finding(
@@ -35,7 +35,7 @@ _UNCHECKED = Finding(
 
 MIB = 2**20
 MIN_SIZES = 2  # of a curve
-PLACES = ("world_size", "backend", "device", "env")  # settings besides those of training that a way may have
+PLACES = ("world_size", "backend", "device", "env")  # settings besides those of training that a variant may have
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
@@ -98,15 +98,15 @@ class VerbCall:
     metrics: tuple[Metric, ...] = ()  # that hooks add
     folders: tuple[Path, ...] = ()  # that are searched for a script
     begun: float = field(default_factory=time.monotonic)  # the time of time.monotonic
-    own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that only one way has
+    own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that only one variant has
 
-    def for_variant(self, way: Contender, key: str, verb: str = "compare") -> VerbCall:
-        """Returns this call with the settings of ``way``, one of the compared trainings, in place of its own."""
-        if not way.settings:
+    def for_variant(self, variant: NamedVariant, key: str, verb: str = "compare") -> VerbCall:
+        """Returns this call with the settings of ``variant``, one of the compared trainings, in place of its own."""
+        if not variant.settings:
             return self
-        where = f"ddpperf.{verb}(ways={{{key!r}: ...}})"
-        settings = overlay_words(self.settings, way.settings, where=where, others=("strategy",))
-        for word in way.settings:
+        where = f"ddpperf.{verb}(variants={{{key!r}: ...}})"
+        settings = overlay_words(self.settings, variant.settings, where=where, others=("strategy",))
+        for word in variant.settings:
             if not KNOBS[word].training and word not in PLACES:
                 raise SettingError(f"{where}: {word} must be the same for all; give {verb}(..., {word}=...)")
         if settings.env:
@@ -116,8 +116,8 @@ class VerbCall:
         return replace(
             self,
             settings=settings,
-            knobs={**self.knobs, **way.settings},
-            own={word: getattr(settings, word) for word in way.settings if KNOBS[word].training},
+            knobs={**self.knobs, **variant.settings},
+            own={word: getattr(settings, word) for word in variant.settings if KNOBS[word].training},
         )
 
     def variant(

@@ -117,7 +117,7 @@ def test_predictions_and_advice_are_together() -> None:
     (predictions,) = shared["Predictions"]
     assert predictions["table"]["rows"] == [["test_b ddp", "64", "40.0 [30.0, 50.0]", "25", "75 [60, 90]"]]
     (advice,) = shared["Advice"]
-    assert advice["table"]["caption"] == "test_a: ways to train on 64 ranks, pcie-ethernet100, computing of h100"
+    assert advice["table"]["caption"] == "test_a: variants on 64 ranks, pcie-ethernet100, computing of h100"
     assert [(row[0], row[-1]) for row in advice["table"]["rows"]] == [
         ("fsdp2", "best"),
         ("ddp", "does not fit: its tensors take 64 GiB of 32 GiB"),

@@ -301,12 +301,12 @@ def named(ctx):
 
 def test_it(ddpperf):
     ways = {"one": {}, "two": {"accumulation_steps": 2}, "flat": {"strategy": "flat", "env": {"OF_WAY": "yes"}}}
-    compared = ddpperf.compare(workload, ways=ways)
+    compared = ddpperf.compare(workload, variants=ways)
     assert compared.speedup("one") == 1
     assert compared["two"].effective_batch_size == 2 * compared["one"].effective_batch_size
     assert "memory_ratio" in compared["flat"]
     with pytest.raises(Exception, match="a: rank .* of 2 raised AssertionError"):
-        ddpperf.compare(named, name="step", ways={"a": {}, "b": {"env": {"OF_WAY": "yes"}}})
+        ddpperf.compare(named, name="step", variants={"a": {}, "b": {"env": {"OF_WAY": "yes"}}})
     ddpperf.measure(workload)
 """,
     )

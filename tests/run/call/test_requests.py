@@ -14,9 +14,9 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.results import Provenance, record_of
 from pytest_ddpperf.reports.findings import finding_text
+from pytest_ddpperf.run.call.named_variants import several
 from pytest_ddpperf.run.call.requests import VerbCall, grows, of_size, require_consistent
 from pytest_ddpperf.run.call.variant import counted_only
-from pytest_ddpperf.run.call.ways import several
 from pytest_ddpperf.settings import Settings, overlay_words
 from tests.factories import make_environment
 
@@ -94,7 +94,7 @@ FOUR = {"accumulation_steps": 4, "no_sync": False}
 
 
 def test_a_way_has_its_own_settings_on_top_of_the_calls_and_they_are_not_in_its_name() -> None:
-    ways = several(WORKLOAD, None, None, ways={"one": {}, "four": FOUR})
+    ways = several(WORKLOAD, None, None, variants={"one": {}, "four": FOUR})
     call = VerbCall(settings=Settings(precision="bf16"), knobs={})
     one, four = (call.for_variant(way, name).variant(WORKLOAD, CPU, name=name) for name, way in ways.by_name.items())
     assert (one.name, four.name) == ("one precision=bf16", "four precision=bf16")
@@ -104,7 +104,7 @@ def test_a_way_has_its_own_settings_on_top_of_the_calls_and_they_are_not_in_its_
 
 
 def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
-    ways = several(nothing_of_a_rank, None, None, ways={"tree": {}, "ring": {"env": {"NCCL_ALGO": "Ring", "A": 2}}})
+    ways = several(nothing_of_a_rank, None, None, variants={"tree": {}, "ring": {"env": {"NCCL_ALGO": "Ring", "A": 2}}})
     call = VerbCall(settings=Settings(), knobs={})
     tree, ring = (
         call.for_variant(way, name).variant(way.subject, CPU, name=name) for name, way in ways.by_name.items()
@@ -115,7 +115,7 @@ def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
 
 def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
     given: dict[str, dict[str, Any]] = {"same": {}, "more": {"env": {"B": 3, "C": 4}}, "none": {"env": None}}
-    ways = several(nothing_of_a_rank, None, None, ways=given)
+    ways = several(nothing_of_a_rank, None, None, variants=given)
     call = VerbCall(settings=overlay_words(Settings(), {"env": {"A": 1, "B": 2}}, where="ddpperf.compare"), knobs={})
     found = {name: call.for_variant(way, name).settings.env for name, way in ways.by_name.items()}
     assert found == {"same": (("A", "1"), ("B", "2")), "more": (("A", "1"), ("B", "3"), ("C", "4")), "none": None}
@@ -124,16 +124,22 @@ def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({"precision": "fp8"}, r"^ddpperf.compare\(ways={'way': ...}\)\(precision='fp8'\): expected one of"),
-        ({"presicion": "bf16"}, r"^ddpperf.compare\(ways={'way': ...}\)\(presicion=...\): .*did you mean precision\?"),
-        ({"max_time": 5}, r"^ddpperf.compare\(ways={'way': ...}\): max_time must be the same for all; give compare"),
+        ({"precision": "fp8"}, r"^ddpperf.compare\(variants={'a': ...}\)\(precision='fp8'\): expected one of"),
+        (
+            {"presicion": "bf16"},
+            r"^ddpperf.compare\(variants={'a': ...}\)\(presicion=...\): .*did you mean precision\?",
+        ),
+        ({"max_time": 5}, r"^ddpperf.compare\(variants={'a': ...}\): max_time must be the same for all; give compare"),
         ({"clip_steps": 3}, r"^clip_steps=3 has no effect without clip_grad_norm; give it too"),
-        ({"env": "X=1"}, r"^ddpperf.compare\(ways={'way': ...}\)\(env='X=1'\): expected environment variables by name"),
+        (
+            {"env": "X=1"},
+            r"^ddpperf.compare\(variants={'a': ...}\)\(env='X=1'\): expected environment variables by name",
+        ),
         ({"env": {"RANK": 1}}, r"^env={'RANK': ...}: the plugin sets RANK for ranks; leave it out"),
     ],
 )
 def test_a_setting_that_a_way_cannot_have_is_refused(own: Any, said: str) -> None:
-    ways = several(WORKLOAD, None, None, ways={"plain": {}, "way": own})
+    ways = several(WORKLOAD, None, None, variants={"plain": {}, "way": own})
     with pytest.raises(SettingError, match=said):
         VerbCall(settings=Settings(), knobs={}).for_variant(ways.by_name["way"], "way")
 

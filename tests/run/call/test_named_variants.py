@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ddpperf import Strategy, Workload
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.run.call.ways import Contender, several
+from pytest_ddpperf.run.call.named_variants import NamedVariant, several
 
 
 def nothing(*_: object) -> Any:
@@ -28,15 +28,15 @@ def test_strategies_are_named_by_their_words_however_they_are_written() -> None:
 def test_strategies_may_have_names_of_their_own() -> None:
     ways = several(WORKLOAD, {"small": "ddp[bucket_cap_mb=1]", "large": "ddp"}, None)
     assert ways.by_name == {
-        "small": Contender(subject=WORKLOAD, strategy="ddp[bucket_cap_mb=1]"),
-        "large": Contender(subject=WORKLOAD, strategy="ddp"),
+        "small": NamedVariant(subject=WORKLOAD, strategy="ddp[bucket_cap_mb=1]"),
+        "large": NamedVariant(subject=WORKLOAD, strategy="ddp"),
     }
     assert (ways.over, ways.canonical("large")) == ("small", "large")
 
 
 def test_subjects_are_compared_by_name_with_the_first() -> None:
     ways = several({"old": nothing, "new": WORKLOAD}, None, None)
-    assert ways.by_name == {"old": Contender(subject=nothing), "new": Contender(subject=WORKLOAD)}
+    assert ways.by_name == {"old": NamedVariant(subject=nothing), "new": NamedVariant(subject=WORKLOAD)}
     assert ways.over == "old"
     assert several({"old": nothing, "new": nothing}, None, "new").over == "new"
 
@@ -44,9 +44,9 @@ def test_subjects_are_compared_by_name_with_the_first() -> None:
 def test_workloads_by_name_may_share_a_strategy() -> None:
     ways = several({"mine": nothing, "small": WORKLOAD, "large": WORKLOAD}, None, None, "flat")
     assert ways.by_name == {
-        "mine": Contender(subject=nothing),
-        "small": Contender(subject=WORKLOAD, strategy="flat"),
-        "large": Contender(subject=WORKLOAD, strategy="flat"),
+        "mine": NamedVariant(subject=nothing),
+        "small": NamedVariant(subject=WORKLOAD, strategy="flat"),
+        "large": NamedVariant(subject=WORKLOAD, strategy="flat"),
     }
 
 
@@ -72,25 +72,25 @@ def test_ways_have_settings_a_strategy_and_variables() -> None:
         "bf16": {"precision": "bf16"},
         "sharded": {"strategy": "fsdp2", "env": {"B": "x", "A": 1.5}},
     }
-    ways = several(WORKLOAD, None, "bf16", "flat", ways=given)
+    ways = several(WORKLOAD, None, "bf16", "flat", variants=given)
     assert ways.by_name == {
-        "fp32": Contender(subject=WORKLOAD, strategy="flat"),
-        "bf16": Contender(subject=WORKLOAD, strategy="flat", settings={"precision": "bf16"}),
-        "sharded": Contender(subject=WORKLOAD, strategy="fsdp2", settings={"env": {"B": "x", "A": 1.5}}),
+        "fp32": NamedVariant(subject=WORKLOAD, strategy="flat"),
+        "bf16": NamedVariant(subject=WORKLOAD, strategy="flat", settings={"precision": "bf16"}),
+        "sharded": NamedVariant(subject=WORKLOAD, strategy="fsdp2", settings={"env": {"B": "x", "A": 1.5}}),
     }
     assert ways.over == "bf16"
 
 
 def test_a_step_of_ones_own_has_ways_too() -> None:
-    ways = several(nothing, None, None, ways={"one": {"env": {"OMP_NUM_THREADS": 1}}, "two": {}})
+    ways = several(nothing, None, None, variants={"one": {"env": {"OMP_NUM_THREADS": 1}}, "two": {}})
     assert [way.subject for way in ways.by_name.values()] == [nothing, nothing]
 
 
 @pytest.mark.parametrize(
-    ("subject", "strategies", "ways", "said"),
+    ("subject", "strategies", "variants", "said"),
     [
-        (WORKLOAD, None, {"a": {}}, r"compare\(ways=\['a'\]\): expected two or more ways"),
-        (WORKLOAD, None, ["bf16"], r"compare\(ways=\['bf16'\]\): expected a dict of settings for each name"),
+        (WORKLOAD, None, {"a": {}}, r"compare\(variants=\['a'\]\): expected two or more variants"),
+        (WORKLOAD, None, ["bf16"], r"compare\(variants=\['bf16'\]\): expected a dict of settings for each name"),
         (WORKLOAD, None, {"a": "bf16", "b": {}}, r"expected a dict of settings for each name"),
         (WORKLOAD, ["ddp", "flat"], {"a": {}, "b": {}}, "give only one of the two; ways may set a strategy"),
         ({"x": nothing, "y": nothing}, None, {"a": {}, "b": {}}, "is for one Workload, Script or step"),
@@ -98,4 +98,4 @@ def test_a_step_of_ones_own_has_ways_too() -> None:
 )
 def test_ways_that_say_nothing_sensible_are_refused(subject: Any, strategies: Any, ways: Any, said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        several(subject, strategies, None, ways=ways)
+        several(subject, strategies, None, variants=ways)

@@ -12,29 +12,29 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.script import Subject
 from pytest_ddpperf.training.workload import Workload
 
-MIN_WAYS = 2
+MIN_VARIANTS = 2
 NO_MORE: Mapping[str, Callable[..., Any]] = {}
 GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 GivenStrategies: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
-GivenWays: TypeAlias = "Mapping[str, Mapping[str, Any]] | None"
+GivenVariants: TypeAlias = "Mapping[str, Mapping[str, Any]] | None"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contender:
+class NamedVariant:
     """One of the trainings that a call compares: a subject with its strategy and settings."""
 
     subject: Subject
     strategy: GivenStrategy = None
-    settings: Mapping[str, object] = field(default_factory=dict)  # that only this way has, as written in the call
+    settings: Mapping[str, object] = field(default_factory=dict)  # that only this variant has, as written in the call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contenders:
+class NamedVariants:
     """All trainings that one call of ``ddpperf.compare`` compares, by name."""
 
-    by_name: Mapping[str, Contender]  # in the order given
+    by_name: Mapping[str, NamedVariant]  # in the order given
     over: str  # the name of the way that the others are compared with
-    canonical: Callable[[Any], str]  # turns any spelling of a way's name into the spelling in ``by_name``
+    canonical: Callable[[Any], str]  # turns any spelling of a variant's name into the spelling in ``by_name``
 
 
 def several(  # noqa: PLR0917 - the arguments of compare
@@ -43,17 +43,17 @@ def several(  # noqa: PLR0917 - the arguments of compare
     over: GivenStrategy,
     strategy: GivenStrategy = None,
     more: Mapping[str, Callable[..., Any]] = NO_MORE,
-    ways: GivenWays = None,
+    variants: GivenVariants = None,
     *,
     verb: str = "compare",
-) -> Contenders:
+) -> NamedVariants:
     """Returns the trainings to compare: several subjects, strategies of one Workload, or settings of one subject.
 
     ``over`` names the training that others are compared with; ``more`` has strategies of hooks, by name.
     """
     canonical: Callable[[Any], str] = str
-    if ways is not None:
-        return _with_settings(subject, strategies, over, strategy, ways, verb=verb)
+    if variants is not None:
+        return _with_settings(subject, strategies, over, strategy, variants, verb=verb)
     workloads = subject.values() if isinstance(subject, Mapping) else ()
     if strategy is not None and not any(isinstance(workload, Workload) for workload in workloads):
         raise SettingError(
@@ -62,16 +62,16 @@ def several(  # noqa: PLR0917 - the arguments of compare
         )
     if isinstance(subject, Mapping) and strategies is None:
         named = {
-            str(name): Contender(subject=each, strategy=strategy if isinstance(each, Workload) else None)
+            str(name): NamedVariant(subject=each, strategy=strategy if isinstance(each, Workload) else None)
             for name, each in subject.items()
         }
         given = f"{list(named)}"
     elif isinstance(subject, Workload) and isinstance(strategies, Mapping):
-        named = {str(name): Contender(subject=subject, strategy=each) for name, each in strategies.items()}
+        named = {str(name): NamedVariant(subject=subject, strategy=each) for name, each in strategies.items()}
         given = f"strategies={list(named)}"
     elif isinstance(subject, Workload) and isinstance(strategies, Iterable) and not isinstance(strategies, str):
         chosen = [resolve(each, more) for each in strategies]
-        named = {str(each): Contender(subject=subject, strategy=each) for each in chosen}
+        named = {str(each): NamedVariant(subject=subject, strategy=each) for each in chosen}
         given = f"strategies={[str(each) for each in chosen]}"
         twice = next((each for each in chosen if chosen.count(each) > 1), None)
         if twice is not None:
@@ -85,32 +85,32 @@ def several(  # noqa: PLR0917 - the arguments of compare
     else:
         others = (
             ", several subjects by name, such as {'old': build, 'new': other_build}, "
-            "or settings by name, such as ways={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
+            "or settings by name, such as variants={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
         raise SettingError(
             f"ddpperf.{verb}: expected a Workload and a list of strategies, such as ['naive', 'ddp']"
             f"{others * (verb == 'compare')}"
         )
     what = "strategies" if isinstance(subject, Workload) else "subjects"
-    return _contenders(named, over, given, what, canonical, verb=verb)
+    return _named(named, over, given, what, canonical, verb=verb)
 
 
-def _contenders(
-    named: Mapping[str, Contender],
+def _named(
+    named: Mapping[str, NamedVariant],
     over: GivenStrategy,
     given: str,
     what: str,
     canonical: Callable[[Any], str] = str,
     *,
     verb: str,
-) -> Contenders:
+) -> NamedVariants:
     """Returns the trainings and the name of the one to compare the others with; SettingError for fewer than two."""
-    if len(named) < MIN_WAYS:
+    if len(named) < MIN_VARIANTS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(named))
     if base not in named:
         raise SettingError(f"ddpperf.{verb}({given}): over={base!r}: expected one of {', '.join(named)}")
-    return Contenders(by_name=named, over=base, canonical=canonical)
+    return NamedVariants(by_name=named, over=base, canonical=canonical)
 
 
 def _with_settings(
@@ -118,31 +118,30 @@ def _with_settings(
     strategies: GivenStrategies,
     over: GivenStrategy,
     strategy: GivenStrategy,
-    ways: GivenWays,
+    variants: GivenVariants,
     *,
     verb: str,
-) -> Contenders:
-    """Returns one training for each entry of ``ways``; ``strategy`` applies to entries that name no strategy."""
+) -> NamedVariants:
+    """Returns one training for each entry of ``variants``; ``strategy`` applies to entries that name no strategy."""
     if isinstance(subject, Mapping):
         raise SettingError(
-            f"ddpperf.{verb}(ways=...) is for one Workload, Script or step, and a dict of several is given; leave one "
-            "of the two out"
+            f"ddpperf.{verb}(variants=...) is for one Workload, Script or step; a dict of several has no variants"
         )
     if strategies is not None:
         raise SettingError(
-            "ddpperf.compare(strategies=..., ways=...): give only one of the two; ways may set a strategy: "
-            "ways={'ddp': {}, 'fsdp': {'strategy': 'fsdp2'}}"
+            "ddpperf.compare(strategies=..., variants=...): give only one of the two; variants may set a strategy: "
+            "variants={'ddp': {}, 'fsdp': {'strategy': 'fsdp2'}}"
         )
-    if not isinstance(ways, Mapping) or not all(isinstance(own, Mapping) for own in ways.values()):
+    if not isinstance(variants, Mapping) or not all(isinstance(own, Mapping) for own in variants.values()):
         raise SettingError(
-            f"ddpperf.{verb}(ways={ways!r}): expected a dict of settings for each name, such as "
+            f"ddpperf.{verb}(variants={variants!r}): expected a dict of settings for each name, such as "
             "{'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
     named = {}
-    words = [word for own in ways.values() for word in own if not isinstance(word, str)]
+    words = [word for own in variants.values() for word in own if not isinstance(word, str)]
     if words:
-        raise SettingError(f"ddpperf.{verb}(ways=...): {words[0]!r} is not the name of a setting; give a str")
-    for name, own in ways.items():
+        raise SettingError(f"ddpperf.{verb}(variants=...): {words[0]!r} is not the name of a setting; give a str")
+    for name, own in variants.items():
         settings = dict(own)
-        named[str(name)] = Contender(subject=subject, strategy=settings.pop("strategy", strategy), settings=settings)
-    return _contenders(named, over, f"ways={list(named)}", "ways", verb=verb)
+        named[str(name)] = NamedVariant(subject=subject, strategy=settings.pop("strategy", strategy), settings=settings)
+    return _named(named, over, f"variants={list(named)}", "variants", verb=verb)
