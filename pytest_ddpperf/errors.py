@@ -12,7 +12,7 @@ NOT_MEASURED = 10  # pytest's exit status if nothing was found worse but not all
 
 
 class DdpperfError(Exception):
-    """Base of all errors that this plugin raises on purpose; ``benchmark`` names the failed benchmark, if it is known.
+    """The base class of the errors that this plugin raises on purpose; ``benchmark`` names the failed benchmark.
 
     The plugin shows only the text of such an error: first the fact, then the cure, then the place in the test.
 
@@ -71,7 +71,7 @@ def reason(report: Any, error: BaseException | None) -> str:
 
 
 def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> E:
-    """Returns a copy of an error with text before or after its message, or with the name of the failed benchmark."""
+    """Returns a copy of an error, with text around its message, or with the failed benchmark's name and ranks."""
     made = type(error).__new__(type(error), f"{before}{error}{after}")  # kinds have different arguments; facts follow
     vars(made).update(vars(error))
     made.benchmark = benchmark or error.benchmark
@@ -81,7 +81,7 @@ def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[st
 class FoundWrong(DdpperfError):
     """A result that is worse than required, or wrong; running the test again would not change it.
 
-    Any other error means that there is no result.
+    If a test fails with another error, there is no result.
     """
 
 
@@ -123,7 +123,7 @@ class IncorrectTraining(FoundWrong):
 
 
 class LaunchError(DdpperfError):
-    """A failure to start any rank: torch cannot be imported, there is no such backend, or there are too few devices."""
+    """A failure to start ranks: torch cannot be imported, the backend does not exist, or there are too few devices."""
 
 
 class RankFailed(DdpperfError):
@@ -201,7 +201,7 @@ class QualityLost(FoundWrong):
 
 
 class NotTimed(DdpperfError):
-    """A request for a time in a run that only counts or has no time left; the rest of the test is skipped."""
+    """The use of a time in a run that only counts, or has no time left; pytest then skips the rest of the test."""
 
 
 class BaselineError(DdpperfError):

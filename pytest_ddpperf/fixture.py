@@ -148,7 +148,7 @@ class Ddpperf:
 
         Args:
             subject: as for ``check``. In strong mode the ranks share a Workload's batch; a function ``build(ctx)``
-                divides its batch if ``ctx.mode`` is ``strong``. Or a function of the number of ranks, whose parameter
+                divides its batch if ``ctx.mode`` is ``strong``. Also a function of the number of ranks, whose parameter
                 is ``n``, ``ranks`` or ``world_size``: it returns a Workload for this number, such as a larger model for
                 more ranks, and efficiency takes the FLOPs of a rank into account.
             world_sizes: numbers of ranks, ascending; the others are compared with the first. Default:
@@ -466,7 +466,7 @@ class Ddpperf:
             self._meet(targets(found, metrics))
 
     def _meet(self, wanted: Sequence[MetricTarget]) -> None:
-        """Lists the outcomes of targets; fails the test if one was missed, or inconclusive and ``fail_on`` has it."""
+        """Reports the outcomes of targets; fails the test if one is missed, or inconclusive and ``fail_on`` says so."""
         for target in wanted:
             unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
             self._session.outputs.remark(self._test, target.measurement.key, target.finding, *unmet)
@@ -489,7 +489,7 @@ class Ddpperf:
     ) -> BatchSize:
         """Finds the largest batch of a rank that fits into memory: doubles it until it does not fit, then bisects.
 
-        Every size has a separate launch, so that a rank that runs out of memory costs nothing.
+        Every size has a separate launch, so that a lack of memory does not disturb the next sizes.
 
         Args:
             workload_of: function that returns the Workload of a batch size.
@@ -581,7 +581,7 @@ class Ddpperf:
             pytest.skip(f"{subject.name}: ddpperf simulate runs no Script, which creates its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Returns the environment of the largest group of ranks; by default, of one rank for a one-rank strategy."""
+        """Returns the environment of the settings' largest group, or of one rank for a one-rank strategy."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs
@@ -591,14 +591,14 @@ class Ddpperf:
         return self._session.environment(call.settings, size)
 
     def _environments(self, call: VerbCall, strategy: GivenStrategy) -> list[Environment]:
-        """Returns the environment of the group, or of all simulated groups; the largest comes last."""
+        """Returns a list with the environment of the group; in a simulation, of all groups, the largest one last."""
         largest = self._environment(call, strategy)
         if not largest.simulated or largest.world_size == 1:
             return [largest]
         return [self._session.environment(call.settings, size) for size in self._session.world_sizes(call.settings)]
 
     def _put_on_network(self, call: VerbCall, subject: Subject, strategy: GivenStrategy, name: str | None) -> None:
-        """Predicts and reports the time of a simulated step if the setting ``network`` is given."""
+        """Predicts and reports a simulated step's time on the network that the setting ``network`` names, if any."""
         if self._session.settings.simulate is None or call.settings.network is None:
             return
         from pytest_ddpperf.run.call.named_variants import NamedVariant
@@ -628,7 +628,7 @@ class Ddpperf:
 
 
 def _each(measured: Measured) -> Sequence[Measurement]:
-    """Returns the measurements in the result of a call, without benchmarks that do not fit into memory."""
+    """Returns the measurements in the result of a call, except benchmarks that do not fit into memory."""
     if isinstance(measured, Measurement):
         return (measured,)
     several: Sequence[Measurement] = getattr(measured, "points", ()) or getattr(measured, "measurements", ())

@@ -1,4 +1,4 @@
-"""Parsers for each kind of value; each returns the value, or raises ValueError with the form that it expects."""
+"""The parser of each kind of setting; each returns the value, or raises ValueError with the form that it expects."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | 
 
 
 def written(value: object) -> str:
-    """Formats a value in the form that the command line accepts."""
+    """Formats a value of a setting in the form that the command line accepts, so that it can be parsed again."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, frozenset):  # members of an enumeration, in the order of their declaration
@@ -231,12 +231,12 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
 
 
 def instead(hint: str, known: Iterable[str]) -> str:
-    """Returns a text that lists the known words, after ``hint`` (the suggestion of ``closest``) if there is one."""
+    """Returns a text that lists the known words; in front is ``hint``, a result of ``closest``, if not empty."""
     return f"{hint} There are {', '.join(known)}" if hint else f"there are {', '.join(known)}"
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
-    """Returns a parser for one word out of ``choices``, in any case; True and False mean ``on``, ``off`` and ``no``."""
+    """Returns a parser for one of ``choices``, in upper or lower case; ``on`` may be True, ``off`` and ``no`` False."""
     booleans = {"on": "true", "off": "false", "no": "false"}  # as TOML and Python have them
     found = {word: choice for choice in choices for word in (choice.lower(), booleans.get(choice, choice.lower()))}
 
@@ -310,7 +310,7 @@ def path(value: object) -> Path:
 
 
 def switch_or_path(value: object) -> bool | Path:
-    """Parses on or off, as ``switch`` does, or a path; a path with the name of a switch is given as ``./on``."""
+    """Parses on or off, as ``switch`` does, or a path; ``./on`` is the path of a file with the name ``on``."""
     try:
         return switch(value)
     except ValueError:

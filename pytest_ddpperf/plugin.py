@@ -69,7 +69,7 @@ def pytest_cmdline_main() -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Return a line for the header of the run if another plugin's option leaves benchmarks untimed."""
+    """Return a line for the header of the run if another plugin's option makes this plugin count and not time."""
     counted = "ddpperf: --benchmark-disable: benchmarks are counted and not timed"
     return [counted] if configuration.counts_alone(config) else []
 

@@ -448,7 +448,7 @@ class Settings:
     )
 
     def __init__(self, **values: Any) -> None:
-        """Sets values by name, and defaults for all other settings; raises an error for ``accept`` without a reason."""
+        """Sets the given settings, and all others to defaults; raises an error for ``accept`` without a reason."""
         unknown = values.keys() - KNOBS.keys()
         if unknown:
             raise TypeError(f"Settings has no field {min(unknown)}")
@@ -461,7 +461,7 @@ class Settings:
 
     @property
     def recipe(self) -> Mapping[str, str]:
-        """The training settings that are not defaults, as texts by name; they distinguish benchmarks of one subject."""
+        """The training settings with other values than the default, as texts by name, to distinguish benchmarks."""
         default = Settings()
         said = {name: getattr(self, name) for name, knob in KNOBS.items() if knob.training}
         if self.accumulation_steps == 1:
@@ -484,7 +484,7 @@ class Settings:
 
     @property
     def accepting(self) -> bool:
-        """Returns whether results replace the baselines that they are compared with; then worsenings are accepted."""
+        """Returns whether this run's results replace the baselines that it compares with; worse results then pass."""
         return self.save is not None and self.save == self.compared
 
     @property
@@ -498,7 +498,7 @@ KNOBS: Mapping[str, Knob] = {f.name: Knob(f.name, f.default, **f.metadata) for f
 
 
 def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Knob, object], str]) -> Settings:
-    """Returns the settings, overridden by the raw values in ``layer``; errors have the source of a value."""
+    """Returns the settings with the values in ``layer``, parsed; in an error, ``where`` names the source of a value."""
     parsed = {}
     for name, raw in layer.items():
         knob = KNOBS[name]
@@ -512,7 +512,7 @@ def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Kn
 def overlay_words(
     settings: Settings, words: Mapping[str, object], *, where: str, others: Sequence[str] = ()
 ) -> Settings:
-    """Returns the settings, overridden by ``words``, the keyword arguments of a marker or a call."""
+    """Returns the settings with the values in ``words``, the keyword arguments of a marker or of a call."""
     known = [name for name, knob in KNOBS.items() if knob.per_test]
     for word in words:
         if word not in known:
@@ -532,7 +532,7 @@ _INSTEAD = {
 
 
 def instead_of(name: str) -> str:
-    """Returns what to give in place of an option or a setting of the ini file that there is not; empty if unknown."""
+    """Returns advice for a user who gave an option or ini setting that does not exist; empty if there is none."""
     if name in KNOBS and KNOBS[name].per_test:
         in_file = f", or {KNOBS[name].ini} in the ini file" * (KNOBS[name].given == "ini")
         return f"give {name}= to @pytest.mark.ddpperf or to the call{in_file}"

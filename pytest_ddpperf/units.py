@@ -32,17 +32,17 @@ class Scale:
     exact: bool = False
 
     def number(self, value: float) -> str:
-        """Returns the value without its unit: three significant digits, or all digits before the point."""
+        """Returns the value in this unit, without the unit's name, with three digits or all digits before the point."""
         scaled = value / self.factor
         return f"{scaled:.0f}" if self.exact else significant(scaled)
 
     def text(self, value: float) -> str:
-        """Returns the value in this unit, with the unit."""
+        """Returns the value in this unit, with the unit's name."""
         return f"{self.number(value)} {self.unit}".rstrip()
 
 
 def scale(values: Iterable[float], unit: str) -> Scale:
-    """Returns a readable unit for a group of values, chosen for their median so that one group has one unit."""
+    """Returns one unit in which a group of values is easy to read; it fits the median of their sizes."""
     sizes = [abs(value) for value in values if value]
     typical = statistics.median(sizes) if sizes else 0.0
     if unit == "1":
@@ -59,7 +59,7 @@ def scale(values: Iterable[float], unit: str) -> Scale:
 
 
 def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: bool) -> tuple[float, str]:
-    """Returns the largest unit that is at most ``typical``, with its factor; the first unit if ``smallest``."""
+    """Returns the largest unit that is not larger than ``typical``, as (factor, name); the first if ``smallest``."""
     if smallest:
         return steps[0]
     # A value that rounds up to a full unit is printed in that unit: 0.9999 ms is 1.00 ms, not 1000 us.
@@ -110,7 +110,7 @@ def ordinal(number: int) -> str:
 
 
 def power_of_two(nbytes: float, *, above: bool = False) -> str:
-    """Formats the largest power of two <= a number of bytes, or with ``above`` the smallest one >= it: ``32MiB``."""
+    """Formats the largest power of two <= ``nbytes``, or with ``above`` the smallest power >= ``nbytes``: ``32MiB``."""
     number = 1 << (math.ceil(nbytes) - 1).bit_length() if above else 1 << max(0, int(nbytes).bit_length() - 1)
     shift, unit = next(((shift, unit) for shift, unit in _BINARY if number >> shift), (0, ""))
     return f"{number >> shift}{unit}"
@@ -128,7 +128,7 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
 
 
 def _differ_as(values: Sequence[float], texts: Sequence[str]) -> bool:
-    """Returns whether rounded texts still show the differences of the values, with an error of at most a half."""
+    """Returns whether rounded texts show the differences between successive values, with an error of half at most."""
     told = [float(text.split()[0].replace(",", "")) for text in texts]
     unit = max(map(abs, values), default=0.0) / (max(map(abs, told), default=0.0) or 1.0)
     pairs = zip(pairwise(values), pairwise(told), strict=True)
@@ -154,7 +154,7 @@ def signed_percent(change: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Formats a share in percent, without sign and trailing zero: 0.03 is ``3 %``, 0.021 is ``2.1 %``; up to 1000 %."""
+    """Formats a share in percent, without a sign: 0.03 is ``3 %``, 0.021 is ``2.1 %``, 20 is ``over 1000 %``."""
     if share > 10:  # noqa: PLR2004 - from a few launches, so large an effect may be anything
         return "over 1000 %"
     if 1e-9 < share < 0.0005:  # noqa: PLR2004 - one decimal would be 0; less is rounding

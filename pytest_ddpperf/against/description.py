@@ -13,7 +13,7 @@ from typing import Any
 
 
 def described(wanted: list[str]) -> dict[str, Any]:
-    """Returns the facts about this interpreter, with the folder of this file removed from the search path."""
+    """Returns the facts about this interpreter, after removing the folder of this file from the search path."""
     path = [entry for entry in sys.path[1:] if entry]
     facts: dict[str, Any] = {
         "tag": getattr(sys.implementation, "cache_tag", None),

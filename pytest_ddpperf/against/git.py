@@ -46,7 +46,7 @@ def git(
 ) -> str:
     """Runs git in a folder and returns its stripped output; GitError if git fails, is missing, or takes too long.
 
-    ``index`` is a file that replaces the work tree's index, ``words`` the text for git's standard input.
+    ``index``: a file that git uses in place of the work tree's index; ``words``: the text for git's standard input.
     """
     # A refresh of the index takes a lock and may collide with the user's own git. With log.showSignature the output for
     # a commit begins with the check of its signature.
@@ -85,7 +85,7 @@ def commit_of(root: Path, name: str) -> str | None:
 
 
 def untracked(top: Path) -> tuple[str, ...]:
-    """Returns the paths of all untracked files, ignored or not, and of folders that contain only untracked files."""
+    """Returns the paths of all untracked files, ignored or not; for a folder with untracked files only, its path."""
     with contextlib.suppress(GitError):
         listed = git(top, "ls-files", "-z", "--others", "--directory", seconds=_STATUS_SECONDS)
         return tuple(name.rstrip("/") for name in listed.split("\0") if name)
@@ -95,9 +95,9 @@ def untracked(top: Path) -> tuple[str, ...]:
 def code_of(root: Path, commit: str | None = None) -> str:
     """Returns a digest of the code and configuration files of a commit, or of the work tree; may raise GitError.
 
-    In the work tree, untracked files count unless git ignores them: they may be committed with the baseline. JSON files
-    count as configuration if git tracks them and they are not baselines. Files that a sparse checkout leaves out count
-    as git has them.
+    In the work tree, untracked files count unless git ignores them, because they may be committed with the baseline.
+    JSON files count as configuration if git tracks them and they are not baselines. Files that a sparse checkout omits
+    count with their content in git.
     """
     top = top_folder(root)
     if commit is not None:
@@ -179,7 +179,7 @@ def has_file(folder: Path, commit: str, path: str) -> bool:
 
 
 def fetching(root: Path) -> str:
-    """Returns the advice for a commit that is missing here."""
+    """Returns advice on how to fetch a commit that is missing here."""
     with contextlib.suppress(GitError):
         if is_shallow(root):
             return "this is a shallow clone: fetch the rest with git fetch --unshallow (in CI: fetch-depth: 0)"
@@ -187,7 +187,7 @@ def fetching(root: Path) -> str:
 
 
 def unknown(root: Path, name: str) -> str:
-    """Returns the advice for the name of a branch, tag or commit that is not here."""
+    """Returns advice for a name of a branch, tag or commit that does not exist here."""
     names: list[str] = []
     with contextlib.suppress(GitError):
         kinds = ("refs/heads", "refs/remotes", "refs/tags")
@@ -196,7 +196,7 @@ def unknown(root: Path, name: str) -> str:
 
 
 def lacking(root: Path, error: GitError) -> str:
-    """Returns advice if git cannot check out a commit: for missing files, or for files that git may not write."""
+    """Returns advice if git cannot check out a commit, because files are missing or git may not write files."""
     if re.search(r"ermission denied|ead-only file|could not create|[Uu]nable to create|o space left", str(error)):
         return "let git write into the repository and into the folder of temporary files"
     with contextlib.suppress(GitError):
@@ -244,7 +244,7 @@ def no_commit(folder: Path, error: GitError) -> str:
 
 
 def _explained(folder: Path, error: GitError, unknown: str, apart: str = "") -> str:
-    """Returns why git finds no repository for ``folder``, with a cure (``apart`` if it is in none), or ``unknown``."""
+    """Returns why git refuses ``folder``, with a cure (``apart`` if none is known), or ``unknown`` for other errors."""
     if isinstance(error, GitMissingError):
         return f"{error}: install it"
     for pattern, *words in _REFUSALS:
@@ -265,7 +265,7 @@ class Checkout:
 
 
 def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:
-    """Returns the state of the work tree that holds ``path``, without changes below ``apart_from``, the baselines.
+    """Returns the state of the work tree that holds ``path``; ignores changes below ``apart_from``, the baselines.
 
     The result is None if git, a repository or a first commit is missing, or if git takes too long.
     """

@@ -1,4 +1,4 @@
-"""The removal of a temporary checkout by a process that waits until the process that started it ends.
+"""Removes a temporary checkout: this process waits until the process that started it ends, then removes the files.
 
 This file is run as a script and needs only the standard library. Its standard input closes when the other process ends,
 even if that process is killed.
@@ -54,7 +54,7 @@ def remove(tree: Path, root: Path) -> None:
 def _end_others(tree: Path) -> None:
     """Ends the remaining processes of a run: a git that still creates the checkout, and processes of a setup command.
 
-    Processes get SIGTERM first, after which git removes the files that it has made, and SIGKILL if they do not end.
+    They get SIGTERM first, after which git removes the files that it has made; if they do not end, they get SIGKILL.
     """
     kill_from = time.monotonic() + _TERM_SECONDS
     while time.monotonic() < kill_from + _TERM_SECONDS:
@@ -77,7 +77,7 @@ def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
 
 
 def await_end(tree: Path, of_other: TextIO) -> None:
-    """Waits until ``of_other`` is closed, and updates the folder's time meanwhile, to show that it is in use."""
+    """Waits until ``of_other`` is closed; meanwhile updates the folder's time, to show that the folder is in use."""
     while not select.select([of_other], [], [], _SIGN_SECONDS)[0]:
         with contextlib.suppress(OSError):
             os.utime(tree.parent)

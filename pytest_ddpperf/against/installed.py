@@ -21,8 +21,8 @@ LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
     """Returns the files and folders in site-packages that would be imported instead of those in the checkout.
 
-    Such copies were installed from the checkout, or look like its packages, as a wheel of another job or from an index
-    does. ``path`` is the search path of an interpreter, by default this interpreter's.
+    They were installed from the checkout, or look like its packages, as a wheel from an index or from another CI job
+    does. ``path`` is an interpreter's search path, by default this interpreter's.
     """
     path = sys.path if path is None else list(path)
     return tuple(sorted({*installed_from(root, distributions(path=path)), *namesakes(root, path)}))
@@ -31,7 +31,7 @@ def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
 def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
     """Returns the copies that an install from ``root`` has made; editable installs make none.
 
-    An archive in the checkout may contain any project, so only packages that the checkout has as well count. A
+    An archive in the checkout may contain any project, so only packages count that also lie in the checkout. A
     submodule does not count, because no other checkout of the project contains it.
     """
     found = set()
@@ -70,7 +70,7 @@ def _modules(package: Path) -> set[Path]:
 
 
 def _tops(installed: Distribution) -> set[str]:
-    """Returns the outermost packages of a distribution, and its files outside of packages."""
+    """Returns a distribution's outermost packages, and its files outside of packages."""
     files = [file for file in installed.files or () if file.parts[0] != ".."]
     files = [file for file in files if not file.parts[0].endswith(".dist-info")]
     packages = {file.parent for file in files if file.name == "__init__.py"}

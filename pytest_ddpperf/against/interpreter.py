@@ -1,4 +1,4 @@
-"""The interpreter of another virtual environment: facts about it, and the reasons to refuse it."""
+"""The interpreter of another virtual environment: facts about it, and reasons to refuse it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Interpreter:
     lacking: tuple[str, ...] = ()  # modules that were asked for and cannot be imported there
 
     def folders(self, root: str) -> tuple[str, ...]:
-        """Returns the folders inside ``root`` that belong to this interpreter, such as a virtual environment."""
+        """Returns folders inside ``root`` that belong to this interpreter, such as its virtual environment."""
         candidates = {*self.prefixes, *(entry for entry in self.path if Path(entry).name in PACKAGES)}
         return tuple(sorted(folder for folder in candidates if folder != root and within(folder, root)))
 
 
 def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
-    """Returns the interpreter at the path ``given``, relative to ``invoked``, after checking that ranks can use it.
+    """Returns the interpreter at the path ``given``, relative to ``invoked``; SettingError if ranks cannot use it.
 
     ``needed``: further modules that ranks import.
 
@@ -93,7 +93,7 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
 
 
 def _torch_of_both(own: Interpreter) -> str | None:
-    """Returns the file of the torch that PYTHONPATH makes both environments import; None if there is no such torch."""
+    """Returns the file of torch if PYTHONPATH makes both environments import the same torch; else None."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (PathFinder.find_spec("torch", [entry]) for entry in entries if entry and entry not in own.path)
     return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)
@@ -101,7 +101,7 @@ def _torch_of_both(own: Interpreter) -> str | None:
 
 @cache
 def own_interpreter() -> Interpreter:
-    """Returns this interpreter and its packages, as a new process of the interpreter reports them."""
+    """Returns this interpreter and its packages, as a new process of this interpreter reports them."""
     return _asked(sys.executable, sys.executable, ())
 
 
@@ -143,9 +143,9 @@ def foreign_entries(root: str) -> tuple[str, ...]:
 
 
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Returns the packages that differ between two environments: versions there and here, None if not installed.
+    """Returns, by package, the versions there and here, None if not installed; equal versions are omitted.
 
-    Packages that both environments have come first. The plugin is omitted, because ranks use this environment's.
+    Packages that both environments have come first. The plugin is omitted, because all ranks use this environment's.
     """
     pairs = {name: (there.get(name), here.get(name)) for name in sorted({*there, *here} - {_TOOL})}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def check_out(redirection: Redirection) -> Callable[[], None] | None:
-    """Checks out the reference's commit if this node lacks it; returns a function that removes the files, else None.
+    """Checks out the reference's commit if this node lacks it; returns a function that removes the files, or None.
 
-    The files come from the repository of this node. The repository gets no new entry, because the controller may use
-    the same repository, on a file system that nodes share.
+    The files come from this node's repository, which gets no new entry: if nodes share a file system, the controller
+    may use the same repository.
 
     Raises:
         LaunchError: the files cannot be checked out; the message says why, with advice.
@@ -36,7 +36,7 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
 
 
 def _commit(redirection: Redirection) -> str:
-    """Returns the commit to check out; LaunchError if this node's repository lacks it."""
+    """Returns the commit to check out; LaunchError if the repository on this node lacks it."""
     root = Path(redirection.root)
     if redirection.environment is not None:
         raise LaunchError(

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class PairedLaunches:
-    """The runner of launches in candidate and reference; it records which modules of the project each one imported."""
+    """The runner of launches in candidate and reference; it records which project modules each of the two imported."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class PairedLaunches:
         return run(observed_packed, redirection, named, packed_call.packed, **group)
 
     def _noted(self, files: dict[str, str], result: LaunchResult[tuple[T, dict[str, str]]]) -> LaunchResult[T]:
-        """Adds the imports that the ranks of a launch reported to ``files``, and returns the result without them."""
+        """Adds the imports that a launch's ranks reported to ``files``; returns the result without the imports."""
         with self._lock:
             for _, imported in result.values:
                 files.update(imported)
@@ -113,11 +113,11 @@ class PairedLaunches:
 
     @property
     def imports(self) -> tuple[dict[str, str], ...]:
-        """Returns three mappings from module to file: of candidate, reference, and shared test modules."""
+        """Returns three mappings from module to file: of the candidate, the reference, and shared test modules."""
         return self._of_candidate, self._of_reference, self._shared
 
     def learn(self, earlier: PairedLaunches | None) -> None:
-        """Takes over recorded imports and the reference's failures from an earlier run of the same call."""
+        """Takes over an earlier run's recorded imports and failures of the reference, for the same call."""
         if earlier is not None:
             self._sections += earlier.failures
             self.failures += earlier.failures
@@ -132,7 +132,7 @@ class PairedLaunches:
         return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
 
     def with_imports(self, result: Result) -> Result:
-        """Adds the imported modules to a paired result, and a finding if both revisions ran the same code."""
+        """Adds the imported modules to a paired result, and a finding if candidate and reference ran the same code."""
         pair = result.pair
         if pair is None:
             return result
@@ -180,7 +180,7 @@ class _ReferenceCall(NamedTuple):
 
 
 def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _ReferenceCall:
-    """Pickles a call; the reference's ranks look up top-level objects of test modules in the other checkout by name."""
+    """Pickles a call; the reference's ranks look up a test module's top-level objects by name in the other checkout."""
     modules = modules_of_tests(redirection)
     by_object = {
         id(value): (module, name)
@@ -213,7 +213,7 @@ def _place_of(function: FunctionType) -> str:
 
 
 def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
-    """Returns whether a function of the project is sent by value, because a lookup of its name does not find it."""
+    """Returns whether a project's function must be sent as code, because looking up its name does not find it."""
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -227,14 +227,14 @@ def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
 
 
 def _defined_in(value: Any, module: str, modules: Mapping[str, str]) -> bool:
-    """Returns whether a module itself defines a global: its function or class, or another object such as a Workload."""
+    """Returns whether a module itself defines a global: a function, a class, or an object such as a Workload."""
     if isinstance(value, FunctionType) or inspect.isclass(value):
         return bool(value.__module__ == module)
     return isinstance(value, (Workload, functools.partial)) or type(value).__module__ in modules
 
 
 def _name_of(value: Any, modules: Mapping[str, str]) -> tuple[str, str] | None:
-    """Returns the module and dotted name of a test module, or of its function or class; None if no name leads to it."""
+    """Returns the module and dotted name of a test module or of its function or class; None if no name leads to it."""
     if isinstance(value, ModuleType):
         return (value.__name__, "") if value.__name__ in modules else None
     if not (isinstance(value, FunctionType) or inspect.isclass(value)) or value.__module__ not in modules:

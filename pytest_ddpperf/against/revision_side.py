@@ -1,4 +1,4 @@
-"""The revision in a paired run: its files, its virtual environment if it needs one, and its ranks."""
+"""The revision in a paired run: its files, its virtual environment (if it needs a separate one), and its ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SETUP_SECONDS = 3600.0  # compilers take their time
 
 
 class RevisionSide:
-    """The owner of a revision's files and ranks, from the first launch that needs them to ``close``."""
+    """The owner of a revision's files and ranks, which exist from the first launch that needs them to ``close``."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RevisionSide:
 
     @property
     def redirection(self) -> Redirection:
-        """Returns the paths of the checked-out project; after a failed checkout it raises the same error again."""
+        """Returns the paths of the checked-out project; if the checkout failed, raises its error in each call."""
         with self._lock:
             if self._failure is not None:
                 raise LaunchError(self._failure)
@@ -120,7 +120,7 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns the launchers of this revision, and the ones that run this checkout in the same rounds, if any."""
+        """Returns this revision's launchers, and any launchers that run this checkout in the same rounds."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ def under(python: Interpreter, project: Redirection) -> Redirection:
 
 
 def _with_environment(redirection: Redirection, folder: Path, command: str) -> Redirection:
-    """Makes a virtual environment in ``folder``, runs ``command`` in the target, and redirects ranks to its Python."""
+    """Makes a virtual environment in ``folder``, runs ``command`` in the revision; returns paths with its Python."""
     environment = folder / guard.ENVIRONMENT
     _run([sys.executable, "-m", "venv", str(environment)], folder, None, "cannot make a virtual environment")
     python, packages = str(environment / "bin" / "python"), next((environment / "lib").glob("python*/site-packages"))
@@ -177,7 +177,7 @@ def _with_environment(redirection: Redirection, folder: Path, command: str) -> R
 
 
 def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, failed: str, cure: str = "") -> str:
-    """Runs a command and returns its output; if it fails, LaunchError with the texts ``failed`` and ``cure``."""
+    """Runs a command and returns its output; if it fails, raises LaunchError with the texts ``failed`` and ``cure``."""
     try:
         status, printed = printed_by(command, _SETUP_SECONDS, cwd=folder, env=variables)
     except (OSError, subprocess.SubprocessError) as error:
@@ -197,7 +197,7 @@ def alike(here: str, there: str) -> bool:
 
 
 def modules_of_tests(redirection: Redirection) -> dict[str, str]:
-    """Returns the project's modules that are sent by value, such as test modules and conftests, with their files."""
+    """Returns, by module, the files of the project's modules whose code is sent, such as test modules and conftests."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -210,7 +210,7 @@ def modules_of_tests(redirection: Redirection) -> dict[str, str]:
 
 
 def other_tests(test: str, redirection: Redirection) -> tuple[str, ...]:
-    """Returns the paths of a test file and its conftests that differ in the other checkout."""
+    """Returns the paths of a test file and its conftests, without those that are equal in the other checkout."""
     path = test.partition("::")[0]
     files = [file for file in modules_of_tests(redirection).values() if file.endswith((f"/{path}", "/conftest.py"))]
     there = {file: redirection.path(file) for file in files}

@@ -50,7 +50,7 @@ class Revision:
 
     @property
     def here(self) -> bool:
-        """Returns whether the revision is this very checkout."""
+        """Returns whether the revision is the checkout in which the tests run."""
         return self.folder == self.root
 
     @property
@@ -63,7 +63,7 @@ class Revision:
 
 
 def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
-    """Returns the reference that the settings name: another revision or environment of the project, or both."""
+    """Returns the reference that the settings name: another revision of the project, another environment, or both."""
     given = settings.against_python
     if given is None:
         return resolve(str(settings.against), start, invoked)
@@ -81,7 +81,7 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
 
 
 def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
-    """Returns this checkout as a revision, in the environment of ``python`` if given; without git, ``start``."""
+    """Returns this checkout (``start`` alone if git finds none) as a revision; ``python``: its interpreter."""
     root = start
     with contextlib.suppress(GitError):
         root = top_folder(start)
@@ -91,7 +91,7 @@ def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
 def resolve(given: str, start: Path, invoked: Path) -> Revision:
     """Finds the revision that ``given`` names: a branch, tag or commit, ``merge-base:`` and one of these, or a folder.
 
-    ``start`` is a folder of the project; relative paths start from ``invoked``.
+    ``start`` is a folder of the project; a relative path in ``given`` starts from ``invoked``.
     """
     folder = invoked / given
     try:
@@ -124,8 +124,8 @@ def baseline_revision(commit: str, start: Path) -> Revision:
 class Guarded:
     """A temporary folder that exists until ``close`` or the end of this process.
 
-    A guard process then removes the folder, and its work tree's entry in the repository at ``root``. If the guard is
-    killed as well, a run a day later removes both.
+    Then a guard process removes the folder, and its work tree's entry in the repository at ``root``. If the guard is
+    killed as well, a run at least a day later removes both.
     """
 
     def __init__(self, folder: Path, root: Path) -> None:
@@ -140,7 +140,7 @@ class Guarded:
         )
 
     def close(self) -> None:
-        """Lets the guard remove the files, and waits a limited time for it; may be called again."""
+        """Lets the guard remove the files, and waits for it for a limited time; does nothing if called again."""
         if self._guard.stdin is None or self._guard.stdin.closed:
             return
         self._guard.stdin.close()
@@ -181,13 +181,13 @@ class Worktree(Guarded):
 
 
 def remove_left_over() -> None:
-    """Removes the checkouts of runs that were killed together with their guard."""
+    """Removes the checkouts of killed runs whose guard was killed, too."""
     for folder in abandoned(PREFIX):
         guard.remove(folder / TREE, folder / TREE)
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
-    """Returns a folder as the reference revision; SettingError if it is part of this checkout or contains it."""
+    """Returns a folder as the reference revision; SettingError if the folder lies in or around this checkout."""
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder contains this checkout; name a revision, or the folder of another checkout")
@@ -201,7 +201,7 @@ def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
 
 
 def _top_of(folder: Path) -> Path | None:
-    """Returns the top folder of the innermost work tree that holds ``folder``; None if it is unknown."""
+    """Returns the top folder of the innermost work tree around ``folder``; None if git does not find one."""
     with contextlib.suppress(GitError):
         return top_folder(folder).resolve()
     return None

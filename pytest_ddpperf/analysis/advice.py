@@ -43,8 +43,8 @@ _OVERLAPPED = 0.8  # the share of backward that can hide communication: the last
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
     """Returns changes that may make steps faster, the largest gain first; changes that only free memory come last.
 
-    A gain that is not ``estimated`` is an upper bound: the change removes time of one cause, and all else stays. For a
-    larger batch or more micro-batches it is the gain per sample.
+    A gain that is not ``estimated`` is an upper bound: the change removes the time of one cause, and nothing else. For
+    a larger batch or more micro-batches the gain is per sample.
     """
     advisers = [_BY_CAUSE[cause.bottleneck] for cause in diagnosis.causes if cause.bottleneck in _BY_CAUSE]
     found = [advice for adviser in advisers for advice in adviser(diagnosis, measurement)]
@@ -67,7 +67,7 @@ def _share(diagnosis: Diagnosis, bottleneck: Bottleneck) -> float:
 
 
 def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Returns advice on loading: workers load while the rank trains, so the slower of both determines the step time."""
+    """Returns advice on loading. Workers load while the rank trains, so the slower of both determines the step time."""
     wait = max(_share(diagnosis, "data"), longest_data_wait(measurement))  # others wait for that rank as well
     found = [Advice(code="cheaper_loading", bottleneck="data", gain=wait)]
     loader = measurement.recipe.get("loader", "")
@@ -87,7 +87,7 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 
 
 def _missing(loader: str) -> str:
-    """Returns the advised DataLoader settings that ``loader`` lacks, as text of the option; empty without workers."""
+    """Returns the advised settings that a loader lacks, as in ``loader="prefetch_factor=4"``; empty without workers."""
     given = loader_settings(loader) if loader else None
     if given is None or not given.workers:
         return ""
@@ -122,7 +122,7 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
 
 
 def _bucket_size(measurement: Measurement) -> float | None:
-    """Returns the bucket size in MiB for four buckets; None if there are four to eight, or a bucket had < 0.5 MiB."""
+    """Returns the bucket size in MiB for four buckets; None if there are four to eight, or one had under 0.5 MiB."""
     nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
     size = float(round(sum(nbytes) / _BUCKETS / 2**20))
     return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None
@@ -150,7 +150,7 @@ def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     """Returns advice to process more samples in a step, so that work done once in a step costs less per sample.
 
-    More micro-batches need no more memory, but as many operator calls. A larger batch is advised only if it gains more.
+    A larger batch needs more memory than more micro-batches, but fewer calls; it is advised only if it gains more.
     """
     communication, overhead = _share(diagnosis, "communication"), _share(diagnosis, "overhead")
     computing = sum(_share(diagnosis, each) for each in ("compute", "memory_bandwidth", "overhead"))
@@ -214,7 +214,7 @@ def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Ad
 
 
 def _copied_back(diagnosis: Diagnosis) -> float:
-    """Returns the share of the step that copies gradients out of buckets: each byte is read once and written once."""
+    """Returns the fraction of the step in which DDP copies gradients out of buckets; each byte is read and written."""
     communication, moving = diagnosis.cause("communication"), diagnosis.cause("memory_bandwidth")
     if communication is None or moving is None or not moving.facts.get("rate") or not diagnosis.step:
         return 0.0
@@ -223,7 +223,7 @@ def _copied_back(diagnosis: Diagnosis) -> float:
 
 
 def _copies_gradients(measurement: Measurement) -> bool:
-    """Returns whether DDP copies each gradient into its bucket, because gradients are not views of the buckets."""
+    """Returns whether DDP copies each gradient into its bucket, as it does if gradients are not views of buckets."""
     return strategy_name(measurement) == "ddp" and "gradient_as_bucket_view=true" not in measurement.strategy
 
 

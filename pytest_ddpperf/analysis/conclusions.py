@@ -31,7 +31,7 @@ _KINDS: Mapping[Bottleneck, str] = {
 
 
 def concluded(results: Sequence[Result]) -> tuple[Result, ...]:
-    """Returns the results of one call; the last one has the findings on all of them together."""
+    """Returns the results of one call; the last result also has the findings on all results together."""
     *others, last = results
     if last.measurement.mode is not None:
         points = sorted(results, key=lambda point: point.measurement.world_size)
@@ -42,7 +42,7 @@ def concluded(results: Sequence[Result]) -> tuple[Result, ...]:
 
 
 def _best(results: Sequence[Result]) -> Iterator[Finding]:
-    """Yields the finding on the fastest and smallest variants, several if their intervals overlap."""
+    """Yields a finding that names the fastest and the smallest variant, or several if their intervals overlap."""
     over = next((one.measurement.over for one in results if one.measurement.over is not None), None)
     if over is None:
         return
@@ -56,7 +56,7 @@ def _best(results: Sequence[Result]) -> Iterator[Finding]:
 
 
 def _scaling(points: Sequence[Result]) -> Iterator[Finding]:
-    """Yields the finding on a curve, if a point after the first has separate cores or GPUs for its ranks."""
+    """Yields the finding on a scaling curve, if a point after the first has a core or a GPU for each of its ranks."""
     base, *others = (point.measurement for point in points)
     scaled = [point for point in others if {SPEEDUP, EFFICIENCY} <= {one.metric for one in point.series}]
     own = [point for point in scaled if not point.environment.oversubscribed]
@@ -81,7 +81,7 @@ def _scaling(points: Sequence[Result]) -> Iterator[Finding]:
 
 
 def _loss(points: Sequence[Result]) -> Iterator[Finding]:
-    """Yields the finding on the seconds that the largest group loses by each cause, unless it loses little."""
+    """Yields the finding on how many seconds the largest group loses by each cause; none if it loses little."""
     first, *others = points
     scaled = [
         (point, one.series.value) for point in others for one in point.comparisons if one.series.metric == EFFICIENCY

@@ -50,7 +50,7 @@ def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
 
 
 def analysis_of(measurement: Measurement) -> StepAnalysis:
-    """Returns the analysis of a judged benchmark's step, from its launches."""
+    """Returns the analysis of a judged benchmark's step, which is based on its launches."""
     return StepAnalysis(
         diagnosis=diagnosis_of(measurement),
         sections=sections_of(measurement),
@@ -81,7 +81,7 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
 
 
 def _bottleneck(largest_first: tuple[Cause, ...], evidence: StepEvidence, environment: Environment) -> Bottleneck:
-    """Returns the largest cause, unless ranks share cores or GPUs, other processes disturb, or memory is full."""
+    """Returns the bottleneck: the largest cause, or shared cores or GPUs, or other processes, or full memory."""
     first = largest_first[0] if largest_first else None
     if first is None or first.share < LEAST_SHARE:
         return "disturbed" if evidence.lost >= LEAST_SHARE else "unclear"
@@ -96,7 +96,7 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
 
 
 def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
-    """Returns causes for the time in which a rank lacks a core or a GPU, and for unexplained waiting."""
+    """Returns two kinds of causes: a rank's waits for a core or a GPU that ranks share, and unexplained waits."""
     step, short = evidence.step, _shortage(evidence, environment)
     idle = 0.0 if evidence.cpu is None else computing - evidence.cpu
     if short:
@@ -154,7 +154,7 @@ def _threads(environment: Environment) -> tuple[int, int]:
 
 
 def _shortage(evidence: StepEvidence, environment: Environment) -> float:
-    """Returns the fraction of time in which a rank waits for a core or GPU that ranks share; 0 if each has its own."""
+    """Returns the fraction of time in which a rank waits for a core or GPU that it shares; 0 if it shares none."""
     wanted, there = _threads(environment)
     short = wanted > there and (environment.device != "cpu" or _saturation(evidence, environment) >= SATURATED)
     return 1 - there / wanted if short else 0.0

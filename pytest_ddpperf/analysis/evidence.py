@@ -24,7 +24,7 @@ _PRODUCTS = re.compile(r"mm|mv|dot|conv|attention|linear|rnn|encoder_layer")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowRank:
-    """The slow rank that all others wait for in a step."""
+    """The slow rank of a step, for which all other ranks wait."""
 
     rank: int
     own: float  # seconds of its step without waits for other ranks
@@ -89,7 +89,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
 
 
 def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
-    """Returns each phase's fraction of the median step, or of all steps if every n-th is long, by launch and rank."""
+    """Returns the fraction of each phase in a median step, by launch and rank; in all steps if every n-th is long."""
     typical = median if long_steps_of(measurement).period is None else math.fsum
     found: list[list[dict[str, float]]] = []
     for launch in launches:
@@ -106,8 +106,8 @@ def _communication(
 ) -> tuple[float, bool]:
     """Returns the seconds of exposed communication in a ``step`` (s), and whether this figure is complete.
 
-    The figure comes from steps with and without synchronisation, else from the profiler, without the wait for a slow
-    rank, else from the phase ``gradient_sync``, which is complete if the strategy sends nothing in backward.
+    The figure comes from steps with and without synchronisation, else from the profiler (without waits for a slow
+    rank), else from the phase ``gradient_sync``; this phase is complete if backward sends nothing.
     """
     if measurement.world_size == 1:
         return 0.0, True
@@ -122,7 +122,7 @@ def _communication(
 
 
 def longest_data_wait(measurement: Measurement) -> float:
-    """Returns the largest fraction of the step time that a rank waits for data; 0 if it is unknown."""
+    """Returns the largest fraction of the step time in which a rank waits for data; 0 if it is unknown."""
     shares = _shares(measurement, [launch for launch in measurement.every if phases_of(launch) is not None])
     return fmean(max(rank[DATA_WAIT] for rank in ranks) for ranks in shares) if shares else 0.0
 
@@ -139,7 +139,7 @@ def strategy_name(measurement: Measurement) -> str:
 
 
 def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
-    """Returns the rank whose step without waits for others is longest, scaled to ``step``; None if unknown."""
+    """Returns the rank with the longest step, without its waits for others, scaled to ``step``; None if unknown."""
     own = [seconds for seconds in map(_own_steps, launches) if seconds is not None]
     if not own or len(own[0][0]) < 2:  # noqa: PLR2004  a rank alone waits for none
         return None
@@ -150,7 +150,7 @@ def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
 
 
 def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
-    """Returns seconds of each rank's step without waits for others, and of the group's step; None if unknown."""
+    """Returns the seconds of each rank's step without waits for others, and of the group's step; None if unknown."""
     blocks = complete(rank.communication for rank in launch.ranks)
     if blocks is not None:
         whole = median(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
@@ -181,7 +181,7 @@ def _rank_with_most_work(
 
 
 def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
-    """Returns the phase in which a rank exceeds the typical other rank most; waits for other ranks do not count."""
+    """Returns the phase in which this rank exceeds the typical other rank most; waits for ranks do not count."""
     more = dict.fromkeys((phase for phase in PHASES if phase != GRADIENT_SYNC), 0.0)
     for launch in launches:
         seconds = [{phase: median(own.seconds[phase]) for phase in more} for own in phases_of(launch) or ()]

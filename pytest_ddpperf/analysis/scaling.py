@@ -21,7 +21,7 @@ _MOST_RANKS = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingPoint:
-    """A point of a scaling curve: number of ranks as a multiple of the base's, and the speedup in each round."""
+    """A point of a scaling curve: its number of ranks divided by the base's, and the speedup in each round."""
 
     ranks: float
     speedups: tuple[float, ...]
@@ -53,7 +53,7 @@ class LawFit:
 
 
 def serial_fraction(speedup: float, ranks: float) -> float:
-    """Returns Karp's and Flatt's serial fraction (1990): (1/S - 1/n) / (1 - 1/n); 1/3 for speedup 2 with 4 ranks.
+    """Returns Karp's and Flatt's serial fraction (1990), (1/S - 1/n) / (1 - 1/n): it is 1/3 for speedup 2 with 4 ranks.
 
     Raises:
         SettingError: the speedup is not above 0, or there is only one rank.
@@ -63,12 +63,12 @@ def serial_fraction(speedup: float, ranks: float) -> float:
 
 
 def amdahl(serial: float, ranks: float) -> float:
-    """Returns the speedup of a fixed problem: 1 / (s + (1 - s) / n) (Amdahl 1967)."""
+    """Returns the speedup of a problem of fixed size: 1 / (s + (1 - s) / n) (Amdahl 1967)."""
     return 1 / (serial + (1 - serial) / ranks)
 
 
 def gustafson(serial: float, ranks: float) -> float:
-    """Returns the scaled speedup of a problem that grows with the ranks: n - s (n - 1) (Gustafson 1988)."""
+    """Returns the speedup of a problem whose size grows with the ranks: n - s (n - 1) (Gustafson 1988)."""
     return ranks - serial * (ranks - 1)
 
 
@@ -113,10 +113,10 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
 
 
 def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> int | None:
-    """Returns the number of ranks at which one more rank adds less than ``least`` of a rank's work, or None.
+    """Returns the number of ranks beyond which each further rank adds less than ``least`` of a rank's work.
 
     A rank's work is the work of one of the base's ``base_ranks``. By Amdahl's law, with a serial fraction of 5 %, more
-    than 9 ranks do not pay: the tenth adds less than half a rank.
+    than 9 ranks do not pay: the tenth adds less than half a rank's work. None if each rank pays.
     """
     wanted = require_number("least", least, positive=True)
 
@@ -133,7 +133,7 @@ def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> in
 
 
 def status(efficiency: float, speedup: float) -> str:
-    """Returns a word of ``WORDS`` for scaling: speedup 3.49 with 4 ranks is excellent, 0.46 is negative scaling."""
+    """Returns a word of ``WORDS`` for scaling: with 4 ranks, speedup 3.49 is excellent, 0.46 is negative scaling."""
     if require_number("speedup", speedup) < 1:
         return "negative scaling"
     share = require_number("efficiency", efficiency)

@@ -1,4 +1,4 @@
-"""Compares two recorded runs: judges the results of one as if the earlier one had stored baselines."""
+"""Compares two recorded runs: judges the later run as if the earlier run had stored baselines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def key_of(result: Result) -> tuple[str, str, int]:
 
 
 def judged_by(earlier: Sequence[Result], provenance: Provenance, results: Sequence[Result]) -> list[Result]:
-    """Compares results with an earlier run of the code ``provenance``; returns the benchmarks of both runs."""
+    """Compares results with ``earlier`` ones of the code ``provenance``; returns only benchmarks of both runs."""
     old, new = ({key_of(result): result for result in each} for each in (earlier, results))
     alpha = alpha_of_benchmark(len(new))
     return [

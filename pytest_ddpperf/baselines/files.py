@@ -30,7 +30,7 @@ def located(root: Path, path: Path) -> Path:
 
 
 def require_regular(file: Path) -> None:
-    """Raises OSError for a pipe or a device, because reading it may wait for ever, unless the shell has opened it."""
+    """Raises OSError for a pipe or a device that the shell has not opened, because reading it may wait for ever."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
         raise OSError(errno.EINVAL, "this is a pipe or a device: name a file", str(file))
 

@@ -228,7 +228,7 @@ def module_folder(nodeid: str) -> str:
 
 
 def test_file(nodeid: str) -> str:
-    """Returns the file's name for a test, without module: ``...::TestC::test_d[x-1]``: ``TestC.test_d-x-1.json``."""
+    """Returns a test's file name, without module: ``...::TestC::test_d[x-1]`` gives ``TestC.test_d-x-1.json``."""
     test = nodeid.partition("::")[2]
     slug = test.replace("::", ".").replace("[", "-").removesuffix("]")
     return _named(slug, whole=test, lossless=_TEST.fullmatch(test)) + ".json"

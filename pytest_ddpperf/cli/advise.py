@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
-    """Declares the options that describe the cluster to predict for; ``network``: the default, for the help."""
+    """Declares the options that describe the cluster to predict for; ``network``: its default, which the help names."""
     add = parser.add_argument
     add("--network", choices=CLUSTERS, help=f"network to predict for (default: {network})")
     add("--accelerator", choices=ACCELERATORS, help="accelerator to predict for (default: time this machine)")
@@ -104,7 +104,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _found(named: str) -> Any:
-    """Returns the object that ``FILE.py:NAME`` or ``MODULE:NAME`` names, from a module that ranks can import, too."""
+    """Returns the object that ``FILE.py:NAME`` or ``MODULE:NAME`` names; ranks must be able to import its module."""
     where, _, name = named.rpartition(":")
     if not where or not name.isidentifier():
         raise SettingError(f"{named!r}: expected FILE.py:NAME or MODULE:NAME, such as train.py:workload")

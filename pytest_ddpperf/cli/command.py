@@ -116,7 +116,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    """Lists all readable baselines; reports unreadable ones, and then returns an error status."""
+    """Lists all readable baselines; reports the unreadable ones, and then returns an error status."""
     store = _store(options)
     files = store.files()
     contents = [content for file in files if (content := _readable(store, file)) is not None]
@@ -143,7 +143,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
-    """Returns (test, baseline) pairs of the file or test ``text``, else of all names that contain ``text``."""
+    """Returns (test, baseline) pairs: of the file or test named ``text``, else of all names that contain ``text``."""
     if Path(text).is_file():
         content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]
@@ -157,7 +157,7 @@ def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineR
 
 
 def _place(options: argparse.Namespace) -> tuple[Path, str]:
-    """Returns the folder of the baselines and the name of their set, as options or the project's ini file give them."""
+    """Returns the folder of the baselines and the name of their set, from options or the project's ini file."""
     defaults = Settings()
     folder, name = options.baselines, getattr(options, "set", None)
     if folder is None:
@@ -214,7 +214,7 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _become_pytest(settings: Mapping[str, object], arguments: Sequence[str]) -> NoReturn:
-    """Replaces this process by pytest, which has to import its plugins itself; settings that are None are omitted."""
+    """Replaces this process by pytest, because pytest must import its plugins itself; omits settings that are None."""
     given = [f"-o{KNOBS[name].ini}={value}" for name, value in settings.items() if value is not None]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *given, *arguments])  # noqa: S606 - no shell is wanted

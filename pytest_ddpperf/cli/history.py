@@ -101,7 +101,7 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def _file(options: argparse.Namespace) -> Path:
-    """Returns the file of ``--history``, else the file that the ini file of the current folder names."""
+    """Returns the file that ``--history`` names, else the file that the ini file of the current folder names."""
     if options.history is not None:
         return Path(options.history)
     configured = ini_value(_HISTORY.ini, Path.cwd())
@@ -115,7 +115,7 @@ def _file(options: argparse.Namespace) -> Path:
 
 
 def stale(test: str, record: BaselineRecord, save: str | None) -> str:
-    """Returns advice to save again if the newest run in the project's history improved on a baseline; else empty."""
+    """Returns advice to save again if the newest run in the project's history is better than a baseline; else empty."""
     configured = ini_value(_HISTORY.ini, Path.cwd())
     if configured is None or not (file := configured[1] / configured[0]).is_file():
         return ""
@@ -180,7 +180,7 @@ def trend(options: argparse.Namespace) -> int:
 
 
 def _add(options: argparse.Namespace) -> int:
-    """Adds runs to a history; if a file cannot be read, none is added, because all are read first."""
+    """Adds runs to a history; first reads all files, so that no run is added if a file cannot be read."""
     history = _file(options)
     runs = [(file, *_run_of(file)) for file in options.results]
     for file, run, results in runs:
@@ -204,7 +204,7 @@ def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
 
 
 def _print_csv(options: argparse.Namespace) -> int:
-    """Prints the runs that have all requested metrics, oldest first, as change detectors (apache-otava) read them."""
+    """Prints the runs that have all requested metrics, oldest first, as CSV for change detectors (apache-otava)."""
     found = _selected(options, options.metric)
     which = dict.fromkeys(
         f"{one.test} {one.name} w{one.world_size} on {one.environment_key}"

@@ -24,19 +24,19 @@ _FILES = {
 
 
 def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
-    """Returns a setting of pytest from the next file upwards with a pytest section, as a run in ``folder`` would."""
+    """Returns a setting of pytest and the project's root, as a run in ``folder`` finds them; None if it is not set."""
     root, settings = _project(folder)
     value = settings.get(name)
     return None if value in (None, "") else (str(value), root)
 
 
 def project_root(folder: Path) -> Path:
-    """Returns the root of the project that holds a folder, as a pytest run in that folder would find it."""
+    """Returns the root of the project around a folder, as a pytest run in that folder would find it."""
     return _project(folder)[0]
 
 
 def _project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
-    """Returns the root of the project and the settings of its pytest section; no settings if there is no section."""
+    """Returns the project's root and the settings in its file's pytest section; no settings without such a section."""
     parents = (folder.absolute(), *folder.absolute().parents)
     for parent in parents:
         for file, sections in _FILES.items():

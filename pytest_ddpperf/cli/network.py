@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _stored(here: Environment, names: Sequence[str] | None, options: argparse.Namespace) -> list[str]:
-    """Returns a line with the time of each collective by the stored fit; all collectives if ``names`` is None."""
+    """Returns a line for each collective, with its time by the stored fit; all collectives if ``names`` is None."""
     file = network_file(options.folder, here)
     if (stored := read_network(file)) is None:
         measure = f"ddpperf network --world-size={here.world_size}"
@@ -102,7 +102,7 @@ def _stored(here: Environment, names: Sequence[str] | None, options: argparse.Na
 
 
 def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace) -> list[str]:
-    """Measures the network, prints and stores it; returns reasons for slowness with ``--check``, else none."""
+    """Measures the network, prints and stores the result; with ``--check`` returns reasons for slowness, else none."""
     sizes = sizes_between(options.min_size, options.max_size, here.world_size)
     plan = SweepPlan(collectives=names, sizes=sizes, rounds=options.rounds)
     file = network_file(options.folder, here)
@@ -142,7 +142,7 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
 def _check_lines(
     here: Environment, fits: Sequence[CollectiveFit], ranks: Sequence[RankSweep], check: str, gpus: Sequence[str]
 ) -> list[str]:
-    """Returns a sentence for each reason why a network is slow; ``check``: the name of its link type, or ``auto``."""
+    """Returns a sentence for each reason why a network is slow; ``check``: the type of link, or ``auto``."""
     wrong = wrong_interface(os.environ, interface_speeds(), here.backend)
     best = max(fits, key=lambda fit: largest_bandwidths(fit)[1])
     link = link_of(here.device, gpus) if check == _AUTO else check
@@ -156,9 +156,9 @@ def _check_lines(
 
 
 def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
-    """Returns sentences about slow links, else about late ranks: a slow link makes ranks late, too.
+    """Returns sentences about slow links; if there are none, about late ranks, because a slow link makes ranks late.
 
-    If ranks share cores, late ranks are not reported: all are late by turns. A link is measured by two ranks alone.
+    If ranks share cores, late ranks are not reported, because each is late at times. Only two ranks measure a link.
     """
     on_cores = here.device == "cpu" and here.cores >= MIN_RANKS
     links = slow_links(ranks) if on_cores or not here.oversubscribed else ()

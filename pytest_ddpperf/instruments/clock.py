@@ -54,7 +54,7 @@ CPU_CLOCK = Clock(
 
 
 def _event_clock(device: torch.device, marks: int) -> Clock:
-    """Returns a clock of CUDA events on one stream: the host waits only in ``seconds``, never in ``mark``."""
+    """Returns a clock that uses CUDA events on one stream: ``mark`` never waits for the GPU, only ``seconds`` does."""
     import torch
 
     make_event: Callable[..., torch.cuda.Event] = torch.cuda.Event  # torch leaves it untyped
@@ -80,7 +80,7 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
 def collector_paused() -> Iterator[None]:
     """Collects garbage once, then pauses Python's garbage collector in this context.
 
-    Objects that a rank inherits from its parent process stay frozen, because to collect them would copy their memory.
+    Objects that a rank inherited at its fork are not collected: collecting them would copy their shared memory.
     """
     enabled = gc.isenabled()
     gc.collect()
@@ -95,7 +95,7 @@ def collector_paused() -> Iterator[None]:
 def tracers() -> tuple[str, ...]:
     """Returns the names of active tools that trace Python and slow it down, such as ``coverage`` or a profiler.
 
-    Tools that trace only threads that start later are included.
+    The names include tools that trace only threads which start later.
     """
     functions = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
     modules = [getattr(each, "__module__", None) or type(each).__module__ for each in functions if each is not None]

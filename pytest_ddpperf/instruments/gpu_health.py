@@ -38,7 +38,7 @@ GpusSeen = tuple[tuple[GpuHealth, ...], tuple[str, ...]]
 def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[Window | None], GpusSeen]:
     """Starts to read the GPUs with these PCI ids every ``interval`` seconds.
 
-    Returns a function that stops the readings and returns the GPUs' health in a window of time (None: since the start).
+    Returns a function that ends the readings and returns the GPUs' health in a window of time (None: since the start).
     The health of a GPU that cannot be opened has only the reason.
     """
     nvml, missing = library()
@@ -101,10 +101,10 @@ def gpu_health(
     *,
     mig: bool = False,
 ) -> GpuHealth:
-    """Summarises a GPU's readings, pairs of a time in seconds and a reading; a short window may have none.
+    """Summarises a GPU's readings, pairs of a time in seconds and a reading; a short window may have no reading.
 
-    ``limits`` are the highest clocks of multiprocessors and memory, in MHz; ``others`` are the bytes of other processes
-    that used the GPU before and after. For power and throttling the driver's counters have priority over samples.
+    ``limits`` are the highest clocks of multiprocessors and memory, in MHz; ``others`` are the bytes, by pid, of other
+    processes that used the GPU before and after. If the driver counts power and throttling, its counters are used.
     """
 
     def known(name: str) -> list[tuple[float, int]]:

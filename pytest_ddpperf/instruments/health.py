@@ -28,9 +28,9 @@ def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:
     """Reads the kernel's counters; cheap enough to be done before and after every launch.
 
     ``busy`` (neither idle nor stolen), ``steal`` and ``total`` are clock ticks of the usable cores. ``ours`` are the
-    ticks of the processes ``pids``; a process also has the ticks of its children that have ended. ``throttled`` are
-    seconds that control groups waited for their quota, added up over cores; ``overheated`` is how many times usable
-    cores were too hot; ``swapped`` are pages to and from swap. Values that the system does not report are missing.
+    ticks of the processes ``pids``, including their children that have ended. ``throttled`` are seconds that a control
+    group waited for its quota, added up over cores; ``overheated`` is how many times usable cores were too hot;
+    ``swapped`` are pages to and from swap. Values that the system does not report are missing.
     """
     usable = os.sched_getaffinity(0)
     ours = [process_ticks(kernel_text(root / f"proc/{pid}/stat")) for pid in pids]
@@ -68,7 +68,7 @@ def cpu_health(before: Counters, after: Counters, root: Path = _ROOT) -> CpuHeal
 
 
 def core_ticks(text: str, usable: Collection[int]) -> dict[str, int]:
-    """Returns the ticks of all usable cores together, from /proc/stat (proc(5)); empty if it lists none of them."""
+    """Returns the ticks of all usable cores together, from the text of /proc/stat (proc(5)); empty if it lists none."""
     wanted = {f"cpu{core}" for core in usable}
     rows = [line.split() for line in text.splitlines()]
     found = [list(map(int, row[1 : _COUNTED + 1])) for row in rows if row and row[0] in wanted and len(row) > _COUNTED]
@@ -80,7 +80,7 @@ def core_ticks(text: str, usable: Collection[int]) -> dict[str, int]:
 
 
 def process_ticks(text: str) -> int | None:
-    """Returns the CPU ticks of a process and its ended children, from /proc/PID/stat; None if that is empty."""
+    """Returns the CPU ticks of a process and its ended children, from /proc/PID/stat; None if this text is empty."""
     _, _, rest = text.rpartition(")")  # the name may contain any character
     times = rest.split()[_OWN_TIMES]
     return sum(map(int, times)) if times else None
@@ -95,9 +95,9 @@ def throttled_seconds(text: str) -> float | None:
 
 
 def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callable[[Window | None], float | None]:
-    """Starts to read the energy of the processor packages (RAPL), which the kernel often shows to root alone.
+    """Starts to measure the power of the processor packages (RAPL), which the kernel often shows only to root.
 
-    The returned function stops the readings, and returns the mean power in W; None if a package has no counter.
+    The returned function ends the measurement, and returns the mean power in W; None if a package has no counter.
     """
     zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))  # AMD's too
     packages = [
@@ -115,7 +115,7 @@ def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callab
 
 
 def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence[int]) -> float | None:
-    """Returns the mean power in W from readings of energy in uJ; a counter restarts at 0 after its range."""
+    """Returns the mean power in W from readings of energy in uJ, whose counters restart at 0 after their ranges."""
     if not readings or readings[-1][0] <= readings[0][0]:
         return None
     used = sum(
@@ -130,8 +130,8 @@ def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] =
     """Starts to watch the machine; returns a function to call after the launch, with the window of the timed steps.
 
     ``ranks_parents`` are the pids of the processes that fork the ranks and outlive them. None stands for a process that
-    does not exist yet; then other processes' CPU time cannot be separated from the ranks'. ``gpus`` are the PCI ids of
-    the GPUs that ranks compute on; ``root`` is the folder that holds ``sys``, for the energy counters.
+    does not exist yet; then the CPU time of other processes is unknown. ``gpus`` are the PCI ids of the GPUs that ranks
+    compute on; ``root`` is the folder that holds ``sys``, for the energy counters.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
     gpus_seen = None

@@ -104,8 +104,8 @@ def machine_kind(root: Path = _ROOT) -> str:
 def usable_cores(root: Path = _ROOT, *, of: int = 0) -> int:
     """Returns how many cores this process may keep busy: its affinity, or a lower CPU quota of control groups.
 
-    ``of``: the process whose affinity counts, such as the parent of ranks that are each bound near their GPU.
-    A quota is rounded down, but to 1 at least: with 1.5 CPUs two busy ranks disturb each other.
+    ``of``: the pid of a process whose affinity counts, such as the parent of ranks that are each bound near a GPU. A
+    quota is rounded down, but to 1 at least: with 1.5 CPUs two busy ranks disturb each other.
     """
     return max(1, min([len(os.sched_getaffinity(of)), *map(int, _quotas(root))]))
 
@@ -143,7 +143,7 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 def available_memory(root: Path = _ROOT) -> int | None:
     """Returns bytes that this process can take without swapping; None if the system does not report them.
 
-    The result is the lower of the machine's remaining memory (MemAvailable in proc(5)) and its control groups'.
+    It is the lower of the machine's available memory (MemAvailable in proc(5)) and the bytes its control groups allow.
     """
     fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
@@ -152,7 +152,7 @@ def available_memory(root: Path = _ROOT) -> int | None:
 
 
 def shared_memory(root: Path = _ROOT) -> int | None:
-    """Returns the bytes of an empty /dev/shm, 64 MiB in a container unless it requests more; None without /dev/shm."""
+    """Returns the size of /dev/shm in bytes, 64 MiB in most containers; None without /dev/shm."""
     try:
         found = os.statvfs(root / "dev/shm")
     except OSError:
@@ -167,7 +167,7 @@ def free_memory() -> int | None:
 
 
 def _memory_left(folder: Path) -> int | None:
-    """Returns the memory that a group may still take; inactive pages of files count: the kernel drops them first."""
+    """Returns the bytes that a control group may still take; inactive pages of files count: the kernel drops them."""
     limit, used = (kernel_text(folder / f"memory.{name}").strip() for name in ("max", "current"))  # v2: "max" for none
     kept = "inactive_file"
     if not limit:
@@ -190,13 +190,13 @@ def _quota(folder: Path) -> float | None:
 
 
 def kernel_table(text: str) -> dict[str, int]:
-    """Returns the number that follows the name in each line of a kernel file."""
+    """Returns, by name, the number that follows the name in each line of a kernel file's text."""
     rows = (line.split() for line in text.splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
 
 
 def nodes_of_cores(cores: Iterable[int], root: Path = _ROOT) -> dict[int, set[int]]:
-    """Returns these cores by their NUMA nodes; all are of node 0 if the system has no nodes."""
+    """Returns these cores by NUMA node; all cores are in node 0 if the system reports no nodes."""
     allowed, folder = set(cores), root / "sys/devices/system/node"
     nodes = sorted(kernel_numbers(kernel_text(folder / "online")))
     found = {node: allowed & kernel_numbers(kernel_text(folder / f"node{node}/cpulist")) for node in nodes}
@@ -236,7 +236,7 @@ def kernel_number(file: Path) -> int | None:
 
 
 def from_here(file: str) -> str:
-    """Returns a path relative to the current folder; unchanged if it is empty, lies outside, or the folder is gone."""
+    """Returns a path relative to the current folder; unchanged if empty, if outside, or if the folder is gone."""
     try:
         relative = os.path.relpath(file)
     except (OSError, ValueError):  # compile(source, "", "exec") makes an empty one
@@ -258,7 +258,7 @@ def open_shared(file: Path, flags: int = 0) -> int:
 
 
 def abandoned(prefix: str) -> Iterator[Path]:
-    """Yields this user's temporary folders with this prefix and eight or more characters, unused for a day."""
+    """Yields this user's temporary folders with this prefix and eight or more characters that nobody used for a day."""
     for folder in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{prefix}{'[a-z0-9_]' * 8}*"):
         with contextlib.suppress(OSError):
             found = folder.lstat()
@@ -270,7 +270,7 @@ def abandoned(prefix: str) -> Iterator[Path]:
 def private_folder() -> Path:
     """Returns a folder that only this user can access, for files that several processes share; makes it if necessary.
 
-    The folder is among the temporary files; if another user has taken its name there, it is ``XDG_RUNTIME_DIR``.
+    The folder lies among the temporary files; if another user has taken its name, the result is ``XDG_RUNTIME_DIR``.
 
     Raises:
         OSError: ``XDG_RUNTIME_DIR`` does not exist or is not this user's alone.
@@ -288,7 +288,7 @@ def private_folder() -> Path:
 
 
 def interface_speeds(root: Path = _ROOT) -> dict[str, float | None]:
-    """Returns the bits per second of each network interface that is up; None if it is unknown, as for virtual ones."""
+    """Returns the bits per second of each network interface that is up; None if unknown, as for virtual interfaces."""
     found: dict[str, float | None] = {}
     for folder in sorted((root / "sys/class/net").glob("*")):
         if kernel_text(folder / "operstate").strip() in {"up", "unknown"}:  # the loopback does not know

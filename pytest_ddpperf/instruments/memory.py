@@ -54,9 +54,9 @@ class Resident:
 
 
 def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
-    """Starts to watch memory before the model is built; returns a function that returns the peaks, by ``LABELS``.
+    """Starts to watch memory before the model is built; returns a function that returns the figures in ``LABELS``.
 
-    There are no peaks if the system does not report memory, or if an allocator of CUDA memory has no statistics.
+    There are no figures if the system does not report memory, or if an allocator of CUDA memory has no statistics.
     """
     if device.type != "cuda":
         try:
@@ -82,7 +82,7 @@ def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
 
 
 def peaks_reset(device: torch.device) -> bool:
-    """Resets the peaks of CUDA's allocator; returns False for a plugged-in allocator without statistics."""
+    """Resets the peaks of CUDA's allocator; returns False if a user's allocator, which has no statistics, is in use."""
     import torch
 
     torch.cuda.init()  # type: ignore[no-untyped-call]  # until then the allocator knows no device
@@ -136,8 +136,8 @@ def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") ->
 def most_taken(proc: Path = _PROC) -> int | None:
     """Returns the peak of this process's private memory in bytes; None if the system does not report it.
 
-    Private is the memory that the process shares with no other now (Private_Clean and Private_Dirty, proc(5)), plus
-    memory returned since its peak. Memory inherited at the fork and the code of libraries do not count.
+    It is the present private memory (Private_Clean and Private_Dirty, proc(5)), plus memory returned since the peak.
+    Memory that is shared with other processes, inherited at the fork, or holds libraries' code is not included.
     """
     resident = read_resident(proc)
     try:
@@ -151,16 +151,16 @@ def most_taken(proc: Path = _PROC) -> int | None:
 def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
     """Returns by how many bytes the peak exceeds the memory before the model was built, without mapped files.
 
-    A forked process maps those pages anew as it first calls into a library: tens of MB that training does not use. Such
-    pages hardly ever leave memory, so their bytes at the end stand for their bytes at the peak. If the peak was not
-    ``reset`` and has not risen since, it dates from before; then the level after the last step is used.
+    A forked process maps pages of files anew as it first calls into a library: tens of MB that training does not use.
+    Such pages hardly ever leave memory, so their bytes at the end stand for their bytes at the peak. If the peak was
+    not ``reset`` and has not risen since, it is older than the model; then the level after the last step is used.
     """
     peak = after.peak if reset or after.peak > before.peak else after.now
     return max(0, (peak - after.files) - (before.now - before.files))
 
 
 def read_resident(proc: Path = _PROC) -> Resident | None:
-    """Returns the present memory of this process as the kernel reports it; None if the kernel does not."""
+    """Returns the present memory of this process; None if the kernel does not report it."""
     try:
         lines = (proc / "status").read_text(encoding="utf-8").splitlines()
         kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if " kB" in rest}

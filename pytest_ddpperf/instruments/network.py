@@ -70,7 +70,7 @@ def _elements(size: int, ranks: int) -> int:
 def _calls(
     ranks: int, collective: str, size: int, first: torch.Tensor, second: torch.Tensor
 ) -> list[Callable[[], Any]]:
-    """Returns functions that start a collective, each in another part of the buffers ``first`` and ``second``."""
+    """Returns functions that start a collective; each uses another part of the buffers ``first`` and ``second``."""
     count = _elements(size, ranks)
     places = max(1, min(_PLACES, first.numel() // count))
     step = first.numel() // places
@@ -95,9 +95,9 @@ def _call(ranks: int, collective: str, whole: torch.Tensor, other: torch.Tensor)
 def _turn(
     calls: Iterator[Callable[[], Any]], repeats: int, device: torch.device
 ) -> Iterator[tuple[float, float, float]]:
-    """Yields for each call, after a barrier: seconds to start it, seconds from then to its end, and the clock between.
+    """Yields for each call: seconds to start it, seconds from then to its end, and the clock when it had started.
 
-    Ends after ``repeats`` calls.
+    Each call follows a barrier. Ends after ``repeats`` calls.
     """
     for call in islice(calls, repeats):
         _meet(device)

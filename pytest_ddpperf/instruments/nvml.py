@@ -43,7 +43,7 @@ def ask(nvml: Any, name: str, *arguments: Any) -> Any:
 
 
 def opened(nvml: Any, devices: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the handles of GPUs by their PCI ids, and a text with the reason for each GPU that cannot be opened."""
+    """Returns the handles of GPUs by PCI id, and a reason for each GPU that cannot be opened."""
     handles: dict[str, Any] = {}
     refused: list[str] = []
     for device in dict.fromkeys(devices):
@@ -71,14 +71,14 @@ def in_mig_mode(nvml: Any, handle: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuFacts:
-    """The facts about the GPUs that ranks compute on, and about the software on them."""
+    """The facts about the GPUs that ranks compute on, and about the GPUs' software."""
 
     setup: str | None  # links, power limit and MIG: ``nvlink 700w``; None if the driver does not report them
     recorded: Mapping[str, str]  # more, by name
 
 
 def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapping[str, str]) -> GpuFacts:
-    """Returns facts about the GPUs with these PCI ids, with ``software`` and variables that change how GPUs work."""
+    """Returns facts about the GPUs with these PCI ids, ``software``, and the variables that change how GPUs work."""
     nvml: Any = library()[0] if devices else None
     handles = [] if nvml is None else [*opened(nvml, devices)[0].values()]
     known = {**software, **{name: value for name, value in sorted(environ.items()) if VARIABLES.fullmatch(name)}}
@@ -120,5 +120,5 @@ def _link(nvml: Any, one: Any, other: Any) -> str | None:
 
 
 def _joined(words: Any) -> str:
-    """Returns the different words in alphabetical order; GPUs that differ give several words: ``400w 700w``."""
+    """Returns the different words in alphabetical order; several if GPUs differ: ``400w 700w``."""
     return " ".join(sorted({word for word in words if word}))

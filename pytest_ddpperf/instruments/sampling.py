@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Sampler(Generic[T]):
-    """A thread that calls ``read`` every ``interval`` seconds until ``stop``; no thread if ``read`` has no data."""
+    """A thread that calls ``read`` every ``interval`` seconds until ``stop``; no thread if ``read`` returns no data."""
 
     def __init__(self, read: Callable[[], T], interval: float) -> None:
         self._read, self._interval = read, interval
@@ -27,7 +27,7 @@ class Sampler(Generic[T]):
             self._thread.start()
 
     def stop(self, window: Window | None) -> Sequence[tuple[float, T]] | None:
-        """Returns the readings in the window (None: all), with their times; None if the last reading does not end."""
+        """Returns the readings in the window (None: all), each with its time; None if the last ``read`` hangs."""
         self._stopped.set()
         if self._samples:
             self._thread.join(_MAX_WAIT)

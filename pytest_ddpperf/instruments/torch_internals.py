@@ -67,7 +67,7 @@ def fp32_switches() -> list[Any]:
 
 @functools.cache
 def discard_first_profile() -> None:
-    """Makes this process's first profile on CUDA and discards it: the first initialises CUPTI, which takes long."""
+    """Makes this process's first profile on CUDA and discards it, because the first one takes long to start CUPTI."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -77,7 +77,7 @@ def discard_first_profile() -> None:
 
 
 def unsampled() -> AbstractContextManager[None]:
-    """Stops DDP, in this context, from timing its first ten steps and each hundredth, which waits for the device."""
+    """Stops DDP, in this context, from timing its first ten steps and each hundredth, as timing waits for the GPU."""
     from torch._C import _distributed_c10d as c10d
 
     return replaced(c10d.Logger, "set_runtime_stats_and_log", lambda _logger: None)
@@ -117,7 +117,7 @@ def unnamed(function: F) -> F:
 
 
 def uncompiled(function: F) -> F:
-    """Marks a function that torch.compile must not compile, unlike its callees; the function is also ``unnamed``."""
+    """Marks a function that torch.compile must not compile, unlike its callees; hides its frame as ``unnamed`` does."""
     # torch.compiler.disable(recursive=False) imports the whole compiler, and wraps the function in another one.
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     unnamed(function)
@@ -155,7 +155,7 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Returns why each graph was compiled (a failed guard, its number as NUMBER), and its function; empty beyond 64."""
+    """Returns, for each graph, why it was compiled (a failed guard) and its function; empty beyond 64 graphs."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
@@ -167,7 +167,7 @@ def compilations() -> list[tuple[str, FrameSummary]]:
 
 
 def eagerly() -> AbstractContextManager[Any]:
-    """Runs compiled code, in this context, as it was written, so that each of its operators is seen."""
+    """Runs compiled code, in this context, uncompiled, so that each of its operators is seen."""
     if "torch._dynamo.eval_frame" not in sys.modules:
         return nullcontext()
     import torch
@@ -185,9 +185,9 @@ def graph_breaks() -> list[tuple[str, Sequence[FrameSummary]]]:
 
 @contextmanager
 def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
-    """Calls ``call(optimizer)``, in this context, after each optimizer step that no other optimizer's step contains.
+    """Calls ``call(optimizer)``, in this context, after each outermost optimizer step: one not inside another's step.
 
-    torch's own hooks would run inside the step, and meanwhile no other hooks may be added to them.
+    torch's own hooks would run inside the step, and while those hooks run, no further hook can be added.
     """
     from torch.optim import Optimizer
 
@@ -223,7 +223,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 def meet(group: Any) -> None:
     """Waits for all ranks of ``group`` at a barrier; None stands for the default group.
 
-    Ranks that measure a script meet in a bare backend, of which torch's own barrier warns on a machine with a GPU.
+    Ranks that measure a script have a bare backend as group; torch's own barrier warns of it on a machine with a GPU.
     """
     import torch
     import torch.distributed as dist
@@ -239,7 +239,7 @@ def meet(group: Any) -> None:
 def tcp_store(
     address: str, port: int, ranks: int, timeout: timedelta, listening: int | None = None, *, waits: bool = False
 ) -> Any:
-    """Returns the store at an address and port; this process serves it if ``listening`` is a socket's descriptor.
+    """Returns the ``TCPStore`` at an address and port; this process serves it if ``listening`` is a socket's number.
 
     torch's preferred server accepts a socket since 2.8. With ``waits`` the call returns when all ranks have joined.
     """
@@ -254,7 +254,7 @@ def tcp_store(
 
 
 def forget_received() -> None:
-    """Drops torch's notes of dead tensors from other processes, which keep memory; before torch 2.11 all notes."""
+    """Drops torch's notes of other processes' dead tensors, which keep memory; before torch 2.11, drops all notes."""
     import torch
 
     if (received := sys.modules.get("torch.multiprocessing.reductions")) is not None:
@@ -282,7 +282,7 @@ def collectives_called(groups: Sequence[Any] = ()) -> int:
 
 
 def backward_under_way() -> int:
-    """Returns the id of the backward pass that this thread runs; -1 outside of a backward pass."""
+    """Returns the id of the backward pass that this thread runs; -1 if it runs none."""
     import torch
 
     return int(torch._C._current_graph_task_id())  # noqa: SLF001 - there is no public number

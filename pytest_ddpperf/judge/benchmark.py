@@ -157,7 +157,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding for each gated metric that a comparable reference has and this measurement lacks.
 
-    The CPU time never has one, nor have metrics of diagnosing launches if the budget left no time for a diagnosis.
+    No finding is on the CPU time, or on metrics of diagnosing launches if the budget left no time for a diagnosis.
     """
     if reference.record is None or reference.differs:
         return ()
@@ -188,9 +188,9 @@ def _warnings(measurement: Measurement, reference: Reference, context: decision.
 
 
 def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding if long steps take a larger part of the time than the reference's long steps.
+    """Returns a finding if long steps take a much larger share of the time than in the reference.
 
-    A reference that was measured in other rounds has no comparable steps: then long steps need regular distances.
+    If the reference was measured in other rounds, its steps are unknown: then long steps need regular distances.
     """
     pair = reference if isinstance(reference, PairedRevision) else reference.pair
     now = long_steps_of(measurement)

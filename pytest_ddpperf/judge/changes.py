@@ -33,7 +33,7 @@ def part_of(series: Series, launches: slice) -> Series:
 
 
 def worsening_of_all_steps(series: Series, base: Series) -> float | None:
-    """Returns by which fraction the mean of all steps is longer than the reference's; None if unknown.
+    """Returns the fraction by which all steps are longer on average than the reference's; None if unknown.
 
     Long steps count in full. The worst round is omitted, because a pause of the machine affects a single round, but a
     pause of the code affects many.
@@ -47,7 +47,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns the number of launches that are worse than the base's launch of the round (or, unpaired, its median)."""
+    """Returns how many launches are worse than the base's launch of the same round (unpaired: than its median)."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None

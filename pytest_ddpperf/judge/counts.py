@@ -53,8 +53,8 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
     """Returns whether a changed count may fail the test, and a finding on the change, or on why it may not fail it.
 
     If steps differ irregularly, two runs of the same code may differ, too. Then a count may fail the test only if every
-    step of one revision does more than every step of the other. A count that depends on another count may not, if the
-    other one got worse or changed in the same direction. Both ``then`` and ``now`` must have the count.
+    step of one revision does more than every step of the other. A count that depends on another one may not fail it
+    if the other one got worse or changed in the same direction. Both ``then`` and ``now`` must have the count.
     """
     verdict = decide_count(metric, then, now)
     restless = [counts for counts in (now, then) if metric in counts.unstable]
@@ -151,7 +151,7 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
 
 
 def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a step's amount of work (its batch) changed, only counts of the amount stay gated."""
+    """Returns the comparisons; if a count of a step's work (its batch) changed, only such counts stay gated."""
     if not any(_is_other_work(each) for each in comparisons):
         return tuple(comparisons)
     return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)

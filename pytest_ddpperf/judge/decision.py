@@ -117,7 +117,7 @@ def decide(
             divided by 1.03.
         alpha: two-sided significance level of all interim verdicts together.
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
-        resolution: the worsening that ``OK`` rules out, in the unit of the tolerance; None if nothing is ok.
+        resolution: the worsening that ``OK`` rules out, in the unit of the tolerance; None to never give ``OK``.
         last: whether no time is left for another verdict.
         fresh: the change by only the launches after a suspicion; by all launches if nothing looked worse.
         proofs: the level of the bound at this interim verdict, and whether the verdict may be a proof.
@@ -200,7 +200,7 @@ def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: Decisi
 
 
 def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
-    """Returns ``REGRESSED`` for a metric of equal value in both revisions that is grossly slower than stored times.
+    """Returns ``REGRESSED`` if both revisions are grossly slower than stored times, else the verdict ``decided``.
 
     The cause is then something that both revisions share: packages, data or the machine.
     """
@@ -277,7 +277,7 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
 def decide_benchmark(
     comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, untimed: bool = False
 ) -> Verdict:
-    """Returns the worst verdict of the gated comparisons; without any, a verdict by the reference alone.
+    """Returns the worst verdict of the gated comparisons; if none is gated, the reference decides.
 
     Compared with another revision or only by counts, a benchmark is improved if a metric is improved and none is worse.
     With a baseline, all gated metrics have to be improved: then the baseline is out of date. ``lost``: the candidate
@@ -319,7 +319,7 @@ def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: b
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
-    """Returns the worst verdict on a benchmark that is in ``failing`` and so fails the test; None if none is.
+    """Returns the worst of a benchmark's verdicts that fail the test, which ``failing`` lists; None if none fails it.
 
     The verdicts ``incompatible`` and (compared with a baseline) ``new`` on gated metrics count, too: a worse verdict on
     another metric, such as ``inconclusive``, would hide them.

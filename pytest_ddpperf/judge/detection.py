@@ -18,9 +18,9 @@ Verdicts in quick succession see nearly the same launches, and each spends a par
 OF_LOOK = 0.6
 """The level of a proof at an interim verdict, as a share of the error that all proofs so far may spend.
 
-The first proof has all of this error. Interim verdicts share launches. With this share all of them together err in at
-most 5 %, at any times, if launches are evenly spaced, and in up to 6.5 % if nearly all launches are late: for
-independent launches by simulation (tests/judge/test_judge.py), and less often if a baseline's error is shared.
+The first proof has all of this error. Interim verdicts share launches. With this share, at most 5 % of benchmarks
+get a wrong proof if launches are evenly spaced, whenever verdicts are, and up to 6.5 % if nearly all launches are late:
+by simulation of independent launches (tests/judge/test_judge.py); fewer if launches share a baseline's error.
 """
 
 EQUIVALENCE_MARGIN = 5 / 3
@@ -38,10 +38,10 @@ GROSS_ALPHA = 0.01  # two-sided error of the interval that lies wholly beyond ``
 LAST_SHARE = 0.7  # of the significance level, for the last look, which sees most launches
 
 SEPARATE_LOOKS, PAIRED_LOOKS = 2, 16
-"""Divisors of the level for interim verdicts before the last: each tests at the remaining level divided by this number.
+"""Divisors: an interim verdict before the last one tests at the level that the last one leaves, divided by this.
 
-Of many verdicts, after 6 to 48 launches, any one is wrong far more often than a single one is. With these numbers, all
-verdicts together keep their level (0.015 to 0.2 %, one-sided) within a factor of 1.2, by simulation. The smaller number
+The more interim verdicts (after 6 to 48 launches), the likelier at least one is wrong. With these divisors, all
+verdicts together keep their level (0.015 to 0.2 %, one-sided) within a factor of 1.2, by simulation. The smaller one
 is for a stored baseline, because all verdicts share its error and the smaller sample's degrees of freedom.
 """
 
@@ -100,9 +100,9 @@ class Proofs:
     proves: bool = False  # whether this look may prove
 
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
-        """Returns the proofs at an interim verdict, up to which the fraction ``share`` of ``UNPROVEN`` may be spent.
+        """Returns the proofs at an interim verdict; up to the fraction ``share`` of ``UNPROVEN`` may be spent.
 
-        ``over``: the same fraction for the level of ``interval``, if it differs.
+        ``over``: the fraction that the level of ``interval`` depends on; None for ``share``.
         """
         most = UNPROVEN * (OF_LOOK if self.share else 1.0)
         found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))

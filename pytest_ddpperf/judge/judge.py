@@ -130,13 +130,13 @@ class Judge:
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
 
     def resume(self, earlier: Judge) -> None:
-        """Takes over the state of the judge of the first pass over a suite; its launches count in this pass, too."""
+        """Takes over the state of ``earlier``, the judge of the first pass, whose launches count in this pass, too."""
         self._proofs, self._seeing, self._phase = earlier._proofs, earlier._seeing, earlier._phase
         self._proofs.keep()
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
     def _look_for_blind(self, interim: sequential.Interim) -> dict[sequential.Key, list[Comparison]]:
-        """Returns, by benchmark, metrics too uncertain to show a slowdown; empty if the session has no time budget."""
+        """Returns, by benchmark, metrics too uncertain to show a slowdown; empty without a session budget."""
         if not interim.shared:
             return {}
         blind = {result.measurement.key: blind_metrics(result) for result in self.results}

@@ -180,7 +180,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns the smallest worsening ruled out, in the tolerance's unit, and its error (None if proven earlier)."""
+    """Returns the worsening that is ruled out, in the tolerance's unit, and its error (None if proven earlier)."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = detection.highest(change, series.better, context.proofs.level)
@@ -202,7 +202,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns a finding if the baseline was measured with other interleaving, base or number of steps; else None."""
+    """Returns a finding if the baseline had other interleaving, speedups over another base, or other steps."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:
@@ -269,7 +269,7 @@ def _note(
 
 
 def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
-    """Returns whether all steps together are too slow, though the typical launch is not."""
+    """Returns whether a few slow launches make all steps together too slow, though the typical launch is not."""
     resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
     most = detection.limit(change, max(margin, resolution or 0.0))
     usual = detection.worsening(change, evidence.series.better) <= most

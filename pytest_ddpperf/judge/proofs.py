@@ -9,7 +9,7 @@ from pytest_ddpperf.judge.sequential import Key
 
 
 class AlphaLedger:
-    """The ``Proofs`` of the current interim verdict, by benchmark, of all benchmarks measured together."""
+    """For each benchmark of a call, its ``Proofs`` at the current interim verdict."""
 
     def __init__(self) -> None:
         self._launches: Mapping[Key, int] = {}  # of each benchmark at this look
@@ -29,7 +29,7 @@ class AlphaLedger:
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends error for benchmarks with new launches (for all if ``last``), up to ``share``; see ``at_interim``."""
+        """Spends the error up to the fraction ``share``, for benchmarks with new launches (for all if ``last``)."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)
@@ -41,5 +41,5 @@ class AlphaLedger:
         self._committed = {key: (launches, self._now[key]) for key, launches in self._launches.items()}
 
     def keep(self) -> None:
-        """Keeps the last verdict of the first pass, so that none of the second pass replaces it."""
+        """Keeps the last verdict of the first pass, so that no verdict of the second pass replaces it."""
         self._before = self._committed

@@ -104,7 +104,7 @@ def _resolution(one: Trainings, other: Trainings, quantity: str) -> float:
 
 
 def _widened(final: FinalValue, by: float) -> FinalValue:
-    """Widens the interval to at least ``by`` on both sides: equal differences in all launches have no scatter."""
+    """Widens an interval to at least ``by`` on both sides: if all launches are equal, it has no width."""
     value, interval = final.value, final.interval
     if interval is None:
         return final

@@ -73,9 +73,9 @@ class Interim:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The action after an interim verdict: stop, measure ``launches`` more, or confirm by ``launches`` fresh ones.
+    """The action after an interim verdict: stop, run ``launches`` more launches, or confirm by ``launches`` fresh ones.
 
-    ``benchmarks``: keys of the benchmarks to measure; None for all. After a diagnosis ``confirm`` requests a fresh one.
+    ``benchmarks``: keys of the benchmarks to measure; None for all. After a diagnosis, ``confirm`` is a second one.
     """
 
     kind: Literal["stop", "more", "confirm"]

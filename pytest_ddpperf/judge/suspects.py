@@ -49,7 +49,7 @@ def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[obje
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the undecided or better benchmarks, which get more launches if nothing looks worse; None for all.
+    """Returns the benchmarks to launch again if nothing looks worse: undecided or better ones; None for all.
 
     If ``blind`` has metrics that are too uncertain to show a slowdown, only their benchmarks get more launches.
     """
@@ -91,7 +91,7 @@ def suspicious_metrics(result: Result) -> tuple[str, ...]:
 
 
 def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """Returns the names of the suspected metrics, with all times if one of them is a time."""
+    """Returns the names of the suspected metrics; if one of them is a time, also of all other times."""
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 

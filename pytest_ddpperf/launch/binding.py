@@ -1,4 +1,4 @@
-"""The choice of each rank's cores if ``cpu_binding=cores`` binds every rank to separate cores."""
+"""Chooses the CPU cores of each rank for the setting ``cpu_binding=cores``; no core serves two ranks."""
 
 from __future__ import annotations
 

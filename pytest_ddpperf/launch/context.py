@@ -83,7 +83,7 @@ class Gpus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchMachine:
-    """The torch build and the GPUs of a machine, found by a rank, because the controller does not import torch."""
+    """The torch build and the GPUs of a machine. A rank finds them, because the controller does not import torch."""
 
     torch: str  # full version, e.g. 2.13.0+cpu
     cuda: str | None  # the version of CUDA, or of ROCm's HIP, that torch was built for; None for a CPU build
@@ -111,7 +111,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
-    """Returns this machine's torch build and, if ``gpus``, its GPUs; runs on a rank, and else loads no GPU driver."""
+    """Returns this machine's torch build; with ``gpus`` also its GPUs, else it loads no GPU driver. Runs on a rank."""
     import torch
     import torch.distributed as dist
 
@@ -132,7 +132,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """Returns this machine's torch build and GPUs; ``ask`` runs ``probe`` on one rank, or on one per MIG instance."""
+    """Returns this machine's torch build and GPUs; ``ask`` runs ``probe`` on one rank, or one rank per MIG instance."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):

@@ -50,9 +50,9 @@ def find_gpus() -> dict[str, Any]:
 
 
 def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:
-    """Binds this rank to cores near its GPU and makes that GPU current; returns a warning if others use its memory.
+    """Binds this rank to cores near its GPU, makes that GPU current, and returns a warning or an empty text.
 
-    ``addresses`` has the PCI id of each rank's GPU. The warning is empty without ``check_memory`` or other users.
+    ``addresses``: the PCI id of each rank's GPU. With ``check_memory`` the warning says that others use its memory.
     """
     import torch
 
@@ -80,7 +80,7 @@ def settled_memory(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Returns a warning if other processes, after some time to end, use over a quarter of a GPU's memory; else empty.
+    """Returns a warning if other processes still use over a quarter of a GPU's memory after a wait; else empty.
 
     ``read`` returns the free bytes and all bytes of the GPU.
     """
@@ -97,8 +97,8 @@ def settled_memory(
 def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> set[int]:
     """Returns the allowed cores near the GPU of a rank; empty if the rank should not be bound.
 
-    ``addresses`` has the PCI ids of all ranks' GPUs. Ranks are not bound on a machine with one NUMA node, if the user
-    has bound the process or its threads, or if each rank would have fewer than two cores or fewer cores than threads.
+    ``addresses`` has the PCI ids of all ranks' GPUs. Ranks are not bound if the machine has one NUMA node, if the user
+    has bound the process or its threads, or if a rank would have fewer than two cores or fewer cores than threads.
     """
     allowed = os.sched_getaffinity(0)
     files = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # of control groups v2 and v1

@@ -26,7 +26,8 @@ def group_variables(
 ) -> dict[str, str]:
     """Returns the variables that torchrun would set on this rank; ``local``: local rank and local world size.
 
-    MASTER_ADDR is always 127.0.0.1: a node without rank 0 forwards connections to the node of rank 0.
+    Without ``local`` these two equal rank and world size. MASTER_ADDR is always 127.0.0.1: a node without rank 0
+    forwards connections to the node of rank 0.
     """
     local_rank, local_world_size = local or (rank, world_size)
     return {
@@ -52,7 +53,7 @@ LAUNCHER_VARIABLES = frozenset(group_variables(0, 1, 0))
 TASK_VARIABLES = re.compile(
     r"TORCHELASTIC_|OMPI_COMM_WORLD_|PMI_|PMIX_|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|TASK|STEP_)"
 )
-"""Matches variables that torchrun, srun or mpirun set for one task, and numbers of tasks, but not the job's name."""
+"""Matches variables with which torchrun, srun or mpirun number or count a job's tasks, but not the job's name."""
 MARK = "PYTEST_DDPPERF_ZYGOTE"
 """The environment variable with the id of a process's fork server, by which processes that outlive it are found."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -62,12 +63,11 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
-    """Returns variables that must be set before torch is imported, with values; ``mark`` is the value of ``MARK``.
+    """Returns the variables, by name, that must be set before torch is imported; ``mark`` is the value of ``MARK``.
 
     A rank has one thread unless the user sets another number, as with torchrun: if each rank used all cores, ranks
-    would slow each other down. Strings have the same hashes in all ranks unless the user sets another seed, so that
-    reference and candidate have the same hashes. Ranks of one machine talk over loopback, so a launch does not need
-    the network.
+    would slow each other down. A fixed seed gives strings the same hashes in reference and candidate; the user may set
+    another seed. Ranks of one machine talk over loopback, so a launch does not need the network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
     return {
@@ -90,7 +90,7 @@ _OWNED = frozenset({*LAUNCHER_VARIABLES, *pinned({}, "").keys() - {*THREADS, "PY
 
 
 def require_free(variables: Variables) -> None:
-    """Raises SettingError for a variable that the plugin sets itself, or that Python has already read."""
+    """Raises SettingError if ``variables`` has one that the plugin sets, or that Python reads before ranks fork."""
     for name, _ in variables:
         if name in _OWNED or TASK_VARIABLES.match(name):
             raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave it out")
@@ -99,15 +99,15 @@ def require_free(variables: Variables) -> None:
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables in ``environ`` that torch reads at its import; all forked ranks share their values."""
+    """Returns the variables in ``environ`` that torch reads at its import; to set them in a forked rank is too late."""
     return {name: text for name, text in environ.items() if _READ_AT_IMPORT.match(name)}
 
 
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: str = "") -> dict[str, str]:
     """Returns the environment of ranks: ``environ`` without launchers' variables, plus NCCL's defaults and ``fixed``.
 
-    Lightning, Accelerate and DeepSpeed would take the variables of a Slurm or MPI task for the rank's. Ranks of
-    several nodes use the user's network interface, or ``interface`` if the user sets none.
+    Otherwise Lightning, Accelerate and DeepSpeed would mistake the variables of a Slurm or MPI task for the rank's.
+    Ranks of several nodes use the user's network interface, or ``interface`` if the user sets none.
     """
     kept = {
         name: value
@@ -130,7 +130,7 @@ def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
-    """Returns a warning if ``environ`` sets thread counts that differ from ``threads``, which ranks keep; else ""."""
+    """Returns a warning if ``environ`` sets other thread counts than ``threads``, the ones ranks have; else empty."""
     late = [name for name in THREADS if environ.get(name) != threads.get(name)]
     if not late:
         return ""
@@ -153,7 +153,7 @@ def search_path() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def real_clocks() -> Iterator[None]:
-    """Restores the real functions of ``time`` in this context: if a test has frozen time, deadlines need them."""
+    """Restores the real functions of ``time`` in this context, because deadlines fail if a test has frozen the time."""
     spec = importlib.util.find_spec("time")
     assert spec is not None  # noqa: S101  it is built in
     fresh = importlib.util.module_from_spec(spec)

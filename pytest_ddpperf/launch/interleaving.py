@@ -68,7 +68,7 @@ class TurnQueue:
         return True
 
     def leave(self, slot: int) -> None:
-        """Removes a launch that has ended; records which launches wait now, because the end may have delayed them."""
+        """Removes an ended launch from the queue; records the launches that wait now, as it may have delayed them."""
         with self._lock:
             self.held_up.update(self._waiting)
             for waiting in self._waiting:
@@ -80,10 +80,10 @@ class TurnQueue:
             self._go_on()
 
     def _next(self, behind: Collection[int]) -> int:
-        """Returns which slot of ``behind`` runs next: the last one's partner, else the one that begins its pair less.
+        """Returns the slot of ``behind`` that runs next: the other slot of a pair that has just begun, if it is there.
 
-        A pair's first launch runs after another pair, its second launch after the first. So caches, cores and
-        spinning threads differ: in a fixed order, one of two equal launches of two threads was slower by a sixth.
+        Otherwise another pair begins, with its slot that has begun less often. The slot that begins has caches, cores
+        and spinning threads in another state: in a fixed order, one of two equal launches was slower by a sixth.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:
@@ -113,7 +113,7 @@ class TurnQueue:
 
 @dataclass(frozen=True)
 class TurnSlot:
-    """The number of one launch in the queue of interleaved launches, as the controller uses it."""
+    """A launch's place in the queue of interleaved launches, by which the controller receives the launch's requests."""
 
     queue: TurnQueue
     slot: int
@@ -126,9 +126,9 @@ class TurnSlot:
 def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable[[], None]) -> list[T]:
     """Runs launches at the same time, the first in this thread, and returns their results.
 
-    If a launch raises, the others first run to their end. A failed launch may delay others: errors of launches that
-    waited for their turn meanwhile, or then ran out of time, are raised only if there is no other error. ``abort`` ends
-    the other launches if this thread is interrupted.
+    If a launch raises an error, the others first run to their end. A failed launch may delay others, so an error of a
+    launch that waited for it is raised only if there is no other error. ``abort`` ends the other launches if this
+    thread is interrupted.
     """
     __tracebackhide__ = True
 
@@ -169,9 +169,9 @@ asking: socket.socket | None = None
 
 
 class TurnClient:
-    """A rank's requests to run steps while interleaved launches wait (a turn); rank 0 requests turns for all ranks.
+    """A rank's side of interleaving: it requests a turn, in which its launch runs steps while other launches wait.
 
-    Only rank 0 has a ``connection``. ``threads``: whether the rank has several threads, to be idle at a turn's end.
+    Only rank 0 has a ``connection``, and requests turns for all ranks. ``threads``: if several threads run on the rank.
     """
 
     def __init__(self, connection: socket.socket | None, *, threads: bool = False) -> None:
@@ -181,8 +181,8 @@ class TurnClient:
     def rest(self) -> None:
         """Waits until no thread of this process uses a core: OpenMP's threads spin for milliseconds after their work.
 
-        Otherwise the launch with the next turn would share its cores with them. If threads never become idle, such as
-        threads that load data, later calls do not wait.
+        Otherwise the launch with the next turn would share its cores with them. If some threads never become idle, for
+        example because they load data, later calls do not wait.
         """
         for _ in range(_MOST_RESTS if self._threads else 0):  # no deadline: a stopped process would miss it
             before = time.process_time()
@@ -192,7 +192,7 @@ class TurnClient:
         self._threads = False
 
     def wait(self, progress: float = 1.0) -> None:
-        """Lets other launches run steps, and waits until this one may; ``progress``: fraction of timed steps done."""
+        """Ends this launch's turn and waits for the next one; ``progress``: fraction of timed steps that have run."""
         if self._connection is None:
             return
         go = b""
@@ -203,6 +203,6 @@ class TurnClient:
             raise LaunchError("the interleaved launches were ended while this one waited for its turn")
 
     def close(self) -> None:
-        """Lets other launches run steps from now on, because this launch runs no further steps."""
+        """Ends this launch's part in the queue: it runs no further steps, and other launches no longer wait for it."""
         if self._connection is not None:
             self._connection.close()

@@ -1,4 +1,4 @@
-"""One launch from the first fork to the last exit: its ranks on this machine and on others, and how it ended."""
+"""Runs one launch, from the first fork to the last exit, on this machine and on other nodes; finds how it ended."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple
 
 @contextlib.contextmanager
 def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
-    """Limits the time of a launch, so that no fault of the plugin can make it endless.
+    """Ends a launch in this context that is long past its deadlines, because a fault of the plugin makes it hang.
 
     If the launch has not ended 10 s after all its deadlines, a thread writes the stacks of this process to standard
     error and kills the fork servers. The launch then fails, because every wait for a rank notices this end.
@@ -133,7 +133,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
 
 
 def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> LateRanks | dict[int, str]:
-    """Returns facts on late ranks after the deadline, stacks by rank if collectives did not match, else {}.
+    """Returns facts on the ranks if the launch was late, their stacks by rank if gloo's messages mismatched, else {}.
 
     ``seconds`` have passed since the start. Raises LaunchError if a signal has stopped the fork server.
     """
@@ -198,7 +198,7 @@ class LaunchedRanks:
         return [*self.here.ends, *(end for other in self._elsewhere for end in other.ends)]
 
     def watch(self, deadline: float, grace: float = _GRACE) -> LaunchEnd:
-        """Waits for all ranks, until ``grace`` seconds after the first failure, or until ``deadline``."""
+        """Waits for all ranks until ``deadline``, or ``grace`` seconds after a failure; returns how the wait ended."""
         until = deadline
 
         def waits_until() -> float | None:
@@ -243,7 +243,7 @@ class LaunchedRanks:
         self._wait(lambda: deadline)
 
     def hear_others(self, *first: int) -> None:
-        """Kills the ranks ``first`` and all ranks that have reported, so that waiting ranks report an error."""
+        """Kills the ranks ``first`` and all ranks that have reported; ranks that wait for them then report an error."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)
@@ -257,16 +257,16 @@ class LaunchedRanks:
         self._wait(lambda: deadline if any(rank.status is None for rank in self.states) else None)
 
     def progress(self) -> dict[int, Progress]:
-        """Returns the stage and step of each unfinished rank."""
+        """Returns the stage and step of each unfinished rank, by rank."""
         return self._told(0.0, RankProcesses.progress)
 
     def stacks(self, seconds: float = STACK_SECONDS) -> dict[int, str]:
-        """Returns faulthandler's stacks of each unfinished rank; the text may be empty."""
+        """Returns faulthandler's stacks of each unfinished rank, by rank; the text may be empty."""
         found = self._told(seconds, RankProcesses.stacks, seconds)
         return {rank.rank: "" for rank in self.states if not rank.over} | found
 
     def calls(self) -> dict[int, RankCalls]:
-        """Returns the collectives that ranks have called; ranks that do not answer in time are missing."""
+        """Returns the collectives that ranks have called, by rank; ranks that do not answer in time are missing."""
         return self._told(_CALLS_SECONDS, RankProcesses.calls, _CALLS_SECONDS)
 
     def _tell(
@@ -284,7 +284,7 @@ class LaunchedRanks:
         *arguments: P.args,
         **named: P.kwargs,
     ) -> dict[int, T]:
-        """Returns the results of a method of ``RankProcesses`` on all nodes, which run it at the same time."""
+        """Calls a method of ``RankProcesses`` on all nodes at the same time; returns the results by rank."""
         deadline = time.monotonic() + seconds
         answers = [other.ask(method, *arguments, **named) for other in self._elsewhere]
         found = method(self.here, *arguments, **named)

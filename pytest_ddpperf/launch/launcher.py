@@ -103,7 +103,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def idle_zygote(self) -> Iterator[ZygoteProcess | None]:
-        """Yields the fork server, which no launch may use in this context; yields None if a launch is running."""
+        """Yields the fork server, and lets no launch use it in this context; yields None if a launch is running."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -275,7 +275,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
-        """Yields the ranks of a job on this machine, not yet forked; other launches wait for the end of this context.
+        """Yields the ranks of a job on this machine, not yet forked; until this context ends, other launches wait.
 
         Raises:
             LaunchError: this machine cannot start such ranks.

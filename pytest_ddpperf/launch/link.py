@@ -108,14 +108,14 @@ class Link:
         self.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, body: bytes) -> None:
-        """Sends a message that is not a pickle; LinkEnded as in ``send``."""
+        """Sends a message that is not a pickle; raises LinkEnded under the same conditions as ``send``."""
         try:
             self._channel.send_bytes(body)
         except OSError as error:
             raise self._ended(error) from None
 
     def receive(self, seconds: float | None = None) -> object:
-        """Waits for the next message and returns it; None after ``seconds``, LinkEnded if the peer is gone."""
+        """Returns the next message; None if none comes in ``seconds``. Raises LinkEnded if the peer is gone."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not (arrived := self.received()):
             if not self._readable(None if deadline is None else max(0.0, deadline - time.monotonic())):
@@ -124,7 +124,7 @@ class Link:
         return first
 
     def received(self) -> list[object]:
-        """Returns the messages that have arrived completely; LinkEnded if there is none and the peer is gone."""
+        """Returns the messages that have arrived completely; raises LinkEnded if there is none and the peer is gone."""
         messages, self._arrived = self._arrived, []
         try:
             messages += self._channel.received()
@@ -226,14 +226,14 @@ def _proving(connected: socket.socket) -> Iterator[float]:
 
 
 def welcome(link: Link) -> None:
-    """Tells the connecting process that its link is accepted, which proves that this process knows the key."""
+    """Sends the connecting process a message that accepts its link, and proves that this process knows the key."""
     link.send_bytes(b"{}")
 
 
 def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: bool) -> Frames:
-    """Exchanges random numbers, and returns frames whose MAC key is derived from ``key`` and both ends' numbers.
+    """Exchanges random numbers with the peer; returns frames with a MAC key made from both numbers and ``key``.
 
-    So each end's first message proves that the end knows the key. The connecting process sends its message first, so a
+    So each end's first message proves that this end knows the key. The connecting process sends its message first, so a
     port scanner receives nothing that is derived from the key.
     """
     ours = secrets.token_bytes(_NONCE_BYTES)

@@ -96,7 +96,7 @@ class StackPosition:
 
 @dataclass(frozen=True)
 class Finished:
-    """The report of a rank whose function has returned: the pickled ``value``, and the time of the return in ns."""
+    """The report of a rank whose function has returned: the pickled ``value``, and the time in ns since the epoch."""
 
     value: bytes
     stamp: int
@@ -141,7 +141,7 @@ class GroupCalls:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCalls:
-    """The collectives that a rank has called, by name of the process group; the rank's answer to a request."""
+    """A rank's answer to the controller: the collectives that it has called, by name of the process group."""
 
     groups: Mapping[str, GroupCalls]
     whole: bool  # else a longer answer follows: this one has numbers alone, of one group
@@ -149,7 +149,7 @@ class RankCalls:
 
 @dataclass(frozen=True)
 class Ready:
-    """The fork server's message that torch is imported: thread count, and a module whose import used a GPU, or ""."""
+    """The fork server's message after its import of torch; ``touched``: a module whose import used a GPU, or ""."""
 
     threads: int = 1
     touched: str = ""
@@ -157,7 +157,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Broken:
-    """The fork server's message that it ends, because of an error or a failed import of a module that ranks need."""
+    """The fork server's message that it ends, because it failed, or could not import a module that ranks need."""
 
     reason: str
 
@@ -186,7 +186,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preload:
-    """The request that a fork server imports a module with a rank's environment, ``sys.path`` and current folder."""
+    """The request to a fork server to import a module, with a rank's environment, ``sys.path`` and current folder."""
 
     environ: Mapping[str, str]
     path: tuple[str, ...]

@@ -41,7 +41,7 @@ class Printed:
 
 
 class NodeRanks:
-    """The ranks of a launch on another node. ``link`` leads to the launcher there, which ``sweep`` frees again.
+    """The ranks of a launch on another node. ``link`` leads to the launcher there; it is free again after ``sweep``.
 
     Raises:
         LaunchError: the node cannot start the ranks, or is gone; every method may raise this.
@@ -98,7 +98,7 @@ class NodeRanks:
                 self._link.send(Close())
 
     def sweep(self, seconds: float) -> None:
-        """Waits until the node has ended all processes of the launch, which it also does if the connection ends."""
+        """Waits until the node has ended all processes of the launch; a node also ends them if the connection ends."""
         if self._launch is None:
             return
         swept = False

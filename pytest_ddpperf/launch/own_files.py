@@ -3,8 +3,8 @@
 Folders are created, files are copied, and all other paths are links. This needs no privilege and works on every file
 system. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid it; with links alone, ranks would write into
 the project. The next launch of the same launcher only removes new files and copies changed files again, because ext4
-takes a second to make thousands of files. The cost is limited: breadth first, at most ``_ENTRIES`` entries and
-``_BYTES`` bytes are copied, and for one file at most half of the bytes that are left.
+takes a second to make thousands of files. The cost is limited: at most ``_ENTRIES`` entries and ``_BYTES`` bytes are
+copied, outer folders first; a file that would take over half of the bytes that are left becomes a link.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
 
 
 class _Shown:
-    """The planned contents of a launch's folder, and the state of the project's files before the launch."""
+    """The planned contents of a launch's folder, and the state that the project's files had before the launch."""
 
     def __init__(self, base: str, job: Job, other: Redirection | None) -> None:
         self._base = base
@@ -102,7 +102,7 @@ class _Shown:
                 self._plan.setdefault(f"{place}/{path.rpartition('/')[2]}", ("link", path))
 
     def _show(self, path: str, place: str) -> None:
-        """Plans ``place``, a path in the launch's folder: folders, copies or links of ``path``; keeps earlier plans."""
+        """Plans how ``place`` in the launch's folder shows ``path``: folders, copies or links; keeps earlier plans."""
         waiting = deque([(path, place)])
         while waiting:
             path, place = waiting.popleft()
@@ -123,7 +123,7 @@ class _Shown:
                 self._bytes -= size
 
     def _leads(self, path: str) -> str:
-        """Returns the target for a symbolic link that leads into the project, or nowhere; empty for all other paths."""
+        """Returns the target of ``path`` if it is a symbolic link into the project or to nothing; else ""."""
         if not Path(path).is_symlink():
             return ""
         real = os.path.realpath(path)
@@ -133,7 +133,7 @@ class _Shown:
         return own or ("" if Path(real).exists() else str(Path(path).readlink()))
 
     def _inside(self, folder: str, room: int) -> list[str] | None:
-        """Returns the paths in a folder; None to link the folder itself, such as one with over ``room`` entries."""
+        """Returns the paths in a folder; None to link the folder as a whole, such as one with over ``room`` entries."""
         if any(within(place, folder) for place in self._places):
             return [*_paths(folder)]
         inside = [*islice(_paths(folder), room + 1)]

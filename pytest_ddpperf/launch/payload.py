@@ -38,7 +38,7 @@ _registry = threading.Lock()  # cloudpickle has one list of modules to send by v
 
 
 def dump_call(call: Call, stand_in: Callable[[Any], StandIn | None] = lambda _: None) -> bytes:
-    """Pickles a call for the ranks; ``stand_in`` may replace each object in it."""
+    """Pickles a call for the ranks; ``stand_in`` returns a replacement for an object in the call, or None."""
     with _by_value():
         return _dump(call, call.function, *_TO_RANKS, stand_in=stand_in)
 
@@ -49,13 +49,13 @@ def dump_result(value: object, rank: int) -> bytes:
 
 
 def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
-    """Unpickles the values that ranks returned; PayloadError if that takes longer than ``seconds``, at least 2."""
+    """Unpickles the values that ranks returned; raises PayloadError if this takes over ``seconds`` and over 2 s."""
     deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
     return tuple(_value_of(end, deadline) for end in ends)
 
 
 def _value_of(end: RankEnd, deadline: float) -> Any:
-    """Unpickles a value in a thread, because an import or a __setstate__ may never return."""
+    """Unpickles a rank's value in a thread, because an import or a __setstate__ may never return."""
     if not isinstance(end.report, Finished):
         raise TypeError(end.report)
     loading: Future[Any] = Future()
@@ -86,7 +86,7 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
 def _dump(
     value: object, named: object, problem: str, cure: str, stand_in: Callable[[Any], StandIn | None] = lambda _: None
 ) -> bytes:
-    """Pickles a value, or raises a PayloadError with the object that cannot be pickled and the path to it."""
+    """Pickles a value; raises a PayloadError that names the object that cannot be pickled, and the path to it."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations

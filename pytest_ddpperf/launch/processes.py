@@ -116,7 +116,7 @@ def finished(
 
 
 def printed_by(command: Sequence[str], seconds: float, **how: Any) -> tuple[int, str]:
-    """Runs a command as ``finished`` does, and returns its exit status and all that it printed."""
+    """Runs a command as ``finished`` does; returns its exit status, and its whole output."""
     # A server that the command has started would hold a pipe open.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         done = finished(command, seconds, stdout=output, stderr=subprocess.STDOUT, **how)
@@ -202,7 +202,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_headless(pids: Iterable[int]) -> set[int]:
-    """Kills and returns the child processes whose main thread has ended, of which no signal informs the parent."""
+    """Kills the children whose main thread has ended, which no signal reports to this process; returns their pids."""
     headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
     for pid in headless:
         kill(pid, group=False)
@@ -235,7 +235,7 @@ def kill(pid: int, *, group: bool) -> None:
 
 
 def nccl_files(pid: int, root: Path = _ROOT) -> set[str]:
-    """Returns the paths of a process's shared memory files for NCCL, which removes a file when a peer attaches."""
+    """Returns the paths of NCCL's shared memory files in a process; NCCL removes a file when a peer attaches to it."""
     maps = kernel_text(root / f"proc/{pid}/maps")
     return set(re.findall(r"/dev/shm/nccl-\w+$", maps, re.MULTILINE))  # noqa: S108  NCCL's own names
 

@@ -37,7 +37,7 @@ class Progress:
 
     @property
     def budget(self) -> str:
-        """Returns the name in ``stage_timeouts`` of the rank's stage; empty if the stage has no limit."""
+        """Returns the key of ``stage_timeouts`` that limits the rank's stage; empty if the stage has no limit."""
         return "compile" if self.stage == WARM_UP and self.step <= 1 else _BUDGETS.get(self.stage, "")
 
     @property
@@ -57,7 +57,7 @@ class Overdue:
 
 
 class StageWatch:
-    """The start times of the ranks' stages, to enforce ``seconds``, the setting ``stage_timeouts``."""
+    """The start time of each rank's stage, to find ranks that exceed ``seconds``, the setting ``stage_timeouts``."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self._seconds = seconds
@@ -97,7 +97,7 @@ class ProgressFile:
 
 
 class _Own:
-    """The shared memory and this process's offset in it, if it is a rank, and the rank's stage and step."""
+    """The stage and step of this process if it is a rank, and the shared memory and offset to write them to."""
 
     memory: mmap.mmap | None = None
     offset = 0

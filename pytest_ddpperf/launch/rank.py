@@ -42,7 +42,7 @@ _exit, _getpid = os._exit, os.getpid  # users' code may patch the module's
 
 
 class Descriptors(NamedTuple):
-    """The file descriptors of a rank except standard streams; high numbers, because faulty code may write to 3."""
+    """A rank's file descriptors except standard streams; they are high, because faulty code may write to number 3."""
 
     report: int
     stacks: int
@@ -156,7 +156,7 @@ def _modules_kept() -> Iterator[None]:
 
 
 def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object, str]:
-    """Adopts the controller's environment, path and folder, and joins the group; returns context, store and warning."""
+    """Adopts the job's environment, ``sys.path`` and folder, and joins the group; returns context, store, warning."""
     import torch
 
     os.environ.clear()
@@ -218,7 +218,7 @@ def seed_as_at_the_start() -> None:
 
 
 def _random_numbers() -> Callable[[], None]:
-    """Returns a function that restores the current random states, because an import may draw random numbers."""
+    """Returns a function that restores the current state of random generators, because an import may draw from them."""
     import numpy as np
     import torch
 

@@ -77,7 +77,7 @@ class _RankProcess:
 
 @contextlib.contextmanager
 def enough_files(ranks: int) -> Iterator[None]:
-    """Raises LaunchError if an OSError in this context says that too many files are open, or on their way to ranks."""
+    """Raises LaunchError if code in this context fails because too many files are open, or are being sent to ranks."""
     try:
         yield
     except OSError as error:
@@ -215,7 +215,7 @@ class RankProcesses:
             rank.channel.dismiss()
 
     def stacks(self, seconds: float) -> dict[int, str]:
-        """Returns faulthandler's stacks of each unfinished rank; the text may be empty."""
+        """Returns faulthandler's stacks of each unfinished rank, by rank; the text may be empty."""
         deadline = time.monotonic() + seconds
         waiting = {number: rank.stacks for number, rank in self.ranks.items() if not rank.state.over}
         since = {number: os.fstat(file.fileno()).st_size for number, file in waiting.items()}  # asked for before
@@ -224,13 +224,13 @@ class RankProcesses:
         return found | (self._told(many, since, stacks.MAIN_SIGNAL, deadline) if many else {})
 
     def progress(self) -> dict[int, Progress]:
-        """Returns the progress of each unfinished rank that has begun."""
+        """Returns the stage and step of each unfinished rank that has begun, by rank."""
         slots = {number: slot for slot, (number, rank) in enumerate(self.ranks.items()) if not rank.state.over}
         found = {number: self._progress.read(slot) for number, slot in slots.items()}
         return {number: each for number, each in found.items() if each is not None}
 
     def calls(self, seconds: float) -> dict[int, RankCalls]:
-        """Returns the collectives that ranks have called; ranks that do not answer in time are missing."""
+        """Returns the collectives that ranks have called, by rank; ranks that do not answer in time are missing."""
         deadline = time.monotonic() + seconds
         asked = {number: rank for number, rank in self.ranks.items() if rank.state.status is None}
         for rank in asked.values():
@@ -245,7 +245,7 @@ class RankProcesses:
         return {number: rank.calls for number, rank in asked.items() if rank.calls is not None}
 
     def _told(self, files: dict[int, IO[bytes]], since: dict[int, int], number: int, deadline: float) -> dict[int, str]:
-        """Makes faulthandler write ranks' stacks, by a signal; returns each file's text after ``since`` bytes."""
+        """Makes faulthandler write ranks' stacks, by a signal; returns files' texts after ``since`` bytes, by rank."""
         sizes = old = [os.fstat(file.fileno()).st_size for file in files.values()]
         self.signal(tuple(files), number)
         while time.monotonic() < deadline:

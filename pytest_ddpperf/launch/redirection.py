@@ -89,7 +89,7 @@ def within(path: str, folder: str) -> bool:
 
 @functools.cache
 def installed_folders() -> tuple[str, ...]:
-    """Returns the folders of the standard library and of installed packages, also resolved, with a final slash."""
+    """Returns the folders of the standard library and of installed packages, and their real paths, all with a slash."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {entry for entry in sys.path if isinstance(entry, str) and Path(entry).name in PACKAGES}
     return tuple(f"{folder}/" for folder in {*folders, *map(os.path.realpath, folders)})
@@ -133,7 +133,7 @@ def observed(
 
 
 def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
-    """Unpickles a ``Call`` of the target's functions, then calls it as ``observed`` does."""
+    """Unpickles a ``Call`` with functions of the target, then runs it and returns the same as ``observed``."""
 
     def call(ctx: Any) -> Any:
         packed_call = pickle.loads(packed)
@@ -161,7 +161,7 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
 
 
 def look_up(module: str, file: str, name: str) -> Any:
-    """Imports a test module of the target; returns its object with this dotted name, or the module if it is empty."""
+    """Imports a test module of the target; returns its object with this dotted name, or for "" the module."""
     file = own(file)
     if not Path(file).is_file():
         raise LookupError(f"the reference revision has no file {Path(file).name}")
@@ -175,7 +175,7 @@ def look_up(module: str, file: str, name: str) -> Any:
 
 
 def _loaded(module: str, file: str) -> ModuleType:
-    """Imports ``file``, under the module's name if that leads to it, because the file may have relative imports."""
+    """Imports ``file`` by the name ``module`` if that finds it, so that relative imports work; else by its path."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin == file:
@@ -190,7 +190,7 @@ def _loaded(module: str, file: str) -> ModuleType:
 
 
 def redirect(redirection: Redirection) -> None:
-    """Makes this process import the project from the target, however the project is installed here."""
+    """Makes this process import the project from the target, even if it is installed here or in editable mode."""
     sys.path[:] = redirection.search_path([entry for entry in sys.path if isinstance(entry, str)])
     for table in _editable_installs():
         for name, paths in table.items():
@@ -221,7 +221,7 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """Maps a project's path to the launch's folder or, with ``code``, to the running checkout; keeps other texts."""
+    """Maps a project's path to the launch's folder or, with ``code``, to the running checkout; other texts stay."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 
@@ -256,7 +256,7 @@ def editable_folders(root: str) -> tuple[str, ...]:
 
 
 def _editable_installs() -> Iterator[dict[str, Any]]:
-    """Yields the tables of the import hooks of editable installs: the paths of each package."""
+    """Yields, for each editable install with an import hook, the paths of its packages by package name."""
     for name, module in list(sys.modules.items()):
         if _FINDER.fullmatch(name):  # setuptools
             tables = [getattr(module, table, None) for table in ("MAPPING", "NAMESPACES")]
@@ -268,7 +268,7 @@ def _editable_installs() -> Iterator[dict[str, Any]]:
 
 
 def project_files(redirection: Redirection) -> dict[str, str]:
-    """Returns the imported modules of both checkouts and of the target's environment, with their files."""
+    """Returns the file of each imported module of both checkouts and of the target's environment, by module name."""
     folders: dict[str, str] = {}
     found = {}
     for name, module in list(sys.modules.items()):

@@ -47,7 +47,7 @@ _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
 
 
 def readable(files: Iterable[HasFileno | int], seconds: float | None) -> set[int]:
-    """Waits at most ``seconds`` for data; returns the descriptors that can be read, also those above 1023."""
+    """Waits for data, at most ``seconds``; returns the descriptors with data, also above 1023 (unlike ``select``)."""
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
@@ -157,12 +157,12 @@ class Channel:
         return messages
 
     def ask(self) -> None:
-        """Asks a rank for the collectives that it has called; has no effect on a rank that answers no requests."""
+        """Asks a rank for the collectives that it has called; some ranks never answer, and ignore the request."""
         with contextlib.suppress(OSError):  # it may have ended, and its last message not been read
             self._socket.send(_REQUEST, socket.MSG_DONTWAIT)
 
     def asked(self) -> bool:
-        """Waits for a request of the controller; returns False if it has dismissed this rank, or is gone."""
+        """Waits for a request of the controller; returns False if the controller has dismissed this rank or is gone."""
         return bool(_recv(self._socket, len(_REQUEST)))
 
     def dismiss(self) -> None:
@@ -205,7 +205,7 @@ def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: i
 
 
 class FollowedOutput:
-    """A reader of new lines of a stream; each call returns at most the last 64 KiB of them."""
+    """A reader of new lines of a stream; each call of ``lines`` returns at most 64 KiB, the last ones."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -24,7 +24,7 @@ _OF_SESSION = ("_pytest.", "pluggy.", f"{_PACKAGE}fixture", f"{_PACKAGE}run.")  
 
 @dataclass(frozen=True)
 class _HeldObject:
-    """An object that another object refers to; the message omits objects with an empty label."""
+    """An object that another object refers to; the error message does not show it if its label is empty."""
 
     label: str
     value: object
@@ -32,7 +32,7 @@ class _HeldObject:
 
 
 def explain(value: object, named: object, error: BaseException, problem: str, cure: str) -> str:
-    """Returns the error message for ``named``, which cannot be pickled: path to the faulty object, reason, cure."""
+    """Returns the error message for ``named``: which object in it cannot be pickled, the path to it, reason, cure."""
     way, culprit, reason = _culprit(value, error)
     about = describe(named)
     wrapped = [i for i, part in enumerate(way) if part.of_plugin]

@@ -82,7 +82,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Calls the requested method, unless files are missing (``cut``); in a new rank, returns its arguments."""
+        """Calls the requested method; with ``cut`` (files are missing) it fails. In a new rank it returns a Birth."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:
@@ -101,7 +101,7 @@ class Zygote:
         return None
 
     def fork(self, rank: int, modules: Sequence[str], folder: str) -> Birth | None:
-        """Imports modules and forks a rank; it runs in ``folder``, the launch's files, or if empty in the project."""
+        """Imports modules, then forks a rank; ``folder`` has the launch's copies of files, or is empty."""
         preload(modules)
         self.folder, zygote = folder or self.folder, os.getpid()
         pid = os.fork()
@@ -122,7 +122,7 @@ class Zygote:
     def copy(self, mark: str) -> int | None:
         """Forks a copy of this fork server, which serves another launcher without importing torch; returns its pid.
 
-        ``mark`` is the copy's ``environment.MARK``. The descriptors are the copy's control socket and its output file.
+        ``mark`` is the copy's ``environment.MARK``. The request brings the copy's control socket and its output file.
         """
         original, pid = os.getpid(), os.fork()
         if pid != 0:
@@ -176,8 +176,8 @@ class Zygote:
         """Kills and reaps all child processes except copied fork servers; returns the pids left after ``seconds``.
 
         A process that loses its parent becomes a child of this process, so the whole tree ends, level by level.
-        Processes that unlink shared memory end by themselves: this method waits for Python's resource trackers, but
-        for torch's managers, which need 2 s, only if ``last``.
+        This method waits for processes that unlink shared memory and then end by themselves: for Python's resource
+        trackers always, for torch's managers, which need 2 s, only if ``last``.
         """
         started, shared = time.monotonic(), set[str]()
         while self._reap():

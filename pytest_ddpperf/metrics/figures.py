@@ -1,4 +1,4 @@
-"""Metrics that cannot fail a test, such as epoch time and MFU; and the peak FLOP/s of GPUs by the vendors' sheets."""
+"""Metrics that cannot fail a test, such as epoch time and MFU; and the vendors' figures of the peak FLOP/s of GPUs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Knows = Callable[[Measurement], "Within | None"]
 def series_from(
     samples: Samples, within: Within | None, *, scale: Scale, better: Better, rules: MetricRules, **columns: Any
 ) -> Series:
-    """Returns a metric's series, with value and interval; ``columns`` are further fields of the series, and ``bounds``.
+    """Returns a metric's series, with value and interval; ``columns``: ``bounds``, and other fields of the series.
 
     A metric of step times has the value of all steps together: the mean of times, the harmonic mean of rates. Its
     interval is as wide as the interval of the logarithms. Value and interval stay within the ``bounds``.
@@ -111,7 +111,7 @@ def used_gpus(launch: Launch) -> set[str | None]:
 
 
 def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Makes a metric of a reading of the whole machine, as ``of_launches`` does; None for interleaved launches."""
+    """Makes a metric of a figure of the whole machine, as ``of_launches`` does; None if launches were interleaved."""
     samples = of_launches(figure)
     return lambda measurement: None if measurement.turns else samples(measurement)
 
@@ -191,7 +191,7 @@ def of_steps(measurement: Measurement) -> Within:
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """Returns the scatter of log(rate) within launches, which is log(mean step time) negated."""
+    """Returns the scatter of log(rate) in launches; as it is -log(mean step time), the influences change their sign."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
     return Within(moved, launches.OWN_ALONE)
 

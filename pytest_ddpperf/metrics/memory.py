@@ -14,8 +14,8 @@ from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.launches import growth_per_step
 
 GROWTH_TOLERANCE = 64 * 2**10
-"""Bytes a step that are no leak. torch's flight recorder keeps some 360 bytes per collective, up to 2000 times: at most
-48 KiB a step in the eleventh to twentieth step of a launch. Measured: up to 17 KiB."""
+"""Growth up to this, in bytes a step, is no leak. torch's flight recorder keeps some 360 bytes per collective, up to
+2000 times: at most 48 KiB a step in the eleventh to twentieth step of a launch. Measured: up to 17 KiB."""
 
 COMPARED = ("peak_resident", "peak_allocated")
 GROWTH_SCATTER = 17 * 2**10
@@ -51,7 +51,7 @@ def _peaks(launch: Launch) -> dict[str, float]:
 def fragmentation(measurement: Measurement) -> Samples | None:
     """Returns 1 - peak of live tensors / peak of reserved memory on CUDA, for each launch.
 
-    None for allocators that split no blocks: they do not fragment.
+    None for an allocator that splits no blocks, because its memory cannot fragment.
     """
     allocated = peak_memory("peak_allocated")(measurement)
     reserved = peak_memory("peak_reserved")(measurement)
@@ -87,7 +87,7 @@ def no_allocator_statistics(measurement: Measurement) -> Finding | None:
 
 
 def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
-    """Returns bytes by memory metric (such as ``peak_resident``) and rank, averaged over launches, if known."""
+    """Returns the bytes of each rank, averaged over launches, by memory metric such as ``peak_resident``, if known."""
     kinds = dict.fromkeys(kind for launch in measurement.launches for rank in launch.ranks for kind in rank.memory)
     ranks = list(zip(*(launch.ranks for launch in measurement.launches), strict=True))
     known = {

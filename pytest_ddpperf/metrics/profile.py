@@ -14,7 +14,7 @@ _GATHERING = frozenset({"all_gather", "gather"})  # each rank contributes a part
 
 
 def saw_work(ranks: Sequence[RankProfile]) -> bool:
-    """Returns whether the profiler saw work on each rank; on CUDA it needs CUPTI, without which all times are 0."""
+    """Returns whether the profiler saw work on each rank; on CUDA, it records all times as 0 if CUPTI is missing."""
     return all(any(step.computed or step.busy for step in rank.steps) for rank in ranks)
 
 
@@ -84,7 +84,7 @@ def _alike(collective: Collective) -> tuple[str, float]:
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
-    """Returns the rank that most often entered a collective last, and the share of these; None for a single rank."""
+    """Returns the rank that is last in most collectives, and the fraction of these collectives; None for one rank."""
     if not instances or len(instances[0]) == 1:
         return None
     last = Counter(min(range(len(ranks)), key=lambda rank: ranks[rank].seconds) for ranks in instances)

@@ -69,7 +69,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive`` for two revisions in the same rounds, so that the CPU time may decide in place of step times."""
+    """Wraps ``derive``: in the same rounds as a reference, the CPU time may decide in place of the step time."""
 
     def gated(point: Measurement) -> Measurement:
         series = (replace(series, gated=series.gated or series.rules.stands_in) for series in point.series)
@@ -101,8 +101,8 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: floa
     is the scaled one, n T0 / (m T) (Gustafson 1988), times ``work``: a rank's work over a base rank's work.
     Efficiency is the share of the ideal speedup, n / m, that the group reaches; 1 is perfect.
 
-    The efficiency of an oversubscribed group is not gated, because its ranks share cores, as they would on no real
-    machine. Speedup is never gated, because it is efficiency on another scale. Empty without a common round.
+    The efficiency of an oversubscribed group is not gated, because its ranks share cores, which they do not in real
+    training. Speedup is never gated, because it is efficiency on another scale. Empty without a common round.
     """
     partners, sizes = _partners(base, point), (point.world_size, base.world_size)
     if not partners:
@@ -156,7 +156,7 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
 
 
 def _over_base(base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool) -> Measurement:
-    """Adds scaling metrics over the base to a point, and findings if the base or the point before is faster."""
+    """Adds scaling metrics over ``base`` to a point; also findings if ``base`` or the previous point is faster."""
     over_base, over_before = (work_of_rank(point) / work_of_rank(one) if grows else 1.0 for one in (base, before))
     series = scaling_series(base, point, mode, over_base)
     findings = dict.fromkeys(  # the smaller group may be the base itself
@@ -191,15 +191,15 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """Returns the scatter of the quotient in each (base, other) pair of launches; ``turns``: they are interleaved."""
+    """Returns how much a (base, other) pair's quotient scatters within launches; ``turns``: they were interleaved."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 
 def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool) -> Series:
-    """Returns the series ``name`` of quotients of two launches in the same round; ``within``: scatter in launches.
+    """Returns the series ``name``; a sample is the quotient of two launches of a round, ``within`` its scatter.
 
-    Such a series has ``alarm_only``: if it is undecided, the result may be green, because both times are judged, too.
+    Such a series has ``alarm_only``: an undecided quotient does not prevent green, because both times are judged, too.
     """
     return series_from(
         samples,

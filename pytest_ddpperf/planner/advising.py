@@ -60,7 +60,7 @@ def advised(
 ) -> StrategyAdvice:
     """Predicts memory and step time of every candidate, with the settings of the call; returns all candidates.
 
-    A candidate is a combination of a strategy, a precision and a batch size; None stands for the defaults.
+    A candidate is a combination of a strategy, a precision and a batch size; None stands for the call's defaults.
     ``measure`` returns the seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
     """
     __tracebackhide__ = True
@@ -119,9 +119,9 @@ def _workloads(
 def _simulated(
     predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
 ) -> tuple[Candidate, VerbCall, NamedVariant]:
-    """Simulates a rank; returns the candidate with its bytes of tensors, its call, and the training to predict.
+    """Simulates a rank; returns the candidate with its bytes of tensors, its call, and its training for the prediction.
 
-    ``stands``: the text on the terminal's live line meanwhile.
+    ``stands``: the text on the terminal's live line while the rank is simulated.
     """
     __tracebackhide__ = True
     words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
@@ -144,7 +144,7 @@ def _simulated(
 
 
 def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
-    """Returns a candidate, marked as not fitting if its tensors need more than ``memory`` bytes."""
+    """Returns the candidate; marks it as not fitting if its tensors need more than ``memory`` bytes."""
     if memory is None or candidate.memory is None or candidate.memory <= ROOM * memory:
         return candidate
     sizes = " of ".join(format_value(nbytes, "B") for nbytes in (candidate.memory, memory))
@@ -152,7 +152,7 @@ def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
 
 
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Returns candidates, first the one with the least predicted time per sample, each with its ``standing``."""
+    """Returns the candidates, each with its ``standing``; the least predicted time per sample comes first."""
 
     def place(candidate: Candidate) -> tuple[bool, float]:
         prediction = candidate.prediction

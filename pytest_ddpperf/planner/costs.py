@@ -35,7 +35,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The work of one rank: its successive messages, and the bytes that it sends and adds up, as buffer sizes."""
+    """The work of one rank: its successive messages; the bytes sent and added up, as multiples of the buffer's size."""
 
     messages: float
     sent: float
@@ -59,7 +59,7 @@ def _lg(n: int) -> int:
 
 
 def _halving_doubling(n: int) -> Terms:
-    """Returns the terms of Rabenseifner's all-reduce; ranks beyond a power of two send their buffer to another rank."""
+    """Returns the terms of Rabenseifner's all-reduce; ranks beyond a power of two send their buffers to other ranks."""
     part = (n - 1) / n
     if n & (n - 1) == 0:
         return Terms(2 * _lg(n), 2 * part, part)
@@ -97,9 +97,9 @@ _IN_LEVELS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
 def communication_complexity_analysis() -> tuple[Complexity, ...]:
-    """Returns the cost of each collective by each algorithm, if all links are equal.
+    """Returns the cost of each collective by each algorithm, for equal links between all ranks.
 
-    For a broadcast, ``ring`` is a scatter and an all-gather, and ``halving_doubling`` is a scatter by a tree and an
+    For a broadcast, ``ring`` is a scatter and an all-gather; ``halving_doubling`` is a scatter by a tree and an
     all-gather by recursive doubling. For an all-to-all, ``ring`` is an exchange in pairs.
     """
     return tuple(TABLE.values())
@@ -156,11 +156,11 @@ def _no_algorithm(collective: str, algorithm: str) -> SettingError:
 def hierarchical_time(
     collective: str, size_bytes: float, nodes: int, ranks_per_node: int, *, local: Network, between: Network
 ) -> float:
-    """Returns seconds of a collective in two levels: inside each node, and between ranks of equal local rank.
+    """Returns seconds of a collective in two levels: inside each node, and between ranks with equal local rank.
 
     An all-reduce is a reduce-scatter inside the nodes, an all-reduce of the parts between nodes, and an all-gather
-    inside the nodes. A reduce-scatter is its first half, an all-gather its second half. A broadcast is a tree between
-    the nodes and a tree inside each node.
+    inside the nodes. A reduce-scatter costs the first half of this, an all-gather the second half. A broadcast is a
+    tree between the nodes and a tree inside each node.
 
     Args:
         collective: any collective but all_to_all.
@@ -194,7 +194,7 @@ def estimate_communication_time(
     local_bandwidth_gbps: float | None = None,
     local_latency_ms: float = 0.0,
 ) -> float:
-    """Returns seconds of a collective: 100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms take 0.12642912 s.
+    """Returns seconds of a collective; for example, 100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms take 0.12642912 s.
 
     Args:
         tensor_size_bytes: the whole buffer, as in ``collective_time``.
@@ -232,7 +232,7 @@ def nodes_of(world_size: int, ranks_per_node: int) -> int:
 
 
 def hybrid_nodes(sharding: str, world_size: int, ranks_per_node: int | None) -> int:
-    """Returns the number of nodes, in each of which HYBRID_SHARD shards; 1 for another sharding, which has no nodes."""
+    """Returns the number of nodes, in each of which HYBRID_SHARD shards; 1 for other shardings, which ignore nodes."""
     if sharding != "HYBRID_SHARD":
         if ranks_per_node is not None:
             raise SettingError(
@@ -250,7 +250,7 @@ def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
 
 
 def bus_bandwidth(collective: str, size_bytes: float, world_size: int, seconds: float) -> float:
-    """Returns bytes per second as nccl-tests' busbw, which is comparable with the links for any number of ranks.
+    """Returns bytes per second as nccl-tests' busbw; it compares with a link's bandwidth, however many ranks there are.
 
     busbw is algbw times 2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and
     1 for a broadcast (nccl-tests, doc/PERFORMANCE.md).

@@ -49,7 +49,7 @@ _LINKS = (
 
 
 def link_of(device: str, names: Sequence[str]) -> str | None:
-    """Returns the link between GPUs of one machine, by the GPUs' names; None if it is unknown."""
+    """Returns the kind of link between GPUs of one machine, by the GPUs' names; None if it is unknown."""
     if device != "cuda" or not names:
         return None
     name = names[0].upper()
@@ -78,7 +78,7 @@ class Accelerator:
 
 
 def _known(model: str, bandwidth: float, memory: float, source: str) -> Accelerator:
-    """Returns the accelerator that torch calls ``model``; ``source``: the document with bandwidth and memory size."""
+    """Returns the accelerator that torch calls ``model``; ``source``: the document that gives bandwidth and memory."""
     fp32, tf32, half = (peak_flops(model, precision) for precision in ("fp32", "tf32", "bf16"))
     assert fp32 is not None and tf32 is not None and half is not None  # noqa: S101, PT018  all of them have these
     return Accelerator(

@@ -49,7 +49,7 @@ def largest_bandwidths(fit: CollectiveFit) -> tuple[float, float]:
 def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
     """Returns the seconds of the fastest call of each collective and size; a call lasts as long as on its slowest rank.
 
-    Other calls are mostly slower for reasons outside of the network, which differ from size to size.
+    The fastest call is used, because other calls are mostly slower for reasons outside of the network.
     """
     return tuple(
         Timing(collective=each[0].collective, nbytes=each[0].nbytes, seconds=min(_calls(each)))
@@ -64,7 +64,7 @@ def _calls(each: Sequence[CollectiveTimes]) -> list[float]:
 
 
 def usual_times(ranks: Sequence[RankSweep]) -> float:
-    """Returns median time / fastest time of the calls of a collective and size: the median over collectives and sizes.
+    """Returns how many times longer a median call takes than the fastest call: the median over collectives and sizes.
 
     Each call lasts as long as on its slowest rank.
     """
@@ -76,8 +76,8 @@ def usual_times(ranks: Sequence[RankSweep]) -> float:
 def taken_share(ranks: Sequence[RankSweep]) -> float:
     """Returns the fraction of computing that stops during an all-reduce, from 0 to 1: the median over rounds.
 
-    If computing takes longer, computing and sending at once take the time of computing plus this fraction of the time
-    of sending. Each round lasts as long as on its slowest rank.
+    If computing takes longer than sending, both at once take the time of computing plus this fraction of the time of
+    sending. Each round lasts as long as on its slowest rank.
     """
     shares = []
     for each in zip(*(rank.beside for rank in ranks), strict=True):
@@ -95,10 +95,10 @@ def fit_collectives(measured: Sequence[Timing], world_size: int) -> tuple[Collec
 
 
 def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
-    """Returns the fit of one collective: one or two lines, whichever better predicts sizes that the fit omitted.
+    """Returns the fit of one collective: one line or two lines, whichever predicts omitted sizes better.
 
-    Each size between the smallest and the largest is omitted in turn. Errors are relative to the time, so that small
-    messages weigh as much as large ones. SettingError if there are fewer than four sizes.
+    To compare them, each size between the smallest and the largest is omitted in turn. Errors are relative to the time,
+    so that small messages weigh as much as large ones. SettingError if there are fewer than four sizes.
     """
     points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
     if len({size for size, _ in points}) < SIZES:
@@ -119,7 +119,7 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
 
 
 def weighted_line(points: Points) -> Line:
-    """Fits a line by least squares with weights 1/t^2, so that errors are relative; slope and intercept are >= 0."""
+    """Fits a line by least squares, with slope and intercept >= 0; weights 1/t^2 make the errors relative."""
     import numpy as np
 
     sizes, seconds = np.array(points).T
@@ -151,7 +151,7 @@ def _squares(points: Points) -> float:
 
 
 def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]]) -> list[float]:
-    """Returns the relative error with which a fit of all other sizes predicts each size between the outermost ones."""
+    """Returns, for each size between the outermost ones, the relative error if a fit of all other sizes predicts it."""
     errors = []
     for i in range(1, len(points) - 1):
         size, seconds = points[i]
@@ -168,8 +168,8 @@ _PER_DECADE = 3  # sizes between a size and ten times this size
 def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
     """Returns sizes from ``least`` to ``most`` in bytes, at least three per decade and at least four in all.
 
-    Every rank has a whole number of elements of each size, so the stated size can really be sent. SettingError if the
-    largest is not twice the smallest, or if there are no four such sizes.
+    Each size is a whole number of elements on every rank, so it can be sent exactly. SettingError if the largest is not
+    twice the smallest, or if there are no four such sizes.
     """
     if most < 2 * least:
         raise SettingError(f"--max-size={most} must be at least twice --min-size={least}; give a wider range")
@@ -187,7 +187,7 @@ def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
 
 
 def network_environment(launcher: Launcher, world_size: int, device: str, backend: str) -> Environment:
-    """Returns the facts that the network between ``world_size`` ranks on this machine depends on."""
+    """Returns the facts that the speed of the network between ``world_size`` ranks on this machine depends on."""
     machine = launcher.machine()
     placement = place(device, backend, world_size, machine)
     gpus = None
@@ -203,7 +203,7 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
 def measure_network(
     launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float
 ) -> tuple[NetworkFile, tuple[RankSweep, ...]]:
-    """Times collectives on fresh ranks in an environment; returns the fitted network, and the times of each rank."""
+    """Times collectives on fresh ranks in an environment; returns the fitted network, and each rank's times."""
     from pytest_ddpperf.baselines.network import NetworkFile  # its msgspec is not for ranks, which import this module
 
     launched = launcher.run(

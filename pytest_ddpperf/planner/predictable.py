@@ -36,7 +36,7 @@ class Training:
 
     @property
     def key(self) -> object:
-        """Returns a key, equal for trainings that compute the same, so that each computation is timed only once."""
+        """Returns a key that is equal for trainings with equal computing, so that equal computing is timed once."""
         variant = self.variant
         return (
             variant.strategy,
@@ -54,7 +54,7 @@ class Training:
 
     @property
     def modelled(self) -> Modelled | None:
-        """Returns the accelerator that models the times of operators; None if this machine computes them."""
+        """Returns the accelerator that models the times of operators; None if this machine runs and times them."""
         if self.accelerator is None:
             return None
         return Modelled(

@@ -118,7 +118,7 @@ class Predictor:
     def outcomes(
         self, asked: Sequence[tuple[VerbCall, NamedVariant, str | None]], ranks: int | None = None
     ) -> list[Prediction | RankFailed]:
-        """Returns the predictions of trainings (call, training, name); launches alternate, equal ones are timed once.
+        """Returns the predictions of trainings (call, training, name); launches alternate, equal trainings share them.
 
         If a training ran out of memory here, its failure takes the place of its prediction.
         """
@@ -168,7 +168,7 @@ class Predictor:
         return Training(variant=timed, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
-        """Returns a timed training's prediction; ``samples``: of a rank; ``lost``: share of cores that others took."""
+        """Returns a timed training's prediction; ``samples``: of a rank's step; ``lost``: share of cores taken."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
@@ -203,7 +203,7 @@ class Predictor:
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
     def _launched(self, training: Training, stands: str) -> RankTimeline:
-        """Runs simulated ranks here at the same time, shown as ``stands``; returns the timeline with most computing."""
+        """Runs simulated ranks here at once; returns the timeline with most computing. ``stands``: live line's text."""
         __tracebackhide__ = True
         size, modelled = training.variant.world_size, training.modelled
         ranks: list[RankTimeline] = self._simulated(
@@ -212,9 +212,9 @@ class Predictor:
         return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
 
     def peak_bytes(self, call: VerbCall, variant: NamedVariant, stands: str) -> float:
-        """Returns the peak bytes of tensors of rank 0 in a step; ``stands`` is shown in the live line meanwhile.
+        """Returns the peak bytes of tensors of rank 0 in a step; ``stands``: the text on the live line meanwhile.
 
-        RankFailed if the rank ran out of memory here, because its tensors have values.
+        RankFailed if the rank ran out of memory here, which happens only if its tensors have values.
         """
         __tracebackhide__ = True
         training = replace(self.training(call, variant, None), together=1)

@@ -28,7 +28,7 @@ _ALONE = ("send", "recv")  # one message of a pair of ranks
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The error band of a modelled time: factors for the best, the most likely and the worst case."""
+    """The error band of a modelled time: the factors that give the best, the most likely and the worst case."""
 
     low: float
     likely: float
@@ -83,15 +83,15 @@ def _bytes_of(transfer: Transfer) -> int:
 
 
 def like(transfer: Transfer) -> str:
-    """Returns the name of the measured collective whose times are used for a transfer."""
+    """Returns the name of the collective whose measured times also hold for a transfer."""
     return _LIKE.get(transfer.name, transfer.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedNetwork:
-    """A measured network: fits of the fastest calls, by collective, each for the number of ranks that was measured.
+    """A measured network: by collective, a fit of the fastest calls for the number of ranks that was measured.
 
-    ``usual``: the time of a usual call divided by the fastest call's; ``taken``: the computing that a transfer stops.
+    ``usual``: a usual call's time / the fastest call's; ``taken``: the fraction of computing that a transfer stops.
     """
 
     name: str
@@ -106,7 +106,7 @@ class FittedNetwork:
         return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
 
     def seconds(self, transfer: Transfer) -> float:
-        """Returns seconds by the fit; transfers below the smallest size take as long as the smallest."""
+        """Returns seconds by the fit; a transfer below the smallest measured size takes as long as this size."""
         if transfer.ranks == 1:
             return 0.0
         name = like(transfer)
@@ -183,7 +183,7 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """Returns the mean timeline of the same step in several launches, with the scatter of computing between launches.
+    """Returns the mean of several launches' timelines of the same step, with the scatter of computing between launches.
 
     SettingError if launches send different transfers.
     """
@@ -211,11 +211,11 @@ def _shape(timeline: Timeline) -> object:
 
 
 def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:
-    """Computes the times of a step, in which a transfer starts once it is called and the transfer before it has ended.
+    """Computes the times of a step; a transfer starts once it is called and the transfer before it has ended.
 
-    All ranks are assumed to be equal. Transfers take the seconds in ``costs``, and times of computing are multiplied by
-    ``computing``. ``taken`` is the fraction of computing that stops during a transfer: 1 if the computing core has to
-    send, 0 if sending does not slow computing.
+    All ranks are assumed to be equal. A transfer takes its seconds in ``costs``; times of computing are multiplied by
+    ``computing``. ``taken`` is the fraction of computing that stops during a transfer: 1 if the core that computes also
+    has to send, 0 if sending does not slow computing.
     """
     if len(costs) != len(timeline.transfers):
         raise SettingError(f"costs has {len(costs)} numbers for {len(timeline.transfers)} transfers; give one for each")
@@ -237,7 +237,7 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
 
 
 def _computed(now: float, work: float, sent: float, taken: float) -> float:
-    """Returns the end of ``work`` seconds of computing that begins at ``now``; transfers run until ``sent``."""
+    """Returns the time at which ``work`` seconds of computing, begun at ``now``, end; transfers run until ``sent``."""
     beside = max(0.0, sent - now)
     done = beside * (1 - taken)
     return now + work / (1 - taken) if work <= done and taken < 1 else now + beside + work - done

@@ -76,10 +76,10 @@ class WrongInterface:
 
 
 def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
-    """Returns the rank that the others wait for in each collective, if it is mostly the same rank and they wait long.
+    """Returns, for each collective, the rank that others wait for, if it is mostly the same rank and the wait is long.
 
-    A late rank is the last one to hand its work to the backend. The duration of a call is no evidence: in an all-to-all
-    over a slow link, the ranks that do not use this link end first.
+    A late rank is the last one to hand its work to the backend. A call's duration proves nothing: in an all-to-all over
+    a slow link, the ranks that do not use this link end first.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for each in zip(*(rank.times for rank in ranks), strict=True):
@@ -102,8 +102,8 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
     """Returns the links that are much slower than the fastest third; one entry for a rank whose links are all slow.
 
-    A slow link's fastest message is slow (see ``SlowLink.times``), because disturbances do not slow every message. The
-    link is also slower than others in most rounds, because a busy machine may slow one link for a while.
+    A link counts as slow if even its fastest message is slow (see ``SlowLink.times``): disturbances do not slow every
+    message. It must be slow in most rounds, because a busy machine may slow a link for a while.
     """
     pairs = {
         (rank, other): seconds
@@ -127,7 +127,7 @@ def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
 
 
 def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """Returns the slow ones of these links (pair of ranks: seconds), each with its time divided by the usual time."""
+    """Returns the slow links among these (pair of ranks: seconds), each with its time divided by the usual time."""
     usual = sorted(pairs.values())[(len(pairs) - 1) // 3]  # of three ranks one may be slow, and so two links of three
     return {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
 
@@ -158,14 +158,14 @@ def wrong_interface(
 
 
 def backend_line(environment: Environment, gpus: int) -> str:
-    """Returns a sentence if ranks use gloo although there are GPUs; else empty."""
+    """Returns a sentence if ranks use gloo although the machine has GPUs; else empty."""
     if environment.backend != "gloo" or not gpus:
         return ""
     return f"gloo moves the data of {format_count(gpus, 'GPU')} through the host; give --backend nccl --device cuda"
 
 
 def reach_line(fit: CollectiveFit, link: str) -> str:
-    """Returns a sentence if the bandwidth of a collective is far below the link's; else empty."""
+    """Returns a sentence if a collective's bandwidth is far below the bandwidth of its ``link``; else empty."""
     hardware, (_, busbw) = HARDWARE[link], largest_bandwidths(fit)
     share = busbw / hardware.bandwidth
     if share >= REACHED:

@@ -83,7 +83,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """Equal collectives of a step: their number, their ranks, and the bytes of each (the whole buffer)."""
+    """Equal collectives of a step: how many there are, of how many ranks, and the bytes of each one's whole buffer."""
 
     collective: str
     ranks: int
@@ -92,7 +92,7 @@ class Traffic:
 
     @property
     def send_bytes(self) -> float:
-        """Returns the bytes that a rank sends: 2(n-1)/n of the buffer for an all-reduce, (n-1)/n for others."""
+        """Returns the bytes that a rank sends: for an all-reduce 2(n-1)/n times the buffer, for others (n-1)/n."""
         parts = 2 if self.collective == "all_reduce" else 1
         return self.calls * self.nbytes * parts * (self.ranks - 1) / self.ranks
 
@@ -202,7 +202,7 @@ def estimate_fsdp_comm_cost(
 
 
 def _parts(ranks: int, units: int, **sent: tuple[int, float]) -> list[Traffic]:
-    """Returns the traffic of collectives; ``sent``: by collective, its calls per unit and the bytes of all units."""
+    """Returns the traffic of collectives; ``sent``: by collective, the calls per unit and the bytes of all units."""
     return [
         Traffic(collective=name, ranks=ranks, calls=calls * units, nbytes=nbytes / units)
         for name, (calls, nbytes) in sent.items()

@@ -44,7 +44,7 @@ class Acceptance:
 
 
 def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
-    """Returns growths of a count: the sum over parts that grew; for each rank, such a sum and the total's growth."""
+    """Returns growths of a count: of its growing parts, for all ranks and for each rank, and of each rank's total."""
     before, after = (counts.details.get(metric, {}) for counts in (then, now))
     parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
     of_ranks = zip(*parts_on_ranks(metric, then, now).values(), strict=False)

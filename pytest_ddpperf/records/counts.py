@@ -111,7 +111,7 @@ class RankCopy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alike:
-    """The ranks with equal data and the ranks with different parameters; None if unknown."""
+    """The ranks whose data are equal, and the ranks whose parameters differ; a field is None if unknown."""
 
     samples: tuple[int, ...] | None = None  # the ranks that drew the same samples as another one
     batches: tuple[int, ...] | None = None  # the ranks that trained on the same batches as another one
@@ -180,7 +180,7 @@ def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]
 
 
 def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tuple[float, float]]]:
-    """Returns the details of a metric that differ between ranks, before or now: (before, now) pairs by rank."""
+    """Returns (before, now) pairs by rank for each detail of a metric that differs between ranks, before or now."""
     sides = (then, now)
     if any(metric in counts.by_rank and metric not in counts.details_by_rank for counts in sides):
         return {}  # of a baseline from before details were kept by rank
@@ -247,7 +247,7 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
 
 
 def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]) -> float | None:
-    """Returns by how much every step grew, if unusual steps differ from usual steps exactly as before; else None."""
+    """Returns the growth of every step, if unusual steps differ from the usual ones exactly as before; else None."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before), (new, after) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
@@ -258,7 +258,7 @@ def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float,
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """Returns (growth, fall) of a count's ``part`` above which the choice of the counted steps cannot explain a change.
+    """Returns the largest (growth, fall) of a count's ``part`` that the choice of the counted steps may explain.
 
     If only ``then`` or ``now`` has unusual steps, more counted steps might show some in the other revision, too.
     """
@@ -272,13 +272,13 @@ def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, fl
 
 
 def is_another_step(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether a count changed because the step does other work: the FLOPs of forward changed likewise."""
+    """Returns whether a count changed with the step's work: the FLOPs of forward moved likewise, or are unknown."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
 
 
 def is_lost(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether a count that should be a large part of another one vanished, or fell while the rest grew."""
+    """Returns whether a count, a part of another one, vanished, or fell while the other parts grew."""
     if not any(after < before for before, after in beyond_floor(metric, then, now)):
         return False
     whole, fall = count_row(metric).wanted_of, then.totals[metric] - now.totals[metric]

@@ -16,7 +16,7 @@ ELEMENT = 4  # bytes of an element that is sent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepPlan:
-    """The plan of a measurement on all ranks: each collective with each size in each round, in an order by ``seed``."""
+    """The plan of a measurement; each round calls every collective with every size, in a random order by ``seed``."""
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]  # bytes of the whole buffer, ascending; every rank has a whole number of elements

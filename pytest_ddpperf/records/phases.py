@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 MemoryKind = Literal["allocated", "heap"]
-"""allocated: live tensors, in blocks of CUDA's caching allocator. heap: all memory that the process holds of malloc,
+"""allocated: live tensors, in blocks of CUDA's caching allocator. heap: all memory that the process has from malloc,
 such as tensors on the CPU (mallinfo(3))."""
 
 DATA_WAIT = "data_wait"

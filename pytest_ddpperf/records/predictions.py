@@ -131,7 +131,7 @@ class Prediction(Replayed):
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
         """Returns (corner of this prediction, corner of ``base``) pairs that can be true together.
 
-        On the same network only equal corners can.
+        On the same network, these are the pairs of the same corner.
         """
         if self.network == base.network:
             return list(zip(self.corners, base.corners, strict=True))
@@ -139,7 +139,7 @@ class Prediction(Replayed):
         return [(self.corners[i], base.corners[j]) for i in ends for j in ends if i // 2 == j // 2]
 
     def gain_over(self, base: Prediction) -> Gain:
-        """Returns the fraction of the time per sample (per step if samples are unknown) that this saves over ``base``.
+        """Returns the fraction of ``base``'s time per sample (or per step, if unknown) that this training saves.
 
         Modelled times have the same error in both predictions, so equal corners are compared. Computing that was timed
         separately adds its scatter; if both were timed in the same launches, the scatter of their quotients is added.

@@ -82,7 +82,7 @@ def record_of(measured: Measurement, provenance: Provenance) -> BaselineRecord:
 class StoredBaseline:
     """The stored record with which a benchmark is compared, or the reason why there is none.
 
-    Counts are comparable under fewer conditions than times: with a record of any machine.
+    Counts may be compared with a record of any machine, times only with a record of the same environment.
     """
 
     paired: ClassVar[bool] = False
@@ -273,7 +273,7 @@ class Result:
 
     @property
     def pair(self) -> PairedRevision | None:
-        """The revision of the same rounds with which times are compared; None if only stored times are compared."""
+        """The revision of the same rounds whose times are compared; None if only stored times are compared."""
         return self.reference if isinstance(self.reference, PairedRevision) else self.reference.pair
 
     @property

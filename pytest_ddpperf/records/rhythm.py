@@ -58,7 +58,7 @@ def components_of(parts: Iterable[Sequence[float]]) -> Components:
     """Groups the varying parts of a count (values by step) by the steps in which they vary; returns each group's sum.
 
     Work in every 5th step and other work in every 9th step have separate rhythms, but their sum has none in 20 steps.
-    If values repeat, two periods represent all steps, from the largest value on, so that the first step is irrelevant.
+    Values that repeat are cut to two periods that begin with the largest value, so that the first step is irrelevant.
     """
     alike: dict[tuple[int, ...], list[Sequence[float]]] = {}
     for values in parts:

@@ -40,10 +40,10 @@ def changed_sites(
 ) -> list[SiteChange]:
     """Returns the changed sites: first new ones, then grown ones, then shrunk ones, then sites that are gone.
 
-    Sites that may only have moved, because an equal one is gone elsewhere, come last among the new ones. Two sites are
-    the same if they agree in file and function, and there in their text, or else in their order. They are also the same
-    if the text is now in another function or file. Line numbers may differ. If a line has several copies, ``same``
-    (from ``same_lines``) decides between them. Sites have callers only if some of a line's callers changed, not all.
+    Sites that may only have moved, because an equal one is gone elsewhere, come last among the new ones. Two sites of
+    a function are the same if their lines have equal text, or else the same order, whatever their numbers. A text may
+    also have moved to another function or file. If a line has several copies, ``same`` (from ``same_lines``) decides
+    between them. A changed site has a caller only if some of the line's callers changed, not all.
     """
     old_lines, new_lines = (_grouped(sites, caller="", caller_source="") for sites in (then, now))
     before, after = _by_place(old_lines), _by_place(new_lines)
@@ -69,7 +69,7 @@ def changed_sites(
 
 
 def _grouped(sites: Iterable[CallSite], **common: str) -> dict[CallSite, list[CallSite]]:
-    """Groups sites that agree in all fields but ``common``; a key has the values ``common`` and the sum of counts."""
+    """Groups sites that differ only in value and in ``common``; a key has the values ``common`` and the total value."""
     groups: dict[CallSite, list[CallSite]] = {}
     for site in sites:
         groups.setdefault(replace(site, value=0.0, **common), []).append(site)  # type: ignore[arg-type]  # all are str
@@ -96,7 +96,7 @@ def _caller_of(site: CallSite) -> CallSite:
 
 
 def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSite]]:
-    """Groups sites by part of a count, by function, and by direct caller in a package; sorted by line."""
+    """Groups sites by part of a count, function, and called line of another package; each group sorted by line."""
     places: dict[tuple[object, ...], list[CallSite]] = {}
     for site in sorted(sites, key=lambda site: (site.line, site.through)):
         through = re.sub(r":\d+ ", " ", site.through)

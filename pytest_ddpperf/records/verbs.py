@@ -130,7 +130,7 @@ class SideBySide:
         return (best, *(n for n in known if n != best and max(better * end for end in self._ends(n, metric)) >= least))
 
     def _ends(self, name: str, metric: str) -> tuple[float, float]:
-        """Returns the ends of a metric's interval; without an interval, the exact value twice, or infinities."""
+        """Returns the ends of a metric's interval; without one, the value twice if it is exact, else infinities."""
         series = self[name][metric]
         if series.interval is not None:
             return series.interval.low, series.interval.high
@@ -204,8 +204,8 @@ class Standing:
         """Returns the verdict on the difference from the first strategy's last values.
 
         ``worse``: significantly worse by more than the tolerance, or not finite; ``equal``: rounding explains the
-        difference; ``differs``: rounding should explain it, but does not; ``within tolerance``: so is the whole
-        interval; else ``inconclusive``.
+        difference; ``differs``: rounding should explain it, but does not; ``within tolerance``: the whole interval
+        is; else ``inconclusive``.
         """
         if not math.isfinite(self.worse.value):
             return "worse"

@@ -129,7 +129,7 @@ def _parameters(result: Result) -> float | None:
 
 
 def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
-    """Yields sentences on the median exposed share of a step for small, medium and large models, if sizes differ."""
+    """Yields sentences on the median exposed communication of small, medium and large models, if sizes differ."""
     classes: dict[str, list[tuple[str, float]]] = {}
     for name, result in named:
         size, step, exposed = _parameters(result), result.step.synchronised_step, find(result, EXPOSED)

@@ -26,7 +26,7 @@ EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change
 
 
 def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """Returns the metrics that fail the test, the worst first; empty if the benchmark fails as a whole, when broken."""
+    """Returns the metrics that fail the test, the worst first; empty if the benchmark as a whole fails (broken)."""
     if general_cause(result, verdict):
         return phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
     return tuple(sorted(phrases.decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
@@ -95,7 +95,7 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
 
 
 def parts_text(result: Result) -> str:
-    """Returns a text on the phases that changed like the step: significantly, by more than the step's tolerance."""
+    """Returns a text on phases that changed significantly, in the step's direction, and by more than its tolerance."""
     step = phrases.find(result, "step_time")
     if step is None or step.baseline is None or step.change is None:
         return ""

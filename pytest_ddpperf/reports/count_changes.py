@@ -75,7 +75,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
 
 def _alone(metric: str, then: Counts, now: Counts) -> str:
-    """Returns `` on rank 3 alone`` if only that rank changed and has the largest total now; else an empty text."""
+    """Returns `` on rank 3 alone`` if only this rank changed, and it has the largest total now; else an empty text."""
     changed = [(rank, new) for rank, (old, new) in enumerate(on_ranks(metric, then, now)) if old != new]
     return f" on rank {changed[0][0]} alone" if [value for _, value in changed] == [now.totals[metric]] else ""
 
@@ -86,7 +86,7 @@ def whole_text(metric: str, then: Counts, now: Counts) -> str:
 
 
 def _part(metric: str, name: str) -> str:
-    """Returns the name of a count's part, such as a module; adds words if the name is only a number or a type."""
+    """Returns a part of a count as text, such as an operator; ``module 3`` or ``FLOPs in float32`` for bare names."""
     if metric in LOADERS:
         return LOADERS[metric]
     if metric == "untrained_parameters":

@@ -65,7 +65,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns the factor from the mean of all steps to the reported mean: above 1 if only unusual steps count."""
+    """Returns the reported number / the mean of all steps: above 1 if the report is on unusual steps only."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0

@@ -170,7 +170,7 @@ def _details(result: Result, heads: Sequence[Comparison], told: Collection[str])
 
 
 def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str]:
-    """Returns how to accept an intended change; compared with another revision, there is no baseline to replace."""
+    """Returns lines that say how to accept an intended change: by ``--ddpperf-allow``, or by saving a new baseline."""
     if result.paired is not None:
         red = [worse.series.metric for worse in phrases.decisive(result, {Verdict.REGRESSED})]
         if not red:

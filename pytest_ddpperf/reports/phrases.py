@@ -40,16 +40,16 @@ def find(result: Result, metric: str) -> Comparison | None:
 
 
 def by_stored_times(result: Result) -> bool:
-    """Returns whether a benchmark is ok only by stored times, which exclude gross slowdowns but no smaller ones."""
+    """Returns whether a benchmark is ok only because stored times show no gross slowdown; a smaller one may hide."""
     step = find(result, "step_time")
     alone = step is not None and not step.paired and step.bound is None and step.verdict is Verdict.OK
     return alone and result.verdict is Verdict.OK
 
 
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons without rates that only repeat the verdict on a step time among the comparisons.
+    """Returns the comparisons without metrics that only repeat the verdict on the step time, such as throughput.
 
-    A rate is kept if it changed otherwise than the step time, because then a step does another amount of work.
+    A metric stays if its change does not follow from the step time: then a step does another amount of work.
     """
     steps = {c.verdict: c for c in comparisons if c.series.metric == "step_time"}
     kept = []
@@ -142,7 +142,7 @@ def _change(comparison: Comparison) -> str:
 
 
 def judges(comparison: Comparison) -> bool:
-    """Returns whether the metric's two values are comparable: measured in comparable environments and trainings."""
+    """Returns whether a metric can be compared with its reference: environments and trainings are comparable."""
     return comparison.verdict is not Verdict.INCOMPATIBLE
 
 
@@ -192,7 +192,7 @@ def could_be(undecided: Sequence[Comparison]) -> str:
 
 
 def open_text(*comparisons: Comparison, values: bool = False) -> str:
-    """Returns why a metric has no verdict, or which slowdown it may hide; for several, what would decide them all.
+    """Returns the slowdown that undecided metrics may hide, and the number of launches that would decide them all.
 
     ``values``: also show the values of a single metric, except for the step time.
     """

@@ -69,14 +69,14 @@ def passed(result: Result) -> bool:
 
 
 def verdict_word(result: Result, accepted: Collection[str]) -> str:
-    """Returns a verdict; in brackets if the test failed for another reason, and with a remark if it was accepted."""
+    """Returns a verdict: ``ok``, ``regressed (accepted)``; ``failed (ok)`` if the test failed despite the verdict."""
     if result.failure and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN}:
         return f"failed ({result.verdict.value})"
     return result.verdict.value + " (accepted)" * (result.verdict is Verdict.REGRESSED and result.test in accepted)
 
 
 def _kind(result: Result, accepted: Collection[str]) -> str:
-    """Returns the words for a benchmark in the first line: ``passed``, ``new (no baseline)``."""
+    """Returns the words by which the first line counts a benchmark: ``passed``, ``new (no baseline)``."""
     verdict, reference, why = result.verdict, result.reference, ""
     word = verdict_word(result, accepted).replace("_", " ")
     if passed(result):
@@ -153,7 +153,7 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
 def cause_in_words(result: Result, *, below: bool = False) -> str:
     """Returns the cause of a failure in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``.
 
-    ``below``: the text follows the benchmark's row with the step time, and ends with the number of other causes.
+    ``below``: the text omits the step time, which the row above it has, and ends with the number of other causes.
     """
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]
@@ -202,7 +202,7 @@ def red_lines(result: Result) -> list[str]:
 
 
 def all_findings(results: Sequence[Result]) -> list[str]:
-    """Returns all findings on benchmarks, without repetitions, after the names of the benchmarks."""
+    """Returns a line for each distinct finding on benchmarks, after the names of its benchmarks."""
     remarks = ((name, each) for name, one in with_names(results) for each in phrases.every_finding(one))
     return told_once(remarks, len(results))
 
@@ -247,9 +247,9 @@ def _grounds(result: Result) -> list[str]:
 
 
 def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False) -> list[str]:
-    """Returns undecided metrics of undecided benchmarks; the largest possible worsening comes first.
+    """Returns lines on undecided metrics of undecided benchmarks, the largest possible worsening first.
 
-    Benchmarks with the same undecided metric share a line; with ``every``, all have separate lines, even green ones.
+    Benchmarks with the same undecided metric share a line; with ``every``, each has its line, even a green one.
     """
     alike: dict[object, list[tuple[str, Comparison]]] = {}
     for name, result in named:

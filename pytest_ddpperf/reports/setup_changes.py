@@ -56,7 +56,7 @@ class _Side(NamedTuple):
 def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
     """Returns a line for each change of the setup (wrappers, settings) that explains the change of a count.
 
-    Each change of the setup is reported for only one of the counts that it affects: the first that grew, or else fell.
+    A change of the setup is reported for only one of the counts that it affects: the first that grew, else the first.
     """
     before, after = _Side.of(then, now), _Side.of(now, then)
     if not (before.numbers and after.numbers):

@@ -119,7 +119,7 @@ def counts_text(result: Result) -> str:
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """Returns the brief table: benchmarks below their tests, causes below red ones, and lower counts below others.
+    """Returns the brief table: below each test its benchmarks, below these their causes if red, or the lower counts.
 
     Tests with red benchmarks come first. After ``_MOST`` rows, benchmarks that are not red are summed up by test.
     """

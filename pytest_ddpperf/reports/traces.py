@@ -71,7 +71,7 @@ def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
 
 
 def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> str:
-    """Returns a sentence on the shift of each rank's times in a merged trace, with the uncertainty."""
+    """Returns a sentence on how far each rank's times were moved in a merged trace, with the uncertainty."""
     if len(traces) == 1:
         return "merged: a single rank"
     moved = [

@@ -122,7 +122,7 @@ def paired(
     """Returns the change from ``base`` to ``new``, measured in the same rounds, with its uncertainty.
 
     A disturbance of a whole round affects both samples and cancels out (Student 1908). More rounds shrink all of the
-    error. None as in ``change``. A ratio without a logarithm is a difference relative to the base's mean.
+    error. Returns None as ``change`` does. A ratio without a logarithm is a difference relative to the base's mean.
     ``expected``: the expected scatter of the differences.
     """
     if not all(map(math.isfinite, (*new, *base))):
@@ -164,7 +164,7 @@ def with_launches(change: Change, launches: int) -> Change:
 
 
 def possible(interval: Interval | None, least: float, most: float) -> Interval | None:
-    """Clips an interval to the possible values, ``least`` to ``most``; returns None if it then contains all or none."""
+    """Clips an interval to the possible values, ``least`` to ``most``; None if it then contains all of them or none."""
     if interval is None:
         return None
     low, high = max(interval.low, least), min(interval.high, most)
@@ -204,7 +204,7 @@ def from_log(shift: float) -> float:
 
 
 def _if_finite(change: Change) -> Change | None:
-    """Returns the change; None if a number is not finite."""
+    """Returns the change; None if one of its numbers is not finite."""
     return change if math.isfinite(change.shift) and math.isfinite(change.standard_error or 0.0) else None
 
 

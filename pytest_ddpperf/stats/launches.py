@@ -19,7 +19,7 @@ from pytest_ddpperf.records.launch import LongSteps
 LONG = 2.0  # a step is long if it takes more than this many times the median step of its launch
 REGULAR = 0.75  # share of the distances between long steps that has to be equal for a period
 LEAST = 1 / 3
-"""The share of a launch's steps that its CPU time is computed from: the blocks with the least CPU time.
+"""The share of a launch's steps from which its CPU time is computed: the blocks with the least CPU time.
 
 A rank that lost its core for a while needs more CPU time, because its caches are cold. The cheapest blocks are the
 least disturbed ones, so they show the work of the code.
@@ -111,8 +111,8 @@ OWN_APART = math.sqrt(2) * OWN_ALONE  # of the difference of two launches of a r
 CERTAINTY = 4.0
 """Degrees of freedom of the expected scatter, which add to the degrees of freedom of the measured scatter.
 
-With more, intervals of few launches miss the true value too often if launches differ far more than expected; with
-fewer, intervals are too wide if launches do not.
+If there were more, intervals of few launches would miss the true value too often if launches differ far more than
+expected; if there were fewer, intervals would be too wide for launches that differ as expected.
 """
 
 
@@ -145,7 +145,7 @@ def variance_of(moved: Sequence[float]) -> float:
 
 
 def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
-    """Returns how pairs of blocks influence the difference of two launches; one tuple for each pair of launches.
+    """Returns the influences of pairs of blocks on the difference of two launches; a tuple for each pair of launches.
 
     ``new`` and ``base`` are influences in each launch. A disturbance of both blocks of a pair cancels out. If two
     launches have different numbers of blocks, the blocks are not paired, and all of them influence the difference.

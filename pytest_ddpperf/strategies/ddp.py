@@ -89,19 +89,19 @@ def _one_bucket(module: nn.Module, given: float | None) -> float:
 
 # Hooks are not annotated: torch compares annotations with its types, and here they are strings.
 def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Compresses as torch's hook does, under a name that torch accepts without NCCL, because gloo adds bf16 as well."""
+    """Compresses gradients to bf16, as torch's hook does; without NCCL torch refuses its hook, but gloo adds bf16."""
     return bf16_compress_hook(state, bucket)
 
 
 def _power_sgd(wrapped: DistributedDataParallel, rank: int, start: int) -> Parallel:
-    """Sends gradients as products of two thin matrices after ``start`` steps; the next step corrects the error."""
+    """Sends gradients as products of two thin matrices after ``start`` steps; a step's error is sent in the next."""
     state = PowerSGDState(process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=start)
     wrapped.register_comm_hook(state, powerSGD_hook)
     return parallel_of(wrapped, lossy=True, exact_steps=_exact_steps(wrapped, start))
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
-    """Returns how many steps average exactly before the hook starts; a static graph has one exact step less."""
+    """Returns how many steps average exactly before the hook starts: with a static graph, one less than ``start``."""
     return max(0, start - wrapped.static_graph)
 
 

@@ -36,7 +36,7 @@ def wrap(
 
 
 def _require_writable_buffers(module: nn.Module) -> None:
-    """Raises an error that names a buffer which is an expanded tensor; torch's own error does not name the buffer."""
+    """Raises an error with the name of a buffer that is an expanded tensor; torch's error does not name the buffer."""
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
     for name, buffer in module.named_buffers():
         if name not in ignored and is_expanded(buffer):
@@ -60,10 +60,10 @@ def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
 
 
 def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a ``no_sync`` for a static graph; torch learns the graph only in a first backward that is synchronised.
+    """Returns a ``no_sync`` for a static graph: it synchronises the first backward, in which torch learns the graph.
 
-    See https://github.com/pytorch/pytorch/issues/143580. The additional synchronisation changes no result: the
-    gradients are then equal on all ranks, and averaging them again, with later gradients added, gives the mean of all.
+    See https://github.com/pytorch/pytorch/issues/143580. This synchronisation changes no result: after it, gradients
+    are equal on all ranks; if later gradients are added and the sums averaged, the result is the mean of all.
     """
     learned = False
 
@@ -78,7 +78,7 @@ def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], Abstrac
 
 
 def import_distributed_optimizers() -> Any:
-    """Imports torch.distributed.optim, which takes a second, and hides the warning that the first import raises."""
+    """Imports torch.distributed.optim, which takes a second, and hides a warning that this import raises."""
     with warnings.catch_warnings():
         # The package also compiles functional optimizers with torch.jit, which torch has deprecated.
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)

@@ -118,11 +118,11 @@ def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _gradients(wrapped: FullyShardedDataParallel) -> dict[str, Tensor | None]:
-    """Returns the full gradients on the CPU by name, gathered in the memory of the parameters.
+    """Returns the full gradients on the CPU by name; None for a gradient that no rank has.
 
     torch gathers gradients itself only with ``use_orig_params``, but it can always gather parameters from shards and
-    padded flat parameters. So this function gathers twice in the parameters' memory: first the gradients, then a 1 for
-    each gradient that exists, because a rank need not have a part of every parameter.
+    padded flat parameters. So this function writes to the parameters' memory and gathers it twice: first the gradients,
+    then a 1 for each gradient that exists, because a rank need not have a part of every parameter.
     """
     shards = list(wrapped.parameters())
     kept = [shard.detach().clone() for shard in shards]

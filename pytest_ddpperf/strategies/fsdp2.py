@@ -74,7 +74,7 @@ def fsdp2(
 
 @contextmanager
 def _no_sync(module: nn.Module) -> Iterator[None]:
-    """Keeps full gradients on this rank in this context; the last backward of a step, outside of it, scatters them."""
+    """Keeps full gradients on this rank in this context; a step's last backward, outside of it, scatters them."""
     assert isinstance(module, FSDPModule)  # noqa: S101  fully_shard has made it one
     module.set_is_last_backward(False)
     module.set_requires_gradient_sync(False)
@@ -92,7 +92,7 @@ def _clip(module: nn.Module, max_norm: float) -> Tensor:
 
 @torch.no_grad()
 def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, device: torch.device) -> Tensor:
-    """Clips shards that lie on the CPU; their norms are added on the GPU, because NCCL can add nothing on the CPU."""
+    """Clips shards that lie on the CPU; their norms are added up on the GPU, because NCCL works only on GPUs."""
     shards = _gradient_shards(module.parameters())
     square = torch.nn.utils.get_total_norm(shards).square().to(device)
     dist.all_reduce(square, group=mesh.get_group("shard"))
@@ -114,7 +114,7 @@ class ShardScaler(sharding.OffloadedScaler):
 
 
 def _gradient_shards(parameters: Any) -> list[Tensor]:
-    """Returns this rank's shards of the gradients; changes in place also change the parameters' gradients."""
+    """Returns this rank's shards of the gradients; changing these shards in place changes the parameters' gradients."""
     return [parameter.grad.to_local() for parameter in parameters if parameter.grad is not None]
 
 
@@ -125,7 +125,7 @@ def _gradients(module: nn.Module, device: torch.device) -> dict[str, Tensor | No
 
 
 def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yields the parameters as shards, even after a forward pass without a backward."""
+    """Yields each parameter's name and shard, even if a forward pass without a backward has left it gathered."""
     for unit in module.modules():
         if isinstance(unit, FSDPModule):
             unit.reshard()
@@ -133,5 +133,5 @@ def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _whole(tensor: Tensor, device: torch.device) -> Tensor:
-    """Returns a full DTensor on the CPU; offloaded shards go through the GPU, because NCCL needs them there."""
+    """Returns a full DTensor on the CPU; shards on the CPU go through the GPU, because NCCL needs them there."""
     return whole(tensor.detach().to(device))

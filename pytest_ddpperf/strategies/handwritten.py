@@ -27,7 +27,7 @@ MB = 2**20  # as torch's DDP has it
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter's gradient, with its position in the bucket that is all-reduced."""
+    """The gradient of a parameter, with its position in the bucket that is all-reduced."""
 
     trained: Trained
     bucket: Bucket | None = None  # that it is sent with; None until the buckets have been formed
@@ -46,7 +46,7 @@ class Slot:
         return self.trained.parameter.dtype, self.trained.parameter.device
 
     def adopt(self) -> None:
-        """Moves the gradient into the bucket's buffer, so that only one copy exists; backward then adds to it there."""
+        """Moves the gradient into the bucket's buffer, so that only one copy exists, to which backward then adds."""
         parameter, view = self.trained.parameter, self.view
         gradient = parameter.grad
         if view is not None and gradient is not None and gradient is not view:
@@ -55,7 +55,7 @@ class Slot:
             parameter.grad = view
 
     def collect(self, share: float) -> None:
-        """Puts ``share`` times the gradient into the memory that is sent; zeros if there is no gradient."""
+        """Writes ``share`` times the gradient to the memory that is sent; zeros if there is no gradient."""
         parameter, view = self.trained.parameter, self.view
         gradient = parameter.grad
         if view is None:
@@ -85,7 +85,7 @@ class Slot:
 class Bucket:
     """Gradients that share an all-reduce.
 
-    If ``buffered``, the gradients share a buffer, allocated when first filled; else one is sent from its own memory.
+    If ``buffered``, the gradients share a buffer, allocated when first filled; else the only gradient is sent directly.
     """
 
     def __init__(self, slots: Sequence[Slot], *, buffered: bool) -> None:
@@ -98,7 +98,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects, times ``share``, the gradients that this backward did not compute (zeros or earlier sums)."""
+        """Collects ``share`` times the gradients that this backward did not compute: zeros or sums of earlier ones."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:
@@ -131,9 +131,9 @@ class Bucket:
 class Reducer:
     """A reducer that averages gradients over the ranks while backward goes on, in the same order on all ranks.
 
-    A hook on each parameter runs when its gradient is complete, after all uses of a shared weight. It collects the
-    gradient. It sends the gradient's bucket if the bucket is now complete and all earlier buckets are sent. So a rank
-    on which gradients arrive in another order, or not at all, sends late, but in the same order as its peers.
+    A hook on each parameter runs when its gradient is complete, after all uses of a shared weight. The hook collects
+    the gradient, and sends the gradient's bucket if this bucket is now complete and all earlier buckets are sent. So a
+    rank on which gradients arrive in another order, or not at all, sends late, but in the same order as its peers.
 
     The first synchronised backward only notes the order in which rank 0's gradients arrive. The buckets are formed by
     that order, so communication overlaps with backward only from the second step on.
@@ -176,7 +176,7 @@ class Reducer:
             self._sending = before
 
     def _arrive(self, slot: Slot, _parameter: nn.Parameter) -> None:
-        """Collects a gradient that backward has accumulated; sends buckets that are complete and next in order."""
+        """Collects a gradient that backward has completed; sends each complete bucket that is next in order."""
         if slot.arrived:
             raise WorkloadError(
                 f"a second backward reached parameter {slot.trained.name} before synchronise(), while its gradient was "
@@ -197,7 +197,7 @@ class Reducer:
             self._next += 1
 
     def _form_buckets(self) -> None:
-        """Forms buckets in the order in which gradients arrived on rank 0; unused ones follow in reverse order."""
+        """Forms buckets in the order in which gradients arrived on rank 0; unused gradients follow in reverse order."""
         rest = [slot for slot in reversed(self._slots) if not slot.arrived]
         places = {slot: place for place, slot in enumerate(self._slots)}
         order = [places[slot] for slot in (*self._arrivals, *rest)]
@@ -212,16 +212,16 @@ class Reducer:
 
 
 def reducing(module: nn.Module, ctx: RankView, form: Callable[[Sequence[Slot]], Sequence[Bucket]]) -> Parallel:
-    """Gives all ranks rank 0's model; backward then averages gradients in the buckets that ``form`` makes."""
+    """Gives all ranks rank 0's model; then each backward averages gradients, in the buckets that ``form`` returns."""
     reducer = Reducer(replicate(module, ctx), ctx, form)
     return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
 
 
 def packed(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> list[list[Slot]]:
-    """Groups gradients of one type and device in the order in which the groups become complete, as torch's DDP does.
+    """Groups gradients of one type and device, in the order in which groups become complete, as torch's DDP does.
 
     ``slots`` are in the order in which their gradients arrive. A group is full once it holds ``cap`` bytes. The first
-    group of each kind is full at ``first_cap`` bytes, if that is less, so that it is sent earlier.
+    group of each type and device is full at ``first_cap`` bytes, if that is less, so that it is sent earlier.
     """
     full: list[list[Slot]] = []
     filling: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
@@ -238,7 +238,7 @@ def packed(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> li
 
 
 def single(module: nn.Module, _ctx: RankView) -> Parallel:
-    """Returns the module unchanged, for one rank alone; nothing is synchronised. The reference for other strategies."""
+    """Returns the module unchanged, for a single rank: nothing is synchronised. The reference of other strategies."""
     return Parallel(module)
 
 
@@ -262,7 +262,7 @@ def naive(module: nn.Module, ctx: RankView) -> Parallel:
 def flat(module: nn.Module, ctx: RankView) -> Parallel:
     """Averages all gradients at once after backward: one all-reduce for each type of parameter.
 
-    ``synchronise`` moves the gradients into a buffer that is allocated once, as views of the buffer, and sends it.
+    ``synchronise`` sends a buffer with all gradients. The buffer is allocated once, and the gradients are views of it.
     """
     replica = replicate(module, ctx)
     buckets = [Bucket(group, buffered=True) for group in packed(map(Slot, replica.trained), cap=math.inf)]
@@ -287,17 +287,17 @@ def overlap(module: nn.Module, ctx: RankView) -> Parallel:
 
 
 def overlap_coalesced(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 1.0) -> Parallel:
-    """Sends gradients of at least ``coalesce_mb`` as ``overlap`` does, and several smaller gradients at a time.
+    """Sends gradients of at least ``coalesce_mb`` as ``overlap`` does, and several smaller gradients together.
 
-    Small gradients, such as those of biases and norms, would take little more than the latency of their all-reduces.
-    They share a buffer, and become views of it, with the small gradients that arrive next, even if large gradients
-    arrive in between. A buffer is full once it holds ``coalesce_mb``.
+    A small gradient, such as a bias's or norm's, would take little more than the latency of its all-reduce. Small
+    gradients that arrive one after the other share a buffer and become views of it, even if large ones arrive in
+    between. A buffer is full once it holds ``coalesce_mb``.
     """
     return reducing(module, ctx, partial(small_together, cap=coalesce_mb * MB))
 
 
 def small_together(slots: Sequence[Slot], cap: float) -> list[Bucket]:
-    """Returns buckets, with small gradients together, in the order in which their last gradients arrive."""
+    """Returns buckets in the order in which their last gradients arrive; small gradients share a bucket."""
     groups = [[slot] for slot in slots if slot.nbytes >= cap] + packed((s for s in slots if s.nbytes < cap), cap)
     place = {slot: place for place, slot in enumerate(slots)}
     groups.sort(key=lambda group: place[group[-1]])
@@ -309,9 +309,9 @@ def bucketed(
 ) -> Parallel:
     """Averages gradients bucket by bucket during backward: each bucket is sent once it is full.
 
-    Buckets are filled in the order in which gradients arrive, with one type in each. They are allocated once and
-    gradients are views of them, also while gradients are accumulated over micro-batches. ``synchronise`` sends the
-    buckets that this backward did not fill, and waits for all. Sizes have the meaning and the defaults of torch's DDP.
+    Buckets are filled in the order in which gradients arrive; a bucket has gradients of one type. Buckets are allocated
+    once, and gradients are views of them, also while micro-batches accumulate. ``synchronise`` sends the buckets that
+    this backward did not fill, and waits for all. Sizes mean the same, and have the same defaults, as in torch's DDP.
     """
     caps = bucket_cap_mb * MB, first_bucket_mb * MB
     return reducing(module, ctx, lambda slots: [Bucket(group, buffered=True) for group in packed(slots, *caps)])

@@ -104,7 +104,7 @@ class Parallel:
 
 
 def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
-    """Returns the mesh of all ranks, by a collective; None for the reference process, which has no other ranks."""
+    """Returns the mesh of all ranks, made by a collective; None in the reference process, which has no other ranks."""
     if ctx.world_size != math.prod(sizes.values()):
         return None
     from torch.distributed.device_mesh import init_device_mesh
@@ -113,11 +113,11 @@ def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
 
 
 def shares_data(sizes: Mapping[str, int]) -> bool:
-    """Returns whether a mesh dimension divides the data; otherwise all ranks count as working on the same samples."""
+    """Returns whether a dimension of the mesh divides the data; if none does, all ranks work on the same samples."""
     return any(name.startswith(OF_DATA) for name in sizes)
 
 
 def share_of_samples(sizes: Mapping[str, int]) -> float:
-    """Returns the fraction of its samples that a rank counts, so that samples of several ranks count only once."""
+    """Returns the fraction of a rank's samples to count, so that a sample counts once if several ranks share it."""
     own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
     return own / math.prod(sizes.values())

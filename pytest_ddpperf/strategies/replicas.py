@@ -29,7 +29,7 @@ class Trained:
     strides: tuple[int, ...]  # of its gradient on every rank: the parameter's own if those leave no gaps in memory
 
     def gradient(self) -> Tensor:
-        """Returns this rank's gradient, or zeros, in the common layout and in memory that no other tensor shares.
+        """Returns this rank's gradient (zeros without one) in the common layout, in memory that nothing else shares.
 
         The result may be changed in place, and becomes ``parameter.grad``.
         """
@@ -43,7 +43,7 @@ class Trained:
         return laid_out
 
     def check_plain(self, gradient: Tensor) -> None:
-        """Raises a WorkloadError for a sparse gradient, and for a gradient that requires gradients itself."""
+        """Raises a WorkloadError for a sparse gradient, and for a gradient that itself requires gradients."""
         if gradient.layout is not torch.strided:
             raise WorkloadError(
                 f"parameter {self.name} has a gradient of layout {gradient.layout}, but this strategy sends only dense "
@@ -57,7 +57,7 @@ class Trained:
             )
 
     def _is_laid_out(self, gradient: Tensor) -> bool:
-        """Returns whether the gradient's memory has the common layout, so that an all-reduce adds matching elements."""
+        """Returns whether the gradient has the common memory layout, so that an all-reduce adds matching elements."""
         strides = gradient.stride()
         # Along a dimension of size 1 a stride means nothing, and kernels write any number.
         return strides == self.strides or all(
@@ -69,7 +69,7 @@ class Trained:
 def _has_own_memory(gradient: Tensor) -> bool:
     """Returns whether no other tensor shares this gradient's memory.
 
-    Autograd does not copy gradients. A gradient may be a view of a tensor that backward still has to pass to earlier
+    Autograd does not copy gradients. So a gradient may be a view of a tensor that backward still has to pass to earlier
     layers (in ``h + p.unsqueeze(0)``, say), or of another parameter's gradient (in ``u.view(n) + v.view(n)``).
     """
     storage = gradient.untyped_storage()
@@ -98,8 +98,8 @@ class Replica:
 def replicate(module: nn.Module, ctx: RankView) -> Replica:
     """Gives all ranks the parameters and buffers of rank 0; a collective.
 
-    Buffers (the statistics of a BatchNorm) are made equal here only; after that each rank keeps its own. A model that
-    differs from rank 0's model raises a WorkloadError.
+    Only here are buffers (the statistics of a BatchNorm) made equal; afterwards each rank changes its own.
+    WorkloadError if a rank's model differs from rank 0's.
     """
     named = dict(module.named_parameters())
     state = {**named, **dict(module.named_buffers())}
@@ -151,7 +151,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def in_pieces(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Splits items into lists of up to 32 MiB, so that few messages suffice without a copy of a large model."""
+    """Splits items into lists of up to 32 MiB, so that few messages suffice and no copy of a large model is needed."""
     piece: list[T] = []
     size = 0
     for item in items:
@@ -181,7 +181,7 @@ def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
 
 
 def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:
-    """Sends rank 0's values to all ranks, many tensors at a time, as bytes, so that types and strides do not matter."""
+    """Sends rank 0's values to all ranks, many tensors at a time, as bytes, because types and strides may differ."""
     # By falling element size, so that every tensor's bytes are aligned for its type.
     ordered = sorted((tensor.detach() for tensor in tensors if tensor.numel()), key=lambda t: -t.element_size())
     groups = (list(group) for _, group in itertools.groupby(ordered, key=lambda tensor: tensor.device))

@@ -23,12 +23,12 @@ _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the b
 
 
 def still_sent(*, resharded: bool) -> str:
-    """Returns a text on FSDP's communication without gradients; ``resharded``: backward gathers parameters again."""
+    """Returns a text: what FSDP still sends without gradients; ``resharded``: backward gathers parameters again."""
     return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
 
 
 def narrowest(*names: str | None) -> Precision:
-    """Returns the least precise of these types; fp32 if none is given."""
+    """Returns the least precise of these types; fp32 if all of them are None."""
     given = [precision for precision in _NARROWING if precision in names]
     return given[-1] if given else "fp32"
 
@@ -36,7 +36,7 @@ def narrowest(*names: str | None) -> Precision:
 def shard_mesh(ctx: RankView, replicas: int | None) -> DeviceMesh:
     """Returns the mesh that FSDP shards over: all ranks in one row, or one row for each copy of the model.
 
-    The device is named, because torch's default is the machine's accelerator even if ranks compute on the CPU.
+    The device is given explicitly, because torch would use the machine's accelerator even if ranks compute on the CPU.
     """
     if replicas is None:  # init_device_mesh before torch 2.11 takes NCCL on a GPU where ranks talk by gloo
         world: Any = dist.group.WORLD
@@ -48,8 +48,8 @@ def shard_mesh(ctx: RankView, replicas: int | None) -> DeviceMesh:
 class OffloadedScaler(ShardedGradScaler):
     """A gradient scaler for shards that lie on the CPU, which misses no overflow in them.
 
-    torch, up to 2.13 at least, copies the flag of an overflow to the CPU without waiting. The copy may overwrite a flag
-    that was set on the CPU meanwhile (pytorch/pytorch#176429). Tensors that are on the CPU are not copied.
+    torch, up to 2.13 at least, copies the flag of an overflow to the CPU without waiting. This copy may overwrite a
+    flag that was just set on the CPU (pytorch/pytorch#176429). This scaler does not copy tensors that are on the CPU.
     """
 
     def _unscale_grads_(
@@ -91,7 +91,7 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
 
 
 def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """Returns (name, parameter) pairs of each unit, without parameters of inner units; tied parameters come once."""
+    """Returns each unit's parameters as (name, parameter), without parameters of inner units; tied ones come once."""
     names = {inside: name for name, inside in module.named_modules() if inside in units}
     found: dict[str, dict[nn.Parameter, str]] = {names[unit]: {} for unit in units}
     homes: dict[str, str] = {}  # the name of the unit of each module
@@ -104,9 +104,9 @@ def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[s
 
 @contextmanager
 def gradients_kept() -> Iterator[None]:
-    """Lets backward, in this context, shard gradients without adding up the gradients of other ranks.
+    """Lets each backward, in this context, shard this rank's gradients without adding other ranks' gradients.
 
-    FSDP's own ``no_sync`` keeps gradients whole, and the optimizer of the shards cannot step with whole gradients. Only
+    FSDP's own ``no_sync`` keeps gradients whole, but the optimizer of the shards cannot step with whole gradients. Only
     the communication of FSDP's modules is skipped; a model's own collectives go on.
     """
     modules: list[Any] = [sys.modules[name] for name in _SENDERS if name in sys.modules]
@@ -121,7 +121,7 @@ def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object)
 
 
 def _as_it_is(_tensor: Tensor, *_args: object, **_kwargs: object) -> None:
-    """Leaves a tensor unchanged, in place of a collective."""
+    """Leaves a tensor unchanged; replaces a collective."""
 
 
 _SENDERS = ("torch.distributed.fsdp._runtime_utils", "torch.distributed.fsdp._fully_shard._fsdp_collectives")

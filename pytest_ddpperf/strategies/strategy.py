@@ -68,7 +68,7 @@ def parse(text: str) -> Strategy:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """Returns a name that no strategy in the table has: ``mine()``, for a partial ``mine(cap=1)``; refuses a lambda."""
+    """Returns a name for a function that no strategy in the table has: ``mine()``; ``mine(cap=1)`` for a partial."""
     said = ""
     if isinstance(function, partial):
         words = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
@@ -80,7 +80,7 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, Option]) -> Strategy:
-    """Returns a strategy with this name; ``function`` implements a strategy that is not in the plugin's table."""
+    """Returns the strategy with this name; ``function`` implements it if it is not in the plugin's table."""
     strategy = Strategy(name, **options)
     object.__setattr__(strategy, "function", function)
     return strategy

@@ -46,12 +46,12 @@ class StrategyRow:
 
     @property
     def module(self) -> str:
-        """Returns the module that has ``name(module, ctx, **options) -> Parallel``; only ranks import it."""
+        """Returns the name of the module with the function ``name(module, ctx, ...)``, which only ranks import."""
         return f"{_PACKAGE}.{self.file}"
 
 
 def _ddp_options(options: Mapping[str, Any]) -> str | None:
-    """Returns an error message if an option of a hook is given without this hook, or with an unsupported value."""
+    """Returns an error message if an option of a communication hook is given without the hook, or has a wrong value."""
     hook = options.get("comm_hook")
     for name, needed in _HOOK_OF.items():
         if name in options and hook != needed:
@@ -72,14 +72,14 @@ def _ddp_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _distributed_data_parallel_options(options: Mapping[str, Any]) -> str | None:
-    """Returns an error message if options conflict: with static_graph, torch warns of find_unused_parameters."""
+    """Returns an error message if both static_graph and find_unused_parameters are set: torch warns of this."""
     if options.get("static_graph") and options.get("find_unused_parameters"):
         return "static_graph=true finds unused parameters by itself: drop find_unused_parameters"
     return None
 
 
 def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
-    """Returns an error message if only one of ``replicas`` and hybrid sharding is given: they need each other."""
+    """Returns an error message if only one of ``replicas`` and hybrid sharding is given: each needs the other."""
     hybrid = options.get("sharding") == "HYBRID_SHARD"
     if hybrid and "replicas" not in options:
         return "sharding=HYBRID_SHARD needs the number of copies of the model: add replicas=2, for example"
@@ -197,7 +197,7 @@ OPTION_ALIASES: Mapping[tuple[str, str], str] = {("fsdp1", "sharding_strategy"):
 
 
 def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
-    """Returns a strategy's row, a new one for a user's function; ``more``: further names that the error lists."""
+    """Returns a strategy's row; for a user's function, makes one. ``more``: further names for the error's list."""
     if strategy.function is not None:
         return StrategyRow(strategy.name, "a strategy of the user's own")
     row = STRATEGIES.get(ALIASES.get(strategy.name, strategy.name))
@@ -254,7 +254,7 @@ def require_world_size(strategy: Strategy, world_size: int) -> None:
 
 
 def modules_of(strategy: Strategy | None) -> tuple[str, ...]:
-    """Returns the Python module that ranks import for a strategy; empty for a user's function or step."""
+    """Returns the Python modules that ranks import for a strategy; empty for a user's function or step."""
     return () if strategy is None or strategy.function is not None else (row_of(strategy).module,)
 
 

@@ -17,9 +17,9 @@ _OPTIMIZERS = import_distributed_optimizers()
 def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool = False, **options: Any) -> Parallel:
     """Returns the module wrapped in DistributedDataParallel, and an optimizer whose state is divided among the ranks.
 
-    Gradients are all-reduced as in ``ddp``, with torch's ``options``. In its step each rank updates its share of the
-    parameters (whole tensors, distributed by size) and broadcasts them. With ``parameters_as_bucket_view`` these share
-    one buffer and are broadcast together.
+    Gradients are all-reduced as in ``ddp``, with torch's ``options``. In the optimizer's step each rank updates its
+    share of the parameters (whole tensors, distributed by size) and broadcasts it. With ``parameters_as_bucket_view``
+    the parameters of a share lie in one buffer and are broadcast together.
     """
     wrapped = wrap(module, ctx, **options)
 
@@ -32,7 +32,7 @@ def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool =
 
 
 def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> torch.optim.Optimizer:
-    """Returns an optimizer that updates only this rank's share of the parameters, made from a new optimizer of all.
+    """Returns an optimizer that updates only this rank's share of the parameters, made from an optimizer of all.
 
     torch builds the local optimizer from a class and its defaults, which does not work for every optimizer (AdamW's
     defaults hold an argument that it does not take). Here the local optimizer is the user's own with its parameter

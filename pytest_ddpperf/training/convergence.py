@@ -32,7 +32,7 @@ _STEPS_SEED = 500_000  # weights, data and steps must not use the same random nu
 
 
 def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]:
-    """Trains by each strategy, then by the first one from weights changed by rounding; all ranks call it together."""
+    """Trains by each strategy, and by the first again from weights changed by rounding errors; a collective."""
     ways = [(strategy, False) for strategy in job.strategies]
     found = []
     for strategy, moved in (*ways, (job.strategies[0], True)):
@@ -100,7 +100,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
 
 
 def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
-    """Raises an error if ranks have equal ``first`` batches: then a strategy without averaging would train as well."""
+    """Raises an error if ranks have equal ``first`` batches: without averaging, training would be just as good then."""
     sums = [number for (number,) in of_all_ranks((_checksum(first),), ctx)]
     if len(set(sums)) == len(sums):
         return
@@ -121,7 +121,7 @@ def _checksum(batches: Any) -> int:
 def _evaluate(
     ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str, *, held: bool
 ) -> dict[str, float]:
-    """Returns ``evaluate``'s numbers by name (``unnamed`` for a lone one); refuses NaN and inf unless ``held``."""
+    """Returns ``evaluate``'s numbers by name, a lone one as ``unnamed``; refuses NaN and inf unless ``held``."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]

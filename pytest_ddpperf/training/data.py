@@ -95,9 +95,9 @@ def batches(
 def with_settings(
     ctx: RankView, loader: object, settings: LoaderSettings, source: str
 ) -> tuple[DataLoader[Any], tuple[str, str] | None]:
-    """Returns the loader with these settings, and for ``auto`` the picked settings and the reason, as texts.
+    """Returns the loader with these settings; with ``auto`` also picked settings and reason as texts, else None.
 
-    In strong mode every rank reads all data and takes its slice of each batch, so samples are not divided.
+    In strong mode every rank reads all data and takes its slice of each batch: the sampler divides nothing.
     """
     own = require_data_loader(loader, source)
     share = (0, 1) if ctx.mode == "strong" else (ctx.rank, ctx.world_size)
@@ -117,7 +117,7 @@ def _length(loader: Any) -> int | None:
 
 
 def _burst(loader: object) -> int:
-    """Returns how many batches arrive at about the same time, because workers prepare several batches in advance."""
+    """Returns how many batches arrive at about the same time, because DataLoader workers prepare them in advance."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return 1
     return loader.num_workers * (loader.prefetch_factor or 1)
@@ -126,7 +126,7 @@ def _burst(loader: object) -> int:
 def _endless(
     workload: Workload, loader: Iterable[Any], source: str, first_epoch: int
 ) -> Generator[tuple[Any, Any], None, None]:
-    """Yields batches, and begins again at the end, as training over several epochs does."""
+    """Yields batches of ``loader`` for ever; each new pass over it is a new epoch, counted from ``first_epoch``."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     holders = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     setters = (getattr(holder, "set_epoch", None) for holder in holders)
@@ -159,7 +159,7 @@ def _endless(
 
 
 def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
-    """Returns the inputs and targets of a batch; for ``forward`` the whole batch, and no targets."""
+    """Returns the inputs and targets of a batch; if the workload has ``forward``, the whole batch and no targets."""
     if batch is None or isinstance(batch, (Iterator, DataLoader)):
         raise WorkloadError(
             f"{source} returned {describe_value(batch)} as a batch: return (inputs, targets), or for many batches "
@@ -195,7 +195,7 @@ def _shapes(pair: tuple[Any, Any]) -> tuple[tuple[int, ...], ...]:
 def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int | None:
     """Returns the size of dimension 0 of a batch's tensors if it contradicts the number of samples; else None.
 
-    None, too, if samples may lie along the second dimension, or may be packed into a single row.
+    If samples may lie along the second dimension, or may be packed into a single row, nothing contradicts.
     """
     sizes = {shape[0] for shape in shapes if shape}
     if len(sizes) != 1 or 1 in sizes or any(samples in shape[:2] for shape in shapes):
@@ -230,7 +230,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 
 def _mover(ctx: RankView, first: tuple[Any, Any]) -> Callable[[tuple[Any, Any]], tuple[Any, Any]]:
-    """Returns a function that moves batches like ``first`` to the rank's device; asynchronous from pinned memory."""
+    """Returns a function that moves batches like ``first`` to the rank's device, without waiting if they are pinned."""
     if ctx.device.type == "cpu":
         return lambda pair: pair  # it was made there
     on_host = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]

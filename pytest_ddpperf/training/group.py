@@ -45,7 +45,7 @@ class GroupCall:
 
 
 def call(ctx: RankContext, given: GroupCall) -> Any:
-    """Returns the function's result, or a RankError for its error if errors are kept."""
+    """Returns the function's result; if ``given.keep`` is not None, any exception becomes a RankError in its place."""
     if given.mesh is not None:
         ctx = replace(ctx, mesh=mesh_of(ctx, given.mesh))
     try:
@@ -62,7 +62,7 @@ def call(ctx: RankContext, given: GroupCall) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value in which lists of numbers stand for tensors and arrays."""
+    """Returns a copy of a value with lists of numbers in place of tensors and arrays."""
     if hasattr(value, "tolist") and hasattr(value, "dtype"):
         return value.tolist()
     if isinstance(value, Mapping):

@@ -40,7 +40,7 @@ _BLOCK_STEPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodicPlan(Plan):
-    """The plan of launches in which each ``period``-th step is long."""
+    """The plan of launches in which every ``period``-th step takes longer than the others."""
 
     period: int
 
@@ -78,16 +78,16 @@ class LaunchJob:
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def taken_apart(self, steps: int = 1) -> int:
-        """Returns how many steps a diagnosis examines: a whole period, if each launch has periodic long steps.
+        """Returns how many steps a diagnosis examines; if long steps recur, at least one whole period of steps.
 
-        ``steps`` is the number of steps that each reported time covers.
+        ``steps`` is the number of steps that one reported time covers.
         """
         period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
         return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 
     @property
     def diagnosed_steps(self) -> int:
-        """Returns the number of timed steps of the launches that a diagnosis describes."""
+        """Returns the number of timed steps of each launch that a diagnosis explains: of this one, or of others."""
         return self.plan.steps if self.stands_for is None else self.stands_for
 
 
@@ -110,7 +110,7 @@ class VerifyJob:
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """The job of every rank of the launch before the timed launches, which times, counts or verifies."""
+    """The job of every rank of a preparing launch, which times, counts or verifies a step before the timed launches."""
 
     training: LaunchJob  # without ``timed``, the steps of its plan extend the warm-up
     _: KW_ONLY
@@ -150,7 +150,7 @@ class ConvergeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTraining:
-    """A training as one rank saw it, up to the first value that is not finite, if there is one."""
+    """The curve of one training on one rank; it ends at the first value that is not finite."""
 
     steps: tuple[int, ...]  # before each point of the curve
     values: Mapping[str, tuple[float, ...]]  # by quantity, of each point
@@ -219,7 +219,7 @@ def growth_steps(steps: int) -> int:
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
     """Returns the number of pairs of timed blocks, with and without synchronisation, and the steps of each block.
 
-    All blocks take about half of ``steps`` together, in four pairs at least; an untimed period precedes every block.
+    All blocks together have about half of ``steps``, in at least four pairs; ``period`` untimed steps precede each.
     """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))

@@ -63,9 +63,9 @@ def require_data_loader(loader: object, source: str) -> DataLoader[Any]:
 def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> DataLoader[Any]:
     """Rebuilds a DataLoader with the settings in place of its own; settings that are None are kept.
 
-    Of all settings only the sampler decides which samples a batch holds. A loader that shuffles by torch's global
-    generator gets a separate generator, because workers never use the global one, but a rank without workers may.
-    ``share`` is the number of this rank's share of the data, and the number of shares, for ``sampler=rank``.
+    Only the sampler changes which samples a batch has. A loader that shuffles by torch's global generator gets a
+    separate one: without workers, training might draw from the global one, and change the order. ``share`` is the
+    number of this rank's share of the data, and the number of shares, for ``sampler=rank``.
     """
     workers = own.num_workers if settings.workers is None else settings.workers
     if not workers and (settings.prefetch_factor or settings.persistent_workers):
@@ -149,7 +149,7 @@ def _shared_out(
 
 
 def _generator() -> torch.Generator:
-    """Returns a generator that depends only on the rank's seed, not on the numbers drawn since the seed was set."""
+    """Returns a new generator, seeded with the rank's seed; numbers drawn since that seed was set change nothing."""
     return torch.Generator().manual_seed(torch.initial_seed())
 
 
@@ -189,9 +189,9 @@ def choose(
 ) -> tuple[LoaderSettings, str]:
     """Returns the settings for a rank's loader, with the reason, from the cost of a batch that the rank fetched itself.
 
-    There are no workers if they cost more than they save: fetching a batch is faster than handing it over, or no core
-    is spare. Otherwise there are enough workers for a batch every 5 ms, up to the spare cores and ``max_workers``. Only
-    workers' batches are pinned, in a separate thread; in the rank's own thread pinning takes longer than a plain copy
+    There are no workers if fetching a batch takes less time than receiving it from a worker, or if no core is spare.
+    Otherwise there are enough workers for a batch every 5 ms, but not more than ``max_workers`` or spare cores. Batches
+    are pinned only with workers, in a separate thread: in the rank's own thread, pinning takes longer than a plain copy
     to the GPU. This machine's ``ranks`` share ``cores``; each computes with ``threads``.
     """
     took = f"a batch takes {format_value(fetch.seconds, 's')} to fetch"
@@ -240,7 +240,7 @@ def _measured(loader: DataLoader[Any]) -> Fetch:
 
 
 def _undisturbed() -> float:
-    """Returns seconds of a clock that stops while this thread waits for a core that other processes use."""
+    """Returns a time in seconds; the clock stops while other processes use the core that this thread waits for."""
     try:
         _, waited, _ = _SCHEDULED.read_text(encoding="ascii").split()
     except (OSError, ValueError):

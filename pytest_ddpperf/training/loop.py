@@ -49,8 +49,8 @@ _UNKNOWN_FREE = 2**62  # bytes; where free memory is not known, every copy fits
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """Measures step times in seconds, memory peaks in bytes and the last loss of this rank.
 
-    Memory is watched until the end of the timed steps, from before the model is built, or on CUDA from the end of the
-    warm-up. No instrument runs during timed steps.
+    Memory is watched from before the model is built, or on CUDA from the end of the warm-up, until the timed steps have
+    run. No instrument runs during timed steps.
     """
     import torch
 
@@ -118,7 +118,7 @@ def within_limit(ctx: RankView, job: LaunchJob) -> AbstractContextManager[None]:
 
 
 def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
-    """Raises MemoryError if a peak of resident memory exceeds ``memory_limit``, which the kernel enforces roughly."""
+    """Raises MemoryError if a peak of resident memory is above ``memory_limit``; the kernel's own limit is rough."""
     limit, peak = job.settings.memory_limit, peaks.get("peak_resident")
     if limit is not None and peak is not None and peak > limit:
         raise MemoryError(f"steps took {format_value(peak, 'B')}, more than memory_limit={format_value(limit, 'B')}")
@@ -193,7 +193,7 @@ def _learning_rate(step: Step) -> float | None:
 
 
 def met_by_hosts(ctx: RankView, step: Step) -> Step:
-    """Returns the step with a gloo group for barriers, as NCCL's barrier would occupy a GPU that launches share."""
+    """Returns the step with a gloo group for barriers: NCCL's barrier would occupy a GPU that launches share."""
     import torch.distributed as dist
 
     if ctx.backend == "gloo" or step.group is not None:
@@ -204,8 +204,8 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
     """Waits for this rank's device, the turn of an interleaved launch and the other ranks, so that all start together.
 
-    So no step waits for another rank's earlier work; gloo's barrier waits only for hosts. ``progress`` is the share of
-    the timed steps that have run, from 0 to 1.
+    So no step waits for another rank's earlier work. (A barrier of gloo waits only for hosts.) ``progress`` is the
+    share of the timed steps that have run, from 0 to 1.
     """
     settle(device)
     if turns is not None:
@@ -216,7 +216,7 @@ def begin_together(device: torch.device, turns: TurnClient | None, step: Step, p
 
 
 def works_in_background() -> bool:
-    """Returns whether other processes or threads of this rank may compute between steps, such as DataLoader workers."""
+    """Returns whether processes or threads of this rank, such as DataLoader workers, may compute between steps."""
     ours, dummy = {threading.main_thread(), threading.current_thread()}, threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
     others = [thread for thread in threading.enumerate() if thread not in ours and not isinstance(thread, dummy)]
     return bool([thread for thread in others if thread.name != ANSWERING] or multiprocessing.active_children())
@@ -264,7 +264,7 @@ def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
 
 
 def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
-    """Returns the times without periods in which a step overflowed, because such a step lacks the optimizer's work."""
+    """Returns step times without those of a period with an overflow: its step skipped the optimizer and is too fast."""
     without = {number // period for number in skipped}
     kept = tuple(time for i, time in enumerate(times) if i not in without)
     if not kept:

@@ -130,10 +130,10 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
 
 
 def repeated(module: nn.Module) -> tuple[nn.Module, ...]:
-    """Returns the repeated modules of one class with the most parameters, such as the layers of a transformer.
+    """Returns the largest group of sibling modules of one class, such as the layers of a transformer.
 
-    Only classes with modules inside count, because a Linear is too small to be treated alone. The outermost repetition
-    wins. Empty if nothing repeats.
+    The largest group has the most parameters; of equally large groups the outermost counts. Modules without submodules,
+    such as Linear, are too small to form a group. Empty if nothing repeats.
     """
     families: dict[tuple[nn.Module, type[nn.Module]], list[nn.Module]] = defaultdict(list)
     for parent in module.modules():
@@ -149,7 +149,7 @@ def _size(modules: Iterable[nn.Module]) -> int:
 
 
 def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Returns the trainable elements (``parameters``) and the bytes (``model_size``) of a whole model, by type.
+    """Returns, by dtype, a whole model's trainable elements (``parameters``) and its bytes (``model_size``).
 
     Empty after FSDP1, because a rank then sees only its shard.
     """
@@ -179,7 +179,7 @@ def snapshot(
     """Copies this rank's parameters, buffers, optimizer state and loss scale; returns a function that restores them.
 
     The copies are on the CPU, so that a model that nearly fills a device still fits. Gradients are not kept, because
-    the next step computes them anew. An optimizer that wraps another optimizer in ``optim`` must keep no other state.
+    the next step computes them. If an optimizer wraps another one in ``optim``, only that one's state is kept.
     """
     tensors = [(tensor, _copied(tensor)) for tensor in (*module.parameters(), *module.buffers())]
     states = [(state, {name: _copied(value) for name, value in state.items()}) for state in _states(optimizer)]

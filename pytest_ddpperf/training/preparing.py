@@ -43,7 +43,7 @@ _MANY = 3  # warm steps at least lie between two looks at what they leave
 def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
     """Times, counts and verifies the job's step on this rank, as the job asks; a collective in a separate launch.
 
-    Timing comes first, so that its memory figure covers only steps; counting continues with the same step. Verification
+    Timing comes first, so that memory peaks cover only steps; counting continues with the same step. Verification
     builds separate models, with random numbers, memory and compilers as in a fresh process.
     """
     if job.traced:
@@ -98,7 +98,7 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 
 def small_shared_memory(ctx: RankView) -> list[Finding]:
-    """Returns a finding if /dev/shm is small and several ranks use NCCL, which may send through it between GPUs."""
+    """Returns a finding if /dev/shm is small and several ranks use NCCL, which may send between GPUs through it."""
     size = shared_memory() if ctx.backend == "nccl" and ctx.local_world_size > 1 else None
     return [] if size is None or size >= _SHARED_MEMORY else [Finding("small_shared_memory", {"size": size})]
 
@@ -109,7 +109,7 @@ def _at_work() -> tuple[int, int]:
 
 
 def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
-    """Returns a finding if warm steps have started processes or threads that are still running."""
+    """Returns a finding if steps after the warm-up have started processes or threads that are still running."""
     processes, threads = (max(0, now - then) for now, then in zip(_at_work(), before, strict=True))
     found = [Finding("left_by_steps", {"processes": processes, "threads": threads})]
     return found if max(processes, threads) >= _MANY else []
@@ -178,7 +178,7 @@ def _timed_and_counted(
 def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None) -> RankProfile:
     """Profiles the communication and computation of a few steps on this rank, after the warm-up of the job's plan.
 
-    With ``trace`` it writes them to a file, with phases as named ranges, and on a GPU a snapshot of memory.
+    With ``trace`` it writes the profiled steps to a file, with phases as named ranges; on a GPU also a memory snapshot.
     """
     from pytest_ddpperf.instruments.profile.profiling import profile_steps
     from pytest_ddpperf.training.step import build_step

@@ -13,7 +13,7 @@ from pytest_ddpperf.training.workload import located, unfit
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None]:
-    """Returns a function that raises the learning rate after each step: step i of n trains at (i + 1) / n of the rate.
+    """Returns a function to call after each step, which raises the learning rate: step i of n has (i + 1) / n of it.
 
     It does not use torch's schedulers: they warn if an fp16 overflow skips a step, and read the optimizer's class,
     which sharded optimizers wrap.

@@ -184,7 +184,7 @@ class ScriptRun:
             self._await_order()
 
     def _unless_a_rank(self, start: Callable[..., T]) -> Callable[..., T]:
-        """Wraps a function that starts a process: before this rank trains, it refuses to start another rank."""
+        """Wraps ``start``, which starts a process: the wrapper refuses to start a rank until this rank trains."""
 
         @functools.wraps(start)
         def started(*args: Any, **how: Any) -> T:
@@ -208,7 +208,7 @@ class ScriptRun:
         self._marks = [self._order.mark()]
 
     def _follow(self, modes: Sequence[_Mode]) -> None:
-        """Enters the measuring thread's modes (TorchDispatchMode), because each Python thread has separate modes."""
+        """Enters the measuring thread's TorchDispatchModes in this thread, because a mode is valid in one thread."""
         if list(modes) == self._modes:
             return
         for mode in reversed(self._modes):
@@ -217,7 +217,7 @@ class ScriptRun:
 
 
 def _starter(process: object, args: Any = (), *_: Any, **__: Any) -> str:
-    """Returns by what a process starts ranks, judged by its command, or by the code of its function; else empty."""
+    """Returns the launcher or module by which a new process would start ranks, such as torchrun; empty if none."""
     target = getattr(process, "_target", None)
     if getattr(target, "__module__", "") == _SPAWN:
         return _SPAWN

@@ -23,10 +23,10 @@ class SynchronisationKept(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSynchronisation:
-    """A user's step that can skip its synchronisation; steps without synchronisation are not undone.
+    """A user's step that can skip its synchronisation.
 
-    Ranks then go on with different parameters, but steps take the same time. So only the times of these steps, and of
-    the steps that follow, are reported.
+    After a skipped synchronisation, ranks have different parameters, which nothing repairs. This does not change times,
+    so only the times of these and of later steps are reported.
     """
 
     who: str  # the function that made the step, and where it stands

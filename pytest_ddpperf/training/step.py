@@ -73,9 +73,9 @@ class Step:
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
     """Builds the step of a workload, or calls ``subject(ctx)`` for a user's step; a collective.
 
-    The job's numbers of samples and tokens override the subject's. A workload's numbers are per batch, and a step that
-    accumulates takes several. In strong mode these numbers and the job's are the whole group's, and each rank has a
-    share; the numbers of a user's step object are this rank's.
+    Samples and tokens of the job override the subject's. A workload gives them for a batch; an accumulating step has
+    several batches. In strong mode, job and workload give them for the whole group, and each rank has a share. A user's
+    step object gives them for this rank.
     """
     progress.stage(progress.BUILD)
     subject, settings = job.subject, job.settings
@@ -128,7 +128,7 @@ def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float)
 
 
 def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode | None) -> list[Finding]:
-    """Returns a finding if the batches of a user's step do not have as many rows as the samples that the test gives."""
+    """Returns a finding if the batches of a user's step have another number of rows than the test gives samples."""
     rows, samples = counts.totals.get("batch_rows"), step.samples_per_step
     # A workload's batches are known before; and ranks may have parts of samples, or of batches.
     if not rows or samples is None or step.data is not None or settings.mesh is not None or mode == "strong":
@@ -149,7 +149,7 @@ def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:
-    """Returns a rank's samples or tokens per step; ``count`` is for a batch of one rank, in strong mode of all."""
+    """Returns a rank's samples or tokens per step; ``count``: in a batch of one rank, in strong mode of all ranks."""
     ranks = ctx.world_size if ctx.mode == "strong" else 1
     return None if count is None else count * batches_per_step / ranks
 
@@ -265,7 +265,7 @@ def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
 
 @contextmanager
 def _group_kept(who: str) -> Iterator[None]:
-    """Raises an error if ``who``, the user's code, changes the default process group: ranks would then hang."""
+    """Raises an error if ``who``, the user's code, changes the default process group, because ranks would then hang."""
     ours, cure = dist.group.WORLD, "; leave this out, or give Script(function)"
     try:
         yield

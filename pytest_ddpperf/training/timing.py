@@ -133,7 +133,7 @@ def timed_block(
 ) -> tuple[tuple[float, ...], Any]:
     """Calls ``run`` for each step; returns the seconds of each call, and the last result.
 
-    ``losses`` gets the result of each call, a scalar tensor as a number: a view would keep all of its tensor alive.
+    ``losses`` gets the result of each call, a scalar tensor as a number, as a view would keep a whole tensor alive.
 
     One step's end is the next one's start, so the loop's own time is included, and the times add up. If CUDA events
     miss work, for example of a stream that the marked stream does not wait for, each step gets an equal part of the
@@ -204,9 +204,9 @@ def timed_blocks(
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
     """Returns the number of steps of each block of an interleaved launch, in whole periods.
 
-    There are ``blocks`` blocks, or fewer with at least ``least`` periods each, but at least one. No untimed step
-    precedes a block: in every launch the first step pays for caches that went cold while its ranks waited; another
-    step would only cost time.
+    There are at most ``blocks`` blocks, of at least ``least`` periods each; a single block may have fewer. No untimed
+    step precedes a block: its first step is slower, because caches went cold while the ranks waited, but in all
+    interleaved launches alike.
     """
     periods = steps // period
     number = min(blocks, max(1, periods // least))

@@ -149,7 +149,7 @@ class Trainer:
         return snapshot_bytes(self.parallel.module, self.optimizer)
 
     def update(self) -> None:
-        """Clips, steps the optimizer and its scheduler; an fp16 overflow changes the loss scale only."""
+        """Clips the gradients, steps optimizer and scheduler; after an fp16 overflow only lowers the loss scale."""
         if self._max_norm is not None and (self._clip_steps is None or self._steps < int(self._clip_steps)):
             self.clip(self._max_norm)
         if self._scaler is None:
@@ -167,7 +167,7 @@ class Trainer:
             self.schedule(self._scheduler)
 
     def _watch_updates(self) -> None:
-        """Records each call of the optimizer's step, because reading the scaler's scale would wait for the device.
+        """Makes ``_updated`` True whenever the optimizer steps, because GradScaler skips the step after an overflow.
 
         Raises an error for an optimizer that itself skips overflowed steps, because such steps would go unnoticed.
         """

@@ -33,7 +33,7 @@ _HEADS: Mapping[Quantity, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extent:
-    """The extent of a difference: ``differing`` of ``names`` parameters (or buffers), on ``ranks`` of the ranks."""
+    """The extent of a difference: ``differing`` of ``names`` tensors differ, on ``ranks`` of ``world_size`` ranks."""
 
     differing: int
     names: int
@@ -43,7 +43,7 @@ class Extent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discrepancy:
-    """The largest difference of the ranks' training from a single process: the tensor, its error, the likely cause."""
+    """The largest difference between the ranks' training and a single process: tensor, error and likely cause."""
 
     quantity: Quantity
     name: str  # of the parameter or buffer; "the mean loss" if no single one is meant

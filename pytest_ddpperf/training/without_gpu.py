@@ -71,7 +71,7 @@ class GpuCalls:
             yield
 
     def _noted_kind(self, kind: type) -> type:
-        """Returns a stand-in for a class, which takes any arguments and records its use; annotations need a class."""
+        """Returns a subclass of a class, for annotations, that takes any arguments and records each call of it."""
         return type(kind.__name__, (kind,), {"__init__": lambda *_, **__: self._note(kind.__name__)})
 
     def _choose(self, device: Any) -> None:
@@ -85,7 +85,7 @@ class GpuCalls:
             self._stack.enter_context(replaced(owner, name, functools.wraps(function)(called)))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by ``answers`` and records calls; calls from libraries still get torch's own answers."""
+        """Replaces functions by ``answers`` and records calls; a library's own calls still get torch's answers."""
 
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

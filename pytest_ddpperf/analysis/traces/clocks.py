@@ -33,7 +33,7 @@ _Meetings: TypeAlias = "Mapping[_Key, Sequence[Span]]"  # on one rank, in the or
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClockAlignment:
-    """The corrections to subtract from the times of each rank's trace, so that all use the clock of the first rank."""
+    """The corrections to subtract from the times of each rank's trace; the results are by the first rank's clock."""
 
     shifts: tuple[float, ...]  # seconds by rank, in the order of the traces
     uncertainties: tuple[float, ...]  # the most that each can be wrong, in seconds
@@ -80,7 +80,7 @@ def _ahead(
 
 
 def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
-    """Returns begin and end of a rank's collectives of all ``ranks`` in its steps, by step, kind and bytes."""
+    """Returns begin and end of each collective of all ``ranks`` in a rank's steps, by step, kind and bytes."""
     found: dict[_Key, list[Span]] = defaultdict(list)
     sent = (event for event in trace.events if class_of(event) == "communication")
     for event in sorted(sent, key=lambda event: event.start):
@@ -104,7 +104,7 @@ def _require_alike(traces: Sequence[RankTrace], meetings: Sequence[_Meetings]) -
 def merged_trace(
     documents: Sequence[Mapping[str, Any]], traces: Sequence[RankTrace], alignment: ClockAlignment
 ) -> dict[str, Any]:
-    """Returns one Chrome trace of all ranks by the first rank's clock; ``traces`` were read from ``documents``.
+    """Returns one Chrome trace of all ranks by the first rank's clock; ``traces`` are the traces in ``documents``.
 
     Processes and flows (arrows from calls to kernels) get new numbers, so that no two ranks share one. Events come
     first in the document, because some readers ignore events after other keys.

@@ -32,7 +32,7 @@ class TraceUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceChange:
-    """An operator, kernel or kind of collective in both runs; None for a run without it."""
+    """An operator, kernel or kind of collective in the first and the second run; None for a run without it."""
 
     what: What
     name: str
@@ -41,12 +41,12 @@ class TraceChange:
 
     @property
     def seconds(self) -> float:
-        """Returns the seconds by which the time in a step has grown; negative if it became shorter."""
+        """Returns how many more seconds this takes in a step of the second run; negative if fewer."""
         return (self.after.seconds if self.after else 0.0) - (self.before.seconds if self.before else 0.0)
 
     @property
     def calls(self) -> float:
-        """Returns the number of additional calls in a step; negative for fewer calls."""
+        """Returns how many more calls a step of the second run makes; negative if fewer."""
         return (self.after.calls if self.after else 0.0) - (self.before.calls if self.before else 0.0)
 
     @property
@@ -72,7 +72,7 @@ class TraceDifference:
 def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: float = 0.01) -> TraceDifference:
     """Returns the differences between the traces of two runs.
 
-    If the calls are equal, a time that differs by less than the share ``least`` of the first run's step is omitted.
+    An entry with equal calls is omitted if its times differ by less than ``least`` times the first run's step.
     """
     first, second = usage(before), usage(after)
     steps = _step(before), _step(after)
@@ -125,7 +125,7 @@ def _uses(trace: RankTrace) -> Iterator[tuple[Name, float]]:
 
 
 def _own_seconds(events: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, float]]:
-    """Yields the nested events of a thread, each with its time without the events inside it."""
+    """Yields a thread's events, each with its seconds minus the seconds of the events inside it."""
     around: list[tuple[TraceEvent, float]] = []  # from the outermost to the innermost, with the time inside them
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         while around and around[-1][0].end <= event.start:

@@ -49,7 +49,7 @@ class RankTrace:
 
     @cached_property
     def marks(self) -> tuple[Span, ...]:
-        """Returns the steps: ranges named ``step``, else those of ``torch.profiler.schedule``, else the whole trace."""
+        """Returns the steps: ranges named ``step``, else ``torch.profiler.schedule``'s ranges, else the whole trace."""
         spans: Sequence[Span] = marks_of(self.events)
         if not spans:
             named = (event for event in self.events if event.activity == ANNOTATION)
@@ -76,12 +76,12 @@ class RankTimes:
 
     @property
     def idle(self) -> float:
-        """Returns the time in which the rank neither computed nor sent."""
+        """Returns the seconds in which the rank neither computed nor communicated."""
         return self.step - self.computed - self.communicated + self.overlapped
 
     @property
     def overlap(self) -> float | None:
-        """Returns the fraction of communication during which the rank computed; None if it sent nothing."""
+        """Returns the fraction of communication during which the rank computed; None if it did not communicate."""
         return self.overlapped / self.communicated if self.communicated else None
 
 
@@ -92,7 +92,7 @@ def rank_in_name(name: str) -> int | None:
 
 
 def read_trace(document: object, name: str) -> RankTrace:
-    """Returns the trace in a JSON document; raises a TraceError that has ``name`` if it is no trace or has no work."""
+    """Returns the trace in a JSON document; TraceError, which mentions ``name``, if it is no trace or has no work."""
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(events, list):
         raise TraceError(f"{name} is not a Chrome trace: it has no list traceEvents; name a trace of torch.profiler")

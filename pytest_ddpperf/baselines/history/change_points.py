@@ -34,7 +34,7 @@ CONFIDENCE = 0.95
 OUTLIER_DISTANCE = 4.0  # standard deviations from the median of the neighbours
 NEIGHBOURS = 3  # on either side
 PLACE_QUANTILE = 7.35
-"""Variances by which the residual sum of squares of another position of a step may exceed the least, at 95 %:
+"""A position of a step is in the 95 % interval if its squares add up to at most this many variances above the least:
 Hansen, "Sample splitting and threshold estimation" (2000), table I."""
 
 

@@ -77,8 +77,8 @@ def t_reach(confidence: float, df: float) -> float:
 def find_shifts(data: PenalisedSeries) -> list[Shift]:
     """Returns the shifts that describe the series best, in order.
 
-    Steps are added one by one, starting once from the best creep and once from nothing. Each time the position of every
-    shift is searched again, given the others: first as it is (step or creep), then as either.
+    Steps are added one by one, starting once from the best creep and once from nothing. Each time every shift is then
+    searched again, given the others: first of the same kind (step or creep), then of any kind.
     """
     best: list[Shift] = []
     for start in ([best_shift(data, [], ("creep",))], []):
@@ -154,7 +154,7 @@ def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
 
 
 def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKind] | None = None) -> list[Shift]:
-    """Returns the shifts after replacing each by the best of ``kinds`` (None: of its kind) until nothing improves."""
+    """Returns the shifts after replacing each by the best of ``kinds`` (None: of the same kind) until none changes."""
     shifts = sorted(shifts)
     for _ in range(MAX_SWEEPS):
         before = list(shifts)

@@ -1,8 +1,8 @@
-"""Finds the first bad commit: measures the good and the bad commit, the ends, then commits between them.
+"""Finds the first bad commit: measures the good and the bad commit (the ends), then commits between them.
 
-Each commit and the bad end are compared with the good end, side by side. A commit that is at least half as much worse
-as the bad end is classified as bad. The error of this is the probability, by Student's t distribution, that a commit
-like the other end shows the measured shift or a more extreme one.
+Each commit, and also the bad end, is compared with the good end, side by side. A commit is classified as bad if it is
+at least half as much worse as the bad end. The error of a classification is the probability, by Student's t
+distribution, that a commit like the other end shows the measured shift or a more extreme one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RunProbe = Callable[[Probe, str], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class ShiftEstimate:
-    """The shift of a commit: how much worse its metric is than with the good commit, with the error."""
+    """The shift of a commit: how much worse its metric is compared with the good commit, with the error."""
 
     worsening: float  # on the scale of analysis: logarithms for ratios; above 0 for the worse
     standard_error: float = 0.0  # 0 for counts
@@ -54,7 +54,7 @@ class ShiftEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The answer on a commit: whether it is as good as the good commit or as bad as the bad one."""
+    """The answer of a probe: whether a commit is like the good commit or like the bad commit."""
 
     answer: Answer  # "skipped" if the commit cannot be said to be like one of the ends
     error: float = 0.0  # the probability that the commit is like the other end
@@ -78,7 +78,7 @@ def shift_of(comparison: Comparison) -> ShiftEstimate | None:
 
 
 def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
-    """Classifies a commit as good or bad, by its worsening compared with the bad commit's, which must be above 0."""
+    """Classifies a commit as good or bad: compares its worsening with the bad commit's, which must be above 0."""
     if 2 * commit.worsening >= bad.worsening:
         return Classification("bad", commit.error)
     standard_error = math.hypot(commit.standard_error, bad.standard_error)
@@ -88,7 +88,7 @@ def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
 
 
 def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
-    """Returns the value of the setting ``tolerance`` in the middle between the good and the bad commit."""
+    """Returns the ``tolerance`` (a setting) that lies halfway between the good commit's metric and the bad commit's."""
     half = bad.worsening / 2
     if comparison.series.scale == "ratio":
         return math.expm1(half)
@@ -108,12 +108,12 @@ class Endpoints:
 
     @property
     def error(self) -> float:
-        """Returns the probability of such a difference if both commits are equal; each attempt adds to it."""
+        """Returns the probability that equal commits show this difference in any of the attempts."""
         return min(1.0, ATTEMPTS * self.shift.error)
 
     @property
     def distinguishable(self) -> bool:
-        """Returns whether the good commit, measured as precisely as the bad one, would be classified as good."""
+        """Returns whether the bad end's measurement is so precise that it would classify the good commit as good."""
         like_good = replace(self.shift, worsening=0.0)
         return ATTEMPTS * classify(like_good, self.shift).error <= error_share(MAX_ERROR - self.error, self.commits)
 
@@ -125,22 +125,22 @@ class Endpoints:
 
     @property
     def searchable(self) -> bool:
-        """Returns whether some of the allowed error is left for probes to classify commits, or no probe is needed."""
+        """Returns whether the probes have some of the allowed error left to classify commits, or no probe is needed."""
         return self.error < MAX_ERROR or self.commits.next is None
 
 
 def expected_probes(commits: Searched) -> int:
-    """Returns the approximate number of further probes of a search, in which each probe halves the suspects."""
+    """Returns about how many more probes a search takes, if each probe halves the suspects."""
     return (len(commits.suspects) - 1).bit_length()
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """Returns the error that the next answer may have: ``left``, divided by the expected number of answers + 1."""
+    """Returns the error that the next answer may have: ``left`` divided by (the expected number of answers + 1)."""
     return left / (expected_probes(commits) + 1)
 
 
 def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:
-    """Returns the good and the bad commit with their difference in a measurement; None if it shows none."""
+    """Returns the good and the bad commit and their difference in a measurement; None if they do not differ in it."""
     comparison = target.comparison(outcome)
     if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
         return None
@@ -150,10 +150,10 @@ def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoin
 def measured_ends(
     commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """Measures the bad commit; returns both ends of the range (None if no metric is worse), the outcome, and targets.
+    """Measures the bad commit; returns both ends (None if no metric is worse), the outcome, and targets.
 
-    Targets are the worse metrics, first the one to follow. The commit is measured until it is distinguishable from the
-    good one, because every answer "good" has its error.
+    Targets are the metrics that are worse, first the one to follow. The bad commit is measured until it is
+    distinguishable from the good one, because otherwise later answers "good" would often be wrong.
     """
     settings = {**FORCED, **(COUNTED if metric in COUNTS else {})}
     worse: list[Target] = []
@@ -187,7 +187,7 @@ def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) 
 def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
     """Returns settings for ``times`` times as many launches as an outcome had; empty if nothing was timed.
 
-    Launches before the first verdict get half of ``max_time``, so ``MORE_TIME`` allows twice the seconds spent.
+    ``max_time`` is the time spent times ``MORE_TIME``, because launches before the first verdict get only half of it.
     """
     launches = max((len(result.measurement.fresh) for result in outcome.results), default=0)
     if not launches:
@@ -206,13 +206,13 @@ class Bisector:
         self._run = run
 
     def probe(self, commit: str) -> Classification:
-        """Measures a commit, and narrows the suspects."""
+        """Measures a commit, and uses the answer to narrow the suspects."""
         found = self.classified(commit)
         self.commits = self.commits.answered(commit, found.answer)
         return found
 
     def classified(self, commit: str) -> Classification:
-        """Classifies a commit; measures it again, and for longer, while the result is undecided."""
+        """Classifies a commit; as long as the result is undecided, measures it again for longer."""
         found, allowed = Classification("skipped"), error_share(self._error_left, self.commits)
         for outcome in self._attempts(commit, self.commits.good, self._midway):
             found = self._classified(outcome, allowed)
@@ -223,7 +223,7 @@ class Bisector:
         return found
 
     def confirm(self, commit: str) -> tuple[str, Comparison | str]:
-        """Returns the parent of a commit and the comparison of both, or a one-line reason if there is none."""
+        """Returns a commit's parent, and the comparison of both; if there is no comparison, a one-line reason."""
         parent = self.commits.parents[commit]
         comparison: Comparison | str = ""
         for outcome in self._attempts(commit, parent, COUNTED if self.endpoints.target.counted else {}):
@@ -237,14 +237,14 @@ class Bisector:
 
     @property
     def _midway(self) -> Mapping[str, object]:
-        """Returns settings that end a run once the commit is clearly nearer to the good or to the bad commit."""
+        """Returns settings that end a run once it is clear whether the commit is nearer to the good or the bad one."""
         if self.endpoints.target.counted:
             return COUNTED
         percent = 100 * middle_tolerance(self.endpoints.shift, self.endpoints.comparison)
         return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
-        """Returns the answer on an outcome's commit; ``skipped`` if the answer's error is larger than ``allowed``."""
+        """Returns the answer on the commit that an outcome measured; ``skipped`` if its error is above ``allowed``."""
         comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
             return Classification("skipped", text=comparison)
@@ -259,7 +259,7 @@ class Bisector:
 
 
 def shift_text(comparison: Comparison) -> str:
-    """Returns a comparison as text: ``+5.2 % [95 % CI +4.1 .. +6.3]``, or ``2 -> 3 per step,`` for a count."""
+    """Returns a comparison as text: ``+5.2 % [95 % CI +4.1 .. +6.3]``; for a count, ``2 -> 3 per step,``."""
     if comparison.series.scale != "exact":
         return change_text(comparison)
     as_many = comparison.note and comparison.series.value == comparison.baseline

@@ -31,7 +31,7 @@ _SPANS = ((3600.0, "h"), (60.0, "min"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of the command; all other arguments go to pytest, in the given order."""
+    """Declares the arguments of the command; all other arguments go to pytest, in the user's order."""
     parser.usage = (
         "ddpperf bisect [-h] {--good REV [--bad REV] [--first-parent] | --packages OLD NEW [--pip-args ARGS] "
         "[--base-packages]} [--metric NAME] [TESTS and options of pytest, such as perf -k small ...]"
@@ -75,7 +75,7 @@ def _pip_words(text: object) -> tuple[str, ...]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Bisects and prints the result; the exit status is ``FOUND`` only if the result is a single commit or change."""
+    """Bisects and prints the result; returns the exit status, ``FOUND`` only if a single commit or change is left."""
     with _ending_on_sigterm():
         if options.packages is not None:
             _tell(f"environments are kept in {cache_folder()}")
@@ -142,7 +142,7 @@ def _bisect(commits: bisector.Searched, options: argparse.Namespace, run: bisect
 
 
 def _tell(*texts: str) -> None:
-    """Prints lines immediately, wrapped to the width of the terminal."""
+    """Prints lines without delay, wrapped to the width of the terminal."""
     lines = [line for text in texts for line in text.split("\n")]
     print(*wrapped(lines, terminal_width()), sep="\n", flush=True)
 
@@ -172,7 +172,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
 
 
 def _duration_lines(endpoints: bisector.Endpoints) -> list[str]:
-    """Returns lines with the number of commits to search and the time of the probes; probes of counts take seconds."""
+    """Returns lines: the number of commits to search, and how long the probes take; probes of counts take seconds."""
     commits = f"{format_count(len(endpoints.commits.suspects), endpoints.commits.noun)} to search"
     most = endpoints.effort.get("max_time")
     if most is None:
@@ -200,7 +200,7 @@ def span(seconds: float) -> str:
 
 
 def _conclude(search: bisector.Bisector, commits: CommitRange) -> int:
-    """Prints the suspects; if there is only one, compares it with its parent."""
+    """Prints the suspects; if only one is left, compares that commit with its parent."""
     suspects = commits.suspects
     if len(suspects) > 1:
         _tell(f"the first bad commit is one of these {len(suspects)}; all but the last could not be judged")

@@ -1,4 +1,4 @@
-"""The commits that a bisection searches. Git chooses the next one."""
+"""The commits that a bisection searches. Git chooses the commit to probe next."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CommitRange:
 
     @cached_property
     def _distances(self) -> Mapping[str, int]:
-        """Maps each suspect to the number of suspects that a probe of it excludes, whether it is good or bad."""
+        """Maps each suspect to the number of suspects that its probe excludes at least, with either answer."""
         ends = f"--good {self.good[:SHORT]} --bad {self.bad[:SHORT]}"
         bad, good = (self.bad, *self._answered("bad"))[-1], (self.good, *self._answered("good"))
         lines = _rev_list(self.root, ends, "--bisect-all", *self.options, bad, *(f"^{commit}" for commit in good))
@@ -47,7 +47,7 @@ class CommitRange:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """Returns the commits that may be the first bad one, parents first; the last is known to be bad."""
+        """Returns the commits that may be the first bad one, parents first; the last commit is known to be bad."""
         return tuple(commit for commit in self.parents if commit in self._distances)
 
     @property
@@ -57,7 +57,7 @@ class CommitRange:
         return max(candidates, key=self._distances.__getitem__, default=None)
 
     def answered(self, commit: str, answer: Answer) -> CommitRange:
-        """Returns this range with a further answer: of the probe of ``commit``."""
+        """Returns this range with a further answer: the answer of the probe of ``commit``."""
         return replace(self, answers={**self.answers, commit: answer})
 
     def short(self, commit: str) -> str:
@@ -65,7 +65,7 @@ class CommitRange:
         return f"{commit[:SHORT]} {self._show(commit, '%s')}".rstrip()
 
     def details(self, commit: str) -> list[str]:
-        """Returns the subject of a commit, and its author and day; no lines if git cannot show them."""
+        """Returns lines with a commit's subject, author and day; none if git cannot show them."""
         return self._show(commit, "%s%n%an, %as").splitlines()
 
     def _show(self, commit: str, form: str) -> str:

@@ -1,4 +1,4 @@
-"""The search for a package: virtual environments, which are kept, probes of two of them, and the conclusion."""
+"""The search for a package: makes and keeps virtual environments, compares two of them in each probe, and concludes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOCK_SECONDS, _POLL_SECONDS = 2 * _PIP_SECONDS + 60, 0.2  # in which another pr
 
 
 class PipRefused(DdpperfError):
-    """The error if pip cannot install these packages together; the message is pip's."""
+    """The error if pip cannot install certain packages together; its message is pip's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,10 +43,10 @@ class Environments:
     base: bool = False  # whether environments also find the packages of this one
 
     def python(self, pins: Pins) -> Interpreter:
-        """Returns the interpreter of the environment with these packages, which is made if it does not exist.
+        """Returns the interpreter of an environment with these packages; makes the environment if there is none.
 
-        PipRefused if pip cannot install them; SettingError if the environment cannot be made, or lacks a package for
-        ranks.
+        PipRefused if pip cannot install the packages; SettingError if the environment cannot be made, or if it lacks a
+        package that ranks need.
         """
         place = self.folder / self._key(pins)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _own() -> list[str]:
 
 
 def _run(command: Sequence[str]) -> None:
-    """Runs a command; if it fails, raises PipRefused with its last error."""
+    """Runs a command; if it fails, raises PipRefused with the last error that the command printed."""
     environ = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     try:
         status, printed = printed_by(command, _PIP_SECONDS, env=environ)
@@ -106,7 +106,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def cache_folder() -> Path:
-    """Returns the folder of this user's environments."""
+    """Returns the folder in which this user's environments are kept."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return Path(given if Path(given).is_absolute() else Path.home() / ".cache", "pytest-ddpperf", "environments")
 
@@ -114,9 +114,9 @@ def cache_folder() -> Path:
 def prepared(
     files: tuple[str, str], pip: Sequence[str], arguments: Sequence[str], *, base: bool
 ) -> tuple[PackageRange, RunProbe]:
-    """Returns the changes of packages between two files, and a function that runs probes with pytest's ``arguments``.
+    """Returns the changes of packages from one file to the other, and a function that runs probes.
 
-    SettingError if a file cannot be read, or pip cannot install its packages.
+    ``arguments`` are for pytest. SettingError if a file cannot be read, or if pip cannot install its packages.
     """
     environments = Environments(folder=cache_folder(), pip=pip, base=base)
     old, new = (read_pins(Path(given), given) for given in files)
@@ -142,9 +142,9 @@ def prepared(
 
 
 def conclusion(bisector: Bisector, packages: PackageRange) -> tuple[list[str], bool]:
-    """Returns lines that name the responsible change or all candidates, and whether one change alone is responsible.
+    """Returns lines that name the responsible change or all suspects, and whether a single change is responsible.
 
-    If other changes came before the responsible one, it is measured once more alone.
+    If other changes were made before the responsible one, a probe measures the responsible change alone.
     """
     *others, found = packages.suspects
     if others:

@@ -25,9 +25,9 @@ Pins = Mapping[str, str]
 
 
 def read_pins(file: Path, given: str) -> Pins:
-    """Returns the pinned packages of a file that ``pip freeze`` wrote; SettingError if other lines are in it.
+    """Returns the pinned packages of a file that ``pip freeze`` wrote; SettingError if it has other lines.
 
-    Editable installs do not count, and neither does this plugin: every environment uses this checkout and this plugin.
+    Editable installs and this plugin do not count, because every environment uses this checkout and this plugin.
     """
     try:
         require_regular(file)
@@ -58,7 +58,7 @@ def _normal(name: str) -> str:
 class PackageRange:
     """The changes that lead from one list of packages to another, made one after the other.
 
-    It is like a ``CommitRange``: the state after n steps has the name n.
+    It has the methods of ``CommitRange``. The state after n changes, a list of packages, has the name n.
     """
 
     noun: ClassVar[str] = "change"
@@ -77,7 +77,7 @@ class PackageRange:
 
     @property
     def parents(self) -> Mapping[str, str]:
-        """Returns the name of the previous state for the name of each state."""
+        """Returns, for the name of each state, the name of the state before it."""
         return {str(number): str(number - 1) for number in range(1, len(self.steps) + 1)}
 
     def _answered(self, answer: Answer) -> list[int]:
@@ -85,20 +85,20 @@ class PackageRange:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """Returns the names of states that may be the first bad one; the last one is known to be bad."""
+        """Returns the names of the states that may be the first bad one; the last state is known to be bad."""
         good, bad = max(self._answered("good"), default=0), min(self._answered("bad"), default=len(self.steps))
         return tuple(map(str, range(good + 1, bad + 1)))
 
     @property
     def next(self) -> str | None:
-        """Returns the state to probe, which halves the suspects; None if the search is over."""
+        """Returns the name of the state to probe, in the middle of the suspects; None if the search is over."""
         suspects = self.suspects
         middle = (len(suspects) - 2) / 2
         left = [i for i, state in enumerate(suspects[:-1]) if state not in self.answers]
         return suspects[min(left, key=lambda i: (abs(i - middle), i))] if left else None
 
     def answered(self, state: str, answer: Answer) -> PackageRange:
-        """Returns this range with a further answer: of the probe of ``state``."""
+        """Returns this range with a further answer: the answer of the probe of ``state``."""
         return replace(self, answers={**self.answers, state: answer})
 
     def pins(self, state: str) -> Pins:
@@ -110,7 +110,7 @@ class PackageRange:
         return {name: line for name, line in pins.items() if line}
 
     def changes(self, state: str) -> str:
-        """Returns the changes of the step to a state: ``torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.7.1``."""
+        """Returns the changes that the step to a state makes: ``torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.7.1``."""
         return ", ".join(
             f"{name} {_version(self.old.get(name))} -> {_version(self.new.get(name))}"
             for name in self.steps[int(state) - 1]
@@ -147,7 +147,7 @@ def _installed(path: Iterable[str]) -> Installed:
 
 
 def together(changed: Sequence[str], old: Installed, new: Installed) -> tuple[tuple[str, ...], ...]:
-    """Groups packages that must change together because one needs another one's new or old version."""
+    """Groups packages that must change together, because one package requires the old or new version of another one."""
     groups = [{name} for name in changed]
     for mine, others in ((new, old), (old, new)):
         for name in changed:
@@ -158,7 +158,7 @@ def together(changed: Sequence[str], old: Installed, new: Installed) -> tuple[tu
 
 
 def _unmet(requirements: Sequence[str], installed: Installed) -> set[str]:
-    """Returns the packages that are required in another version than the installed one."""
+    """Returns the required packages that are installed in a version which the requirements do not allow."""
     from packaging.requirements import Requirement
 
     unmet = set()

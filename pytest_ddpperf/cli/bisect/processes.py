@@ -1,4 +1,4 @@
-"""Runs a probe as a pytest run in a separate process, and is this process.
+"""Runs a probe as a pytest run in a separate process. This file is also the program of that process.
 
 ``python -m pytest_ddpperf.cli.bisect.processes FOLDER PARENT [pytest's arguments]``
 """
@@ -37,9 +37,9 @@ _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILIN
 def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
     """Runs pytest in a process to compare a probe's commit with ``against``; returns the outcome.
 
-    ``arguments`` are for pytest. If the probe has an interpreter in place of a commit, so has ``against``.
+    ``arguments`` are for pytest. If the probe has an interpreter in place of a commit, ``against`` is one, too.
 
-    The probe leaves neither processes nor checkouts behind, even if it is interrupted.
+    Even an interrupted probe leaves no processes or checkouts behind.
     """
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as name:
         folder = Path(name)
@@ -70,7 +70,7 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 class ProbePlugin:
-    """The pytest plugin of a run that a bisection starts: it passes the probe in, and writes the outcome to a file."""
+    """The pytest plugin of a run that a bisection starts: it hands over the probe, and writes the outcome to a file."""
 
     def __init__(self, probe: Probe, file: Path) -> None:
         self._probe = probe
@@ -79,19 +79,19 @@ class ProbePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Stores the probe in pytest's configuration, from which the plugin's session takes it."""
+        """Stores the probe in pytest's configuration, where the plugin's session looks for it."""
         config.stash[PROBE] = self._probe
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselects all tests but the probe's; only pytest knows which of the user's arguments name tests."""
+        """Deselects all tests but the probe's; only pytest knows which of the user's arguments are tests."""
         others = [item for item in items if self._probe.test not in {None, item.nodeid}]
         items[:] = [item for item in items if self._probe.test in {None, item.nodeid}]
         config.hook.pytest_deselected(items=others)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Raises an error for an unknown metric before measuring; only this run knows the metrics that hooks add."""
+        """Raises an error for an unknown metric before measuring; only this run knows which metrics hooks add."""
         if self._probe.metric is None:
             return
         try:

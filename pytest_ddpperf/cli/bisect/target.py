@@ -23,7 +23,7 @@ FORCED: Mapping[str, object] = {"fail_on": "none", "require_baseline": False, "v
 
 @dataclass(frozen=True)
 class Target:
-    """The metric of a benchmark that a bisection follows; ``test`` is the node id of the test."""
+    """The metric of a benchmark that a bisection follows; ``test`` is the node id of the benchmark's test."""
 
     test: str
     benchmark: BenchmarkKey
@@ -40,11 +40,11 @@ class Target:
         return self.metric in COUNTS
 
     def probe(self, commit: str, settings: Mapping[str, object]) -> Probe:
-        """Returns the probe that measures a commit for this target."""
+        """Returns the probe that measures this target's benchmark for a commit."""
         return Probe(commit, {**FORCED, **settings}, self.metric, self.benchmark, self.test)
 
     def comparison(self, outcome: Outcome) -> Comparison | str:
-        """Returns the comparison of the metric, or a one-line reason if there is none."""
+        """Returns the target's comparison in an outcome; a one-line reason if there is none."""
         results = [result for result in outcome.results if Target.of(result, self.metric) == self]
         reason = obstacle(outcome, results, self.test)
         return reason if reason is not None else find(results[0], self.metric) or f"it has no {self.metric}"
@@ -59,10 +59,10 @@ def require_known(metric: str, added: Iterable[str]) -> None:
 
 
 def targets(outcome: Outcome, metric: str | None) -> list[Target]:
-    """Returns the regressed metrics of the bad commit, the best one to follow first.
+    """Returns the bad commit's regressed metrics, the best one to follow first.
 
     Counts come first, because they need no repetition; then larger changes, because they are easier to follow. If
-    ``metric`` is None, all metrics that affect the verdict are considered, else only ``metric``.
+    ``metric`` is None, all metrics that affect the verdict count, else only ``metric``.
     """
     worse = {
         Target.of(result, comparison.series.metric): abs(
@@ -75,7 +75,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
 
 
 def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
-    """Yields (result, comparison) for a metric, or for all gated metrics, of benchmarks that could be compared."""
+    """Yields (result, comparison) of benchmarks that could be compared, for ``metric``; None: for all gated metrics."""
     for result in outcome.results:
         if _lack(result) is None:
             named = decisive(result, set(Verdict)) if metric is None else filter(None, [find(result, metric)])
@@ -83,12 +83,12 @@ def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Com
 
 
 def undecided(outcome: Outcome, metric: str | None) -> bool:
-    """Returns whether some comparison is inconclusive, so that more launches could find a regression."""
+    """Returns whether some comparison is inconclusive, so that more launches may find a regression."""
     return any(comparison.verdict is Verdict.INCONCLUSIVE for _, comparison in compared(outcome, metric))
 
 
 def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
-    """Returns one line that says why no result could be compared; None if a result was compared."""
+    """Returns a one-line reason why none of the results could be compared; None if at least one was."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]
@@ -97,7 +97,7 @@ def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = Non
 
 
 def not_compared(outcome: Outcome) -> list[str]:
-    """Returns a line with the reason for each benchmark that was not compared, and for each test without benchmarks."""
+    """Returns lines: why each benchmark was not compared, and why each test measured no benchmark."""
     lacks = [(f"{result.test} {result.name}", _lack(result)) for result in outcome.results]
     measured = {result.test for result in outcome.results}
     failed = [(name, reason) for name, reason in outcome.failures.items() if name not in measured]

@@ -1,4 +1,4 @@
-"""Finds the functions that Python code reaches when it runs, and their calls, by names alone."""
+"""Finds the functions that Python code reaches when it runs, and the calls in them, from the source code's names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a scr
 
 @dataclass(slots=True)
 class Code:
-    """The facts about source code that are kept in place of its syntax tree, which takes 500 times the bytes."""
+    """The facts about source code that are kept instead of its syntax tree, which takes 500 times the memory."""
 
     uses: set[str] = field(default_factory=set)  # dotted names, each as its module is called
     words: set[str] = field(default_factory=set)  # the last parts of what it calls, and texts that say how it trains
@@ -95,7 +95,7 @@ def _names(node: ast.stmt) -> list[str]:
 
 
 def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST] = frozenset()) -> Code:
-    """Returns the facts about a node of the tree, without the nodes in ``apart``."""
+    """Returns the facts about a node of the syntax tree; the nodes in ``apart`` are skipped."""
     found, left, names, arguments = Code(), [node], set[str](), set[str]()
     while left:
         here = left.pop()
@@ -126,7 +126,7 @@ def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST
 
 
 def _dotted(node: ast.AST) -> str:
-    """Returns a name with its attributes, such as ``kit.loop.train``; empty for anything else."""
+    """Returns a dotted name, such as ``kit.loop.train``; empty if the node is anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -156,7 +156,7 @@ class Program:
     def reached(self, file: Path) -> Code:
         """Returns all code that a script reaches: its own code, and the code of other modules that it uses.
 
-        A method of a class that the script uses is reached if something calls a method of that name.
+        If the script uses a class and calls a method by some name, this class's method of that name is reached.
         """
         folder = ".".join([*file.parent.parts, ""])
         found, seen, left = Code(), {(file, "")}, [(file, "")]
@@ -174,7 +174,7 @@ class Program:
         return found
 
     def _find(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
-        """Returns the module that defines a dotted name, and its name there; ``folder`` is the folder of the script."""
+        """Returns the module that defines a dotted name, and the name there; ``folder`` is the script's folder."""
         parts, own = used.split("."), self._modules[here]
         for number in range(len(parts) - 1, 0, -1):
             for base in (folder, "", "src."):  # as Python looks them up for a script of a project that is installed

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _folder(tests: Path, root: Path) -> Path:
-    """Returns the folder of tests, relative to the root; its name must be safe in a shell and in YAML."""
+    """Returns the tests' folder, relative to the root; SettingError if its name is not safe in a shell and in YAML."""
     whole = (root / tests).resolve()
     if not whole.is_relative_to(root.resolve()):
         raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")
@@ -124,7 +124,7 @@ def from_here(file: Path) -> str:
 
 
 def found_lines(project: Project) -> list[str]:
-    """Returns lines of text on the training script that was found in a project, and on alternatives."""
+    """Returns lines of text: which training script was found in a project, and which alternatives there are."""
     if not project.scripts:
         return [f"no training script in {project.root}: the test trains a small model; replace it by your own"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
@@ -153,7 +153,7 @@ def test_text(project: Project, folder: Path) -> str:
 
 
 def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
-    """Returns the path and the text of the CI job of a kind in ``CI_FOLDERS``; ``test`` is the file that it runs."""
+    """Returns the path and the text of a CI job, of a ``kind`` in ``CI_FOLDERS``; ``test``: the file that it runs."""
     top = project.root
     with suppress(GitError):  # without a repository the project is the whole of one to be
         top = top_folder(project.root)
@@ -181,7 +181,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
 
 
 def requirement() -> str:
-    """Returns the requirement with which pip installs this plugin as it is installed here: version or commit."""
+    """Returns what to give ``pip install`` for this plugin as it is installed here: a version or a commit."""
     installed = distribution("pytest-ddpperf")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610: not of what an index had
     if not origin:

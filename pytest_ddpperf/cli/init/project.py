@@ -1,4 +1,4 @@
-"""The facts about a project that its files show; nothing of it is imported or run."""
+"""The facts about a project that its files show; none of the project's code is imported or run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Project:
 
 
 def look_at(folder: Path, chosen: Path | None = None) -> Project:
-    """Finds the training scripts of the project around a folder; ``chosen``: the only script to look at."""
+    """Finds the training scripts of the project around a folder; if ``chosen`` is given, looks only at this script."""
     root = project_root(folder)
     here = Path(os.path.relpath(folder, root))
     named: defaultdict[Path, int] = defaultdict(lambda: FAR)
@@ -112,8 +112,8 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
 def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> Iterator[tuple[Path, Module]]:
     """Yields the modules of a project with their files, until ``MOST_BYTES_OF_ALL`` bytes have been read.
 
-    ``named`` gets the files that a README or a shell script names, with the depth of the first such text's path;
-    ``commands`` gets the files that a README or a shell script starts, with the command.
+    This adds to two dicts. ``named``: each file that a README or a shell script names, with the number of parts of that
+    text's path. ``commands``: each file that such a text starts, with the command.
     """
     left = MOST_BYTES_OF_ALL
     for path in _files(root):
@@ -141,7 +141,7 @@ def _named(text: str, folder: Path, root: Path) -> Iterator[Path]:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yields the project's code, a folder's files before its subfolders; no environments, tests or hidden folders."""
+    """Yields a folder's files, then its subfolders'; omits environments, tests and hidden folders."""
     folders, files, left = [root], MOST_FILES, MOST_ENTRIES
     while folders and files > 0 and left > 0:
         entries = _entries(folders.pop(0), min(left, MOST_IN_FOLDER))
@@ -159,7 +159,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
-    """Returns the entries of a folder in order, at most ``most`` of them; none if it cannot be read."""
+    """Returns up to ``most`` entries of a folder, in order; none if the folder cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(itertools.islice(entries, most), key=lambda entry: entry.name)
@@ -168,7 +168,7 @@ def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
 
 
 def _code(file: Path) -> bytes:
-    """Returns the code in a file; empty if it cannot be read, or is so large that it must be data."""
+    """Returns the code in a file; empty if the file cannot be read, or is so large that it must be data."""
     try:
         with file.open("rb") as opened:
             code = opened.read(MOST_BYTES + 1)
@@ -195,7 +195,7 @@ def _framework(code: Code) -> str:
 
 
 def _script(file: Path, code: Code) -> TrainingScript:
-    """Returns the description of a file that runs this code as a script; its framework is "" if it does not train."""
+    """Returns the description of a file that runs this code as a script; ``framework`` is "" if it does not train."""
     framework = _framework(code)
     longer: dict[str, str] = {}  # an option by its name without - and _
     devices, needs = "", [f"the arguments of {name}" for name in sorted(_PARSERS & code.words)]
@@ -221,7 +221,7 @@ def _script(file: Path, code: Code) -> TrainingScript:
 
 
 def _likely(script: TrainingScript, here: Path) -> tuple[bool | int | str, ...]:
-    """Returns a sort key: scripts below the current folder come first, then scripts that train on several ranks."""
+    """Returns a sort key: first scripts below the current folder, then scripts that train on several ranks."""
     stem = script.file.stem.lower()
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))

@@ -29,9 +29,9 @@ NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd",
 class CollectiveCall:
     """A call of a collective on this rank.
 
-    ``nbytes`` are the bytes of the whole buffer, counted from the arguments' elements: the tensor of an all-reduce or a
-    broadcast, the output of an all-gather, the input of a reduce-scatter or an all-to-all, and for a gather or a
-    scatter the data of all ranks together.
+    ``nbytes`` are the bytes of the whole buffer, by the arguments' elements: the tensor of an all-reduce or a
+    broadcast, the output of an all-gather, the input of a reduce-scatter or an all-to-all, and all ranks' data for a
+    gather or a scatter.
     """
 
     name: str  # ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``send`` ...
@@ -78,7 +78,7 @@ _FUNCTIONAL_PARTS = frozenset({"all_gather"})
 
 
 def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[CollectiveCall]:
-    """Returns the collectives that an operator's call starts: mostly one, several for a batch of sends, or none.
+    """Returns the collectives that a call of an operator starts: mostly one, several for a batch of sends, or none.
 
     Unknown operators of ``NAMESPACES`` or of symmetric memory count under their names, with all their arguments' bytes.
     """
@@ -113,7 +113,7 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def completion_of(out: Any) -> Callable[[], bool]:
-    """Returns a function that returns whether a collective has ended; ``out`` is the result of its c10d operator.
+    """Returns a function that says whether a collective has ended; ``out`` is the result of its c10d operator.
 
     Some operators of gloo (reduce-scatter) have no future, because they end only in ``wait()``; they count as ended.
     """
@@ -134,7 +134,7 @@ def _nbytes(value: Any) -> int:
 
 
 def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dist.ProcessGroup | None:
-    """Returns the process group that an operator is called for; None if it has no group."""
+    """Returns the process group that communicates in this call of an operator; None if the call has no group."""
     group = _given(func, _GROUP, args, kwargs)
     if group is None:
         return None
@@ -203,7 +203,7 @@ class _Inside(TorchDispatchMode):
 
 
 def _await(func: OpOverload, out: Any) -> None:
-    """Waits up to two seconds for a collective to end; not for a send or receive: the other rank may begin later."""
+    """Waits up to two seconds for a collective to end; skips sends and receives, whose peer may begin later."""
     if any(word in func._schema.name for word in ("send", "recv")):  # noqa: SLF001  torch offers no other way to ask
         return
     done = completion_of(out)

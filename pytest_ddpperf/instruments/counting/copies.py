@@ -82,7 +82,7 @@ class CopyWatch:
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
-        """Returns the lines that made DDP wrappers: 1 for ``ddp_buckets``, ``size`` for bytes of copied gradients."""
+        """Returns, by metric, the lines that made DDP wrappers; ``size``: bytes of gradients that a wrapper copied."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
         of_one = copying if len(copying) == 1 else {}
@@ -94,7 +94,7 @@ class CopyWatch:
     def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...], roots: Sequence[str]) -> RankCopy:
         """Returns a description of this rank's model and data after ``steps`` steps.
 
-        ``of_data``: prefixes of names of mesh dimensions that divide data; ``roots``: the folders of the project.
+        ``of_data``: prefixes of the names of mesh dimensions that divide data; ``roots``: the project's folders.
         """
         peers = next((_peers(each) for each in self._reduced), ())
         named = {
@@ -134,7 +134,7 @@ def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:
 
 
 def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
-    """Returns whether a DDP wrapper has only hooks of ``_HOOKS``, after which gradients are equal on all ranks."""
+    """Returns whether all communication hooks of a DDP wrapper leave equal gradients on all ranks (``_HOOKS``)."""
     return all(getattr(hook, "__module__", "").endswith(_HOOKS) for hook, _ in wrapped._comm_hooks)  # noqa: SLF001
 
 
@@ -153,7 +153,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, ...]:
-    """Returns rounding's largest effect, sums of 8 blocks, 8 sums of every 8th element, and the last elements."""
+    """Returns sums of a parameter's elements, which differ if copies differ, after the largest effect of rounding."""
     flat = parameter.reshape(-1)
     whole = flat.numel() // _PARTS * _PARTS
     size, rest = (_PARTS, whole // _PARTS), flat[whole:].double()
@@ -163,7 +163,7 @@ def _sums(parameter: Tensor) -> tuple[float, ...]:
 
 
 def _place(models: Iterable[nn.Module], of_data: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns this rank's coordinates in the mesh dimensions that divide a model or a sequence instead of data.
+    """Returns this rank's coordinates in the mesh dimensions that divide a model or a sequence, not data.
 
     Dimensions without a name are assumed to divide a model, except in a mesh that ``fully_shard`` uses.
     """

@@ -51,7 +51,7 @@ _SECONDS = 10.0  # that further steps may take, or as long as the steps counted 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Countable:
-    """The known facts about a step before it runs."""
+    """The facts about a step that are known before it runs."""
 
     device: torch.device
     modules: Sequence[nn.Module] = ()  # other models are found as they run
@@ -75,8 +75,8 @@ def count_warm_step(
     All ranks call this function together. First, some steps show which tensors outlive a step. Then two steps, or a
     known period of steps, are counted in full. Further steps are only watched: if each calls torch as the step before
     did, the full counts hold for all steps. Otherwise about ``steps`` more steps are counted without memory, and their
-    means are used. In all these steps compiled code runs as it was written; ``plain`` has counts of earlier steps, such
-    as graph breaks. On CUDA more steps then run under the profiler. ``on_any_rank``: whether a fact holds on any rank.
+    means are used. In these steps compiled code runs as it was written; ``plain`` has counts of earlier steps, such as
+    graph breaks. On CUDA more steps run under the profiler. ``on_any_rank`` says if a fact holds on any rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -143,7 +143,7 @@ class _Pass:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Follows modules, optimizers, batches and costly functions in this context, without work of DataLoaders."""
+        """Follows modules, optimizers, batches and costly functions in this context, but not inside DataLoaders."""
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
         calls = calls_counted(self._called, self._device, self._operators.waited)
         with self.used.watching(), left_out, calls, checkpoints_seen(self._called), self._operators.questions_named():
@@ -151,7 +151,7 @@ class _Pass:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Also counts operators, and follows storages that change their size, in this context."""
+        """Counts operators as well, and follows storages that change their size, in this context."""
         with self._tracker.resizes_seen(), self._operators:
             yield
 
@@ -192,7 +192,7 @@ class _Pass:
         }
 
     def watch(self, others: OtherSteps, steps: int) -> bool:
-        """Watches up to ``steps`` more steps, until a step calls torch otherwise than the step one period before.
+        """Watches up to ``steps`` more steps, until a step's calls of torch differ from those of one period before.
 
         Returns:
             Whether all steps, including those counted in full, make the same calls.
@@ -220,7 +220,7 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
-        """Counts further steps without memory until ``steps`` consecutive steps are seen; ``after`` steps already are.
+        """Counts more steps, without memory, until ``steps`` steps in a row are seen; ``after`` of them have run.
 
         If a watched step did other work, the steps before that step do not count. But if training or the time ends
         after only a few more steps, the earlier steps count, and it is unknown how often such a step comes.
@@ -310,7 +310,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns by how many bytes a step made live tensors grow, by category; activations and temporaries as ``KEPT``."""
+    """Returns by how many bytes a step made live tensors grow, by category; ``KEPT``: activations and temporaries."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

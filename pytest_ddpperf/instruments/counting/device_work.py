@@ -38,7 +38,7 @@ class Recorded(NamedTuple):
 def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
     """Returns the ``kernel_launches``, ``device_copies`` and ``device_synchronisations`` of a call of ``run``, by name.
 
-    Metrics that the profiler cannot see are omitted.
+    A metric that the profiler cannot see is not in the result.
     """
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
@@ -54,7 +54,7 @@ def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:
     """Returns the numbers of kernels by name, of copies by kind (``Memcpy HtoD``), and of waits by the CUDA call.
 
     A wait, such as ``.item()``, counts only while the host is in the step (the event ``STEP``); other waits belong to
-    the plugin or the profiler. Without any kernel the result is empty. If no call has a name, waits are omitted.
+    the plugin or the profiler. Without kernels the result is empty. If no CUDA call has a name, it lacks waits.
     """
     kernels, copies, waits = Counter[str](), Counter[str](), Counter[str]()
     steps = [event for event in events if event.name == STEP and event.activity == "user_annotation"]

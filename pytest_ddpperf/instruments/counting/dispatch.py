@@ -66,9 +66,9 @@ METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "opera
 class OperatorCounter(TorchDispatchMode):
     """A dispatch mode that counts operators below autograd and below tensor subclasses.
 
-    Threads of autograd inherit the mode; threads of DataLoaders and backends do not. An operator that another operator
-    calls is not counted. The mode waits for the end of each collective on a CPU. So the code after a collective, such
-    as the second half of a communication hook of DDP, runs in this thread and in a fixed order.
+    It is active in threads of autograd, but not in threads of DataLoaders and backends. An operator that another
+    operator calls is not counted. The mode waits for the end of each collective on a CPU. So the code after a
+    collective, such as the second half of a communication hook of DDP, runs in this thread and in a fixed order.
     """
 
     supports_higher_order_operators = True
@@ -101,7 +101,7 @@ class OperatorCounter(TorchDispatchMode):
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
     def details(self) -> dict[str, dict[str, float]]:
-        """Returns the counts of the current step, by metric and by part, such as the name of an operator or module."""
+        """Returns the counts of the current step, by metric and then by part, such as the name of an operator."""
         return {metric: dict(found) for metric, found in self._counts.items()}
 
     def sites(self) -> dict[str, Mapping[tuple[str, Place], float]]:
@@ -109,7 +109,7 @@ class OperatorCounter(TorchDispatchMode):
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     def lines(self, metrics: Iterable[str]) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the counts of ``sites`` for some metrics, by line of code without the calling line."""
+        """Returns the counts of ``sites`` for these metrics, added up over the callers of each line."""
         return {metric: without_callers(self._sites[metric]) for metric in metrics}
 
     @property
@@ -119,9 +119,9 @@ class OperatorCounter(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Pauses counting in this context and thread, because code that only inspects tensors is no part of the step.
+        """Pauses counting in this context and thread, so that code which only inspects tensors does not count.
 
-        Other threads go on: a thread of the user's may load batches while the step runs.
+        Other threads go on counting: a thread of the user's may load batches while the step runs.
         """
         before = self.is_paused
         self._pausing.add(thread := threading.get_ident())
@@ -167,7 +167,7 @@ class OperatorCounter(TorchDispatchMode):
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, apart: bool) -> bool:
-        """Returns whether autograd made a graph node for the operator; False if its parts get nodes (``apart``)."""
+        """Returns whether autograd recorded the operator; False if ``apart``: autograd then records its parts."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
@@ -254,7 +254,7 @@ class OperatorCounter(TorchDispatchMode):
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
-        """Returns whether the host knows a tensor's values, as a copy or as an optimizer's number such as ``-lr``."""
+        """Returns whether the host knows a tensor's values, from a copy or because an optimizer made the number."""
         known = self._on_host.get(id(tensor))
         copied = known is not None and known() is tensor
         return copied or (self._device == "cpu" and not tensor.dim() and self._tracker.is_state(tensor))
@@ -287,7 +287,7 @@ class OperatorCounter(TorchDispatchMode):
             yield
 
     def _follow(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-        """Shows an operator's tensors to the tracker: as activations if autograd records, else as temporaries."""
+        """Shows the tracker an operator's tensors: as activations if autograd records it, else as temporaries."""
         recorded = torch.is_grad_enabled()
         for tensor in tensors:
             if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # asking takes long
@@ -301,12 +301,12 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def _shows_all(func: Any, out: Any) -> bool:
-    """Returns whether nothing about a call counts but the call itself; False for results that are numbers."""
+    """Returns whether a call adds to no count but the number of operators; False if its result is a number."""
     return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and operators.is_plain(func)
 
 
 def _asked_by_autograd() -> bool:
-    """Returns whether C++ code in backward, such as DDP's reducer, reads a number, without Python code in between."""
+    """Returns whether C++ code of backward, such as DDP's reducer, reads a tensor's value, without calling Python."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
         frame = frame.f_back
@@ -314,7 +314,7 @@ def _asked_by_autograd() -> bool:
 
 
 def has_a_say(kind: type) -> bool:
-    """Returns whether a tensor class splits operators itself, in its ``__torch_dispatch__``, as DTensor does."""
+    """Returns whether a tensor class, such as DTensor, decides in its ``__torch_dispatch__`` which operators run."""
     if issubclass(kind, FakeTensor):
         return False
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]  # all have it

@@ -87,7 +87,7 @@ class Loaders:
             yield self
 
     def look(self) -> None:
-        """Records, after a step, the lines of code that made the DataLoaders of the step's batches."""
+        """Records, after a step, the lines of code that made the DataLoaders which gave the step's batches."""
         given = self._batches()
         self._giving.update(place for place, batches in given.items() if batches > self._given[place])
         self._given, self._looks = given, self._looks + 1
@@ -99,10 +99,10 @@ class Loaders:
         return given
 
     def used(self, steps: int) -> list[list[_Followed]]:
-        """Returns the DataLoaders that feed training, in lists of loaders of the same dataset.
+        """Returns the DataLoaders that feed training: a list of loaders for each dataset.
 
-        The loaders made by one line of code count if they give a batch per step on average, in at least half of the
-        steps. Loaders for evaluation do not.
+        They come from lines of code whose loaders give at least one batch per step on average, and gave some in half of
+        the steps or more. Loaders for evaluation do not.
         """
         given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
         for each in self._known:
@@ -120,7 +120,7 @@ class Loaders:
         return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
-        """Returns the type of the first loader's sampler (or of the loader), and the line that made the sampler."""
+        """Returns a dict with one key: the type of the first loader's sampler (or loader), and the sampler's line."""
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
@@ -146,7 +146,7 @@ class Loaders:
     def epoch_steps(self, steps: int) -> float | None:
         """Returns the number of steps in an epoch; None if no loader gives one batch per step on average.
 
-        A loader's length in batches is divided by the batches that it gives per step. The largest quotient is returned.
+        For each loader, its length in batches is divided by its batches per step; the result is the largest quotient.
         """
         told = [(each.length, each.given) for each in self._known if each.length and each.given >= steps]
         return max((length / round(given / steps) for length, given in told), default=None)
@@ -176,7 +176,7 @@ def loading_left_out(
 ) -> Iterator[None]:
     """Enters ``paused()`` while a DataLoader makes a batch or begins an epoch; ``loaded`` gets iterator and batch.
 
-    So loaders without workers count as loaders with workers do, and it does not matter in which step an epoch begins.
+    So it does not matter whether workers load the batches, or in which step an epoch begins.
     """
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:

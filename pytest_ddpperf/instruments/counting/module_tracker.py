@@ -41,9 +41,9 @@ _RECOMPUTING = frozenset({checkpoint.__file__, torch_modules.__file__})  # a che
 class Attribution:
     """The assignment of operators to modules, and to forward or backward.
 
-    In forward an operator belongs to the innermost running module. Each operator there leaves a node in the graph,
-    whose sequence number is noted. In backward the running node's number leads back to the module, without a hook in
-    the graph, which could change the work of backward.
+    In forward an operator belongs to the innermost running module. Each operator there leaves a node in autograd's
+    graph; the node's sequence number is noted. In backward the running node's number leads back to the module. This
+    needs no hook in the graph, which could change the work of backward.
     """
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Attribution:
     def place(self, running: Running) -> tuple[Running, bool, bool]:
         """Returns the running operator's module, whether the operator is part of backward, and whether it recomputes.
 
-        An operator recomputes if a checkpoint or a module calls it during backward while autograd records; such an
-        operator counts as forward. Other operators that autograd records (``create_graph=True``) stay part of backward.
+        An operator recomputes if a checkpoint or a module calls it during backward while autograd records; it then
+        counts as forward. Other operators that autograd records in backward (``create_graph=True``) belong to backward.
         """
         in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         node = torch._C._current_autograd_node() if in_backward else None  # noqa: SLF001
@@ -90,7 +90,7 @@ _PARALLEL = (DistributedDataParallel, DataParallel)
 class ModuleTracker:
     """The modules and optimizers of a step, found when they are used.
 
-    A step may make modules and optimizers for itself, so they are not kept alive.
+    They are not kept alive, because a step may make new ones for itself.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ModuleTracker:
 
     @property
     def running(self) -> Running:
-        """Returns the innermost module whose forward is running, without the names of wrappers."""
+        """Returns the innermost module whose forward is running; its name omits the names of wrappers."""
         return self._running[-1] if self._running else Running(OUTSIDE)
 
     @property
@@ -138,7 +138,7 @@ class ModuleTracker:
 
     @property
     def optimizer_state(self) -> list[torch.Tensor]:
-        """Returns the tensors that optimizers keep for their parameters, or have as settings (a learning rate)."""
+        """Returns the tensors that optimizers keep for parameters, or have as settings, such as a learning rate."""
         kept = [state for optimizer in self.optimizers for state in optimizer.state.values()]
         settings = [value for each in self.optimizers for group in each.param_groups for value in group.values()]
         return [leaf for leaf in (*tree_leaves(kept), *settings) if isinstance(leaf, torch.Tensor)]
@@ -162,8 +162,8 @@ class ModuleTracker:
     def state_bytes(self) -> dict[str, float]:
         """Returns the bytes of parameters, of their present gradients and of optimizer states on this rank, by name.
 
-        Whole storages count, each once: for Adam in fp32 16 bytes a parameter, also under autocast. Of sharded tensors
-        only this rank's part counts. Scalars that optimizers keep (Adam's count of steps) are omitted.
+        Each storage counts once, with all its bytes: Adam in fp32 has 16 bytes a parameter, also under autocast.
+        Sharded tensors count with this rank's part. Scalars that optimizers keep (Adam's count of steps) are omitted.
         """
         parameters = self.parameters
         known: set[int] = set()
@@ -213,7 +213,7 @@ def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
-    """Returns the bytes of each DistributedDataParallel bucket, in the order in which they are sent; empty without any.
+    """Returns the bytes of each bucket of DistributedDataParallel, in the order in which buckets are sent.
 
     torch rebuilds the buckets after the first steps, and reports the new sizes in the data for its own logs.
     """

@@ -25,8 +25,8 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
     """Returns the FLOPs of an operator's call (a multiplication and an addition are 2); 0 if there is no formula.
 
     The formulas are in torch.utils.flop_counter and in ``_FORMULAS``. Attention counts in full, even if a causal kernel
-    skips half. Its backward counts four of five products, without the product that repeats the scores: so attention has
-    the same FLOPs, whether it is written out or fused. A sparse matrix counts with the elements that it stores.
+    skips half. Its backward counts four products; a fifth, which recomputes the scores, does not count. So attention
+    has the same FLOPs, whether it is written out or fused. A sparse matrix counts with the elements that it stores.
     """
     packet = getattr(func, "_overloadpacket", func)
     formula = flop_registry.get(packet) or _FORMULAS.get(packet)
@@ -42,9 +42,9 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
 
 
 def full_precision(func: Any, dtype: torch.dtype) -> float:
-    """Returns the factor by which FLOPs count as full precision: 2 for float64, 1 for float32, 0 for smaller types.
+    """Returns the weight of FLOPs in full precision: 2 for float64, 1 for float32, 0 for narrower types.
 
-    Products of float32 matrices that a GPU may compute in TF32 have the factor 0, whatever the present device is.
+    Products of float32 matrices that a GPU may compute in TF32 have the weight 0, whatever the present device is.
     """
     matmul: Any = torch.backends.cuda.matmul
     if dtype is torch.float32 and not any(word in str(func) for word in ("conv", "rnn")):
@@ -54,9 +54,9 @@ def full_precision(func: Any, dtype: torch.dtype) -> float:
 
 
 def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
-    """Returns an attention's arguments; keys and values are replaced by shapes with as many heads as the query.
+    """Returns an attention's arguments, with shapes in place of keys and values: each has as many heads as the query.
 
-    A head may serve several heads of the query (grouped-query attention), which the formulas of torch 2.11 refuse.
+    In grouped-query attention a head serves several heads of the query, which the formulas of torch 2.11 refuse.
     """
     heads = args[query].shape[1]
     wide = (torch.Size((each.shape[0], heads, *each.shape[2:])) for each in args[query + 1 : query + 3])
@@ -64,18 +64,18 @@ def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
 
 
 def _products_with(position: int) -> Callable[..., int]:
-    """Returns a formula that counts a multiplication and an addition per element of the argument at a position."""
+    """Returns a formula: 2 FLOPs (multiply and add) for each element of the argument at this position."""
     return lambda *args, **_: 2 * int(args[position].numel())
 
 
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
-    """Returns the FLOPs of a grouped product (mixture of experts) as if all rows had a group: only the device knows."""
+    """Returns the FLOPs of a grouped product (mixture of experts), as if all rows were used: only the device knows."""
     groups = rows.shape[0] if rows.dim() > columns.dim() else 1  # each group has its own columns
     return 2 * rows.numel() * columns.shape[-1] // groups
 
 
 def _products(rows: int, weights: Iterable[Tensor]) -> int:
-    """Returns the FLOPs of this number of rows times each weight that is a matrix; the other weights are biases."""
+    """Returns the FLOPs of multiplying this number of rows by each weight that is a matrix; biases do not count."""
     return 2 * rows * sum(weight.numel() for weight in weights if weight.dim() > 1)
 
 
@@ -88,7 +88,7 @@ def _recurrent(inputs: Tensor, weights: Tensor | list[Tensor], *others: Any, **_
 
 
 def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -> int:
-    """Returns the FLOPs of each row's projections, and of each sequence's attention: 4 x length x length x width."""
+    """Returns the FLOPs of all rows' projections, plus 4 x length x length x width for each sequence's attention."""
     if inputs.is_nested:
         lengths: list[int] = [length for length, *_ in inputs._nested_tensor_size().tolist()]  # noqa: SLF001  no other way to ask
     else:
@@ -179,7 +179,7 @@ _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001
 
 @cache
 def is_composite(func: Any) -> bool:
-    """Returns whether an operator only calls other operators; autograd calls these in its place."""
+    """Returns whether an operator only calls other operators, which autograd then records in its place."""
     with suppress(RuntimeError):  # torch has operators that only Python knows, such as sym_size
         return isinstance(func, OpOverload) and func._can_decompose()  # noqa: SLF001  torch offers no other way to ask
     return False
@@ -187,7 +187,7 @@ def is_composite(func: Any) -> bool:
 
 @cache
 def is_plain(func: Any) -> bool:
-    """Returns whether no call of an operator communicates, waits for the device, copies to it or has FLOPs."""
+    """Returns whether an operator never communicates, waits for the device, copies to the device, or has FLOPs."""
     packet = getattr(func, "_overloadpacket", func)
     sends = getattr(func, "namespace", "") in NAMESPACES
     return not (sends or packet in flop_registry or packet in _FORMULAS or packet in {*_WAITS, *_INDEXED, *_COPIES})
@@ -210,14 +210,14 @@ def operator_name(func: Any) -> str | None:
 def moved_bytes(tensors: Iterable[Tensor]) -> int:
     """Returns the bytes that a call reads and writes: the bytes of its arguments and results, each tensor once.
 
-    An expanded tensor counts with the bytes before its expansion. Bytes that stay in caches count as well.
+    An expanded tensor counts with its bytes before the expansion. Bytes that a cache may serve count as well.
     """
     different = {id(tensor): tensor for tensor in tensors}.values()
     return sum(_elements(part) * part.element_size() for tensor in different for part in dense_parts(tensor))
 
 
 def _elements(tensor: Tensor) -> int:
-    """Returns how many different elements a tensor has; all of them if it has no strides."""
+    """Returns how many different elements a tensor has; if it has no strides, the number of all elements."""
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_contiguous():
         return tensor.numel()
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
@@ -265,7 +265,7 @@ def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> boo
 
 
 def _copy(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str, bool]:
-    """Returns the device type that a copy comes from, the type that it goes to, and whether it waits."""
+    """Returns a copy's source and target (types of devices), and whether the host waits for the copy."""
     blocking = not kwargs.get("non_blocking", False)
     if packet is aten.copy_:
         blocking = blocking and not (len(args) > 2 and args[2])  # noqa: PLR2004  copy_(self, src, non_blocking)

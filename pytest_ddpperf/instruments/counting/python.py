@@ -72,7 +72,7 @@ def calls_counted(
 
     Functions that wait for a tensor's values call ``waited(name, tensor)`` instead. ``device`` is the type of the
     step's device. A backward pass counts if it accumulates gradients and runs in no other pass. Functions of torch that
-    do nothing on a CPU count there too. Starts of DataLoader workers do not, as chance decides if an epoch begins now.
+    do nothing on a CPU count there too. Starts of DataLoader workers do not: in which step an epoch begins is chance.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts
@@ -108,9 +108,9 @@ def calls_counted(
 
 
 def _followed(function: Callable[..., Any], told: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """Wraps a function: ``told`` gets each call's first argument; with a ``device``, only tensors on that device.
+    """Wraps a function: ``told`` gets each call's first argument; if ``device`` is given, only tensors on it.
 
-    ``under_way``: ids of threads in such a call, whose nested calls do not count.
+    ``under_way``: the ids of threads that are in such a call; calls inside of it do not count.
     """
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
 
@@ -140,8 +140,8 @@ def _device_of(tensor: Any) -> str:
 class ObjectCensus:
     """A counter of the objects that the garbage collector knows, between steps.
 
-    Objects that a rank inherits from the process that forked it are frozen, and neither counted nor traversed. Batches
-    that DataLoader workers have sent, and no step has used, do not count, because their number depends on the clock.
+    Objects that a rank inherits from the process that forked it are frozen, so they do not count. Batches that
+    DataLoader workers have sent, and no step has used, do not count, because their number depends on the clock.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class ObjectCensus:
     def left_behind(self) -> dict[str, float] | None:
         """Returns how many objects each step leaves behind, by type; None after fewer than three counts.
 
-        The result is the least growth between consecutive counts: a cache that fills up grows in one interval only.
+        The result is the least growth between two counts in a row, because a cache fills up in a few intervals only.
         """
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
@@ -190,7 +190,7 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 
 
 def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, float]:
-    """Runs three more steps; returns the lines of code whose memory stays allocated, with memory blocks per step.
+    """Runs three more steps; returns, by line of code, how many memory blocks per step stay allocated.
 
     ``traces``: whether this rank traces memory. Tracing goes on until the process ends: a thread of a backend that
     waits for Python's lock while it allocates would crash when tracing stops (fixed in Python 3.12.9 and 3.13.2).
@@ -211,10 +211,10 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
 
 
 def shape_of(*given: Any) -> tuple[int, ...]:
-    """Returns the shape of a batch's tensor with the most dimensions; the first size counts the samples.
+    """Returns the shape of the tensor with the most dimensions in a batch; its first size counts the samples.
 
-    The result is empty if tensors differ in the first size, or if that size may not be samples: for a single row
-    (packed sequences), tensors with one dimension (tokens), a list of images, and nested or sharded tensors.
+    The result is empty if the tensors' first sizes differ, or if the first size may not be the samples: for a single
+    row (packed sequences), tensors with one dimension (tokens), a list of images, and nested or sharded tensors.
     """
     tensors = _tensors(given)
     if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
@@ -225,7 +225,7 @@ def shape_of(*given: Any) -> tuple[int, ...]:
 
 
 def _tensors(given: Any) -> list[Tensor]:
-    """Returns all tensors of a batch that have dimensions; a tokenizer's batch is a mapping, but a leaf for torch."""
+    """Returns all tensors of a batch that have dimensions, also of a tokenizer's batch, which is a leaf for torch."""
     leaves = [dict(leaf) if isinstance(leaf, UserDict) else leaf for leaf in tree_leaves(given)]
     return [leaf for leaf in tree_leaves(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
 
@@ -250,7 +250,7 @@ class BatchRows:
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
 
     def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> None:
-        """Records the inputs of a trained model's forward; ``joined``: tensors that were made of several others."""
+        """Records a trained model's inputs in forward; ``joined``, by id: tensors that were made of several tensors."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
             return
@@ -265,10 +265,10 @@ class BatchRows:
         self._forward.append(() if again or grown or parts else shape_of(given))
 
     def rows(self, passes: float) -> dict[str, float]:
-        """Returns the rows of the step by the shape of its batches; empty if the rows are uncertain.
+        """Returns the number of rows in the step, by the batches' shape; empty if the rows are uncertain.
 
-        The rows are certain if the step trains one model, and calls it once per backward pass with other tensors each
-        time. If DataLoaders gave batches, these must have the same number of rows.
+        The rows are certain if the step trains one model and calls it once per backward pass, each time with other
+        tensors. If DataLoaders gave batches, these must have the same number of rows.
         """
         forward, loaded = (sum(shape[0] for shape in shapes if shape) for shapes in (self._forward, self._loaded))
         sure = len(self._models) == 1 and len(self._forward) == passes and all((*self._forward, *self._loaded))
@@ -281,7 +281,7 @@ class BatchRows:
 
 
 def rows_by_shape(rows: Mapping[str, float], steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Returns a step's rows by the shape of its batches; by their first size if all ``steps`` have several lengths."""
+    """Returns a step's rows by its batches' shape; if later sizes vary in ``steps``, by the first size alone."""
     alike, found = len({shape.partition(_BY)[2] for each in steps for shape in each}) == 1, Counter[str]()
     for shape, number in rows.items():
         found[shape if alike else shape.partition(_BY)[0]] += int(number)
@@ -289,6 +289,6 @@ def rows_by_shape(rows: Mapping[str, float], steps: Iterable[Mapping[str, float]
 
 
 def _is_flattened(tensor: Tensor) -> bool:
-    """Returns whether a tensor is a view that has several rows for each row of its base."""
+    """Returns whether a tensor is a view that makes several rows of each row of its base."""
     base = tensor._base  # noqa: SLF001  torch has no other name for it
     return base is not None and base.dim() > 0 and base.shape[0] < tensor.shape[0]

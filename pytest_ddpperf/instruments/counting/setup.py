@@ -71,7 +71,7 @@ def _wrapped_at() -> Place | None:
 
 
 def settings_of(models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> Counter[tuple[str, Place]]:
-    """Returns how many wrappers and optimizers a line of code made, by (their name or setting, line)."""
+    """Returns how many wrappers and optimizers a line of code made, by (its name or one of its settings, the line)."""
     found, known = Counter[tuple[str, Place]](), set[int]()
     for module in dict.fromkeys(each for model in models for each in model.modules()):
         owner, kind, settings = _of_module(module)
@@ -90,7 +90,7 @@ def _parts(owner: object, kind: str, settings: Mapping[str, object]) -> list[tup
 
 
 def _of_module(module: nn.Module) -> tuple[object, str, Mapping[str, object]]:
-    """Returns a module's wrapper, the wrapper's name in counts, and its settings; an empty name without a wrapper."""
+    """Returns the wrapper in a module, its name in counts ("" without a wrapper), and its settings."""
     if isinstance(module, DistributedDataParallel):
         return module, "DistributedDataParallel", _of_ddp(module)
     if type(module).__name__ == "FullyShardedDataParallel":
@@ -120,7 +120,7 @@ def _of_fsdp1(wrapped: Any) -> dict[str, object]:
 
 
 def _of_fsdp2(state: Any) -> dict[str, object]:
-    """Returns ``fully_shard``'s settings that are no defaults; by default the root keeps parameters after forward."""
+    """Returns ``fully_shard``'s settings that are no defaults; by default, the root does not reshard after forward."""
     settings = _dtypes(state._mp_policy)  # noqa: SLF001  no public reader
     if state._is_root:  # noqa: SLF001  as above
         every = {parameter for module in state._modules for parameter in module.parameters()}  # noqa: SLF001  as above
@@ -154,7 +154,7 @@ def _dtypes(policy: Any) -> dict[str, object]:
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """Returns the settings that are no defaults, as the optimizer was made: a schedule may have changed them since."""
+    """Returns the settings, without defaults, with which an optimizer was made; a schedule may have changed them."""
     usual, made = inspect.signature(type(optimizer).__init__).parameters, getattr(optimizer, "defaults", {})
     return {
         name: value

@@ -55,8 +55,8 @@ SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
 class Stack:
     """The Python stack of the running code.
 
-    Autograd of a GPU runs in separate threads, which lack the frames that called backward. There the stack goes on with
-    the frames of the thread that made this object, because that thread waits for backward.
+    On a GPU, autograd runs in separate threads, whose stacks lack the frames that called backward. There the stack goes
+    on with the frames of the thread that made this object, because that thread waits for backward.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Stack:
         return self.call()._replace(caller=None)
 
     def call(self) -> Place:
-        """Returns the line of ``place`` with its caller, the next line outwards in another function of the user."""
+        """Returns the line of ``place``, and the line that called it from another function of the user."""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         frames = self._frames()
         place = place_of(frames, _frame_file, _frame_line, backward=backward)
@@ -81,16 +81,16 @@ class Stack:
         return place
 
     def comes_from(self, codes: frozenset[CodeType]) -> bool:
-        """Returns whether a function with one of these code objects is in the stack."""
+        """Returns whether the stack contains a function that has one of these code objects."""
         return any(frame.f_code in codes for frame in self._frames())
 
     def optimizer_steps(self) -> int:
-        """Returns how many steps of optimizers are running, each inside of another one."""
+        """Returns how many calls of optimizers' ``step`` are running, one inside the other."""
         around = optimizer.__file__, "wrapper"  # torch's, which calls a step and its hooks
         return sum((frame.f_code.co_filename, frame.f_code.co_name) == around for frame in self._frames())
 
     def is_compiled(self, captured: frozenset[tuple[str, int]]) -> bool:
-        """Returns whether torch.compile wraps the running code, and a function in the wrapper is in ``captured``."""
+        """Returns whether the stack has a function of ``captured`` inside a wrapper of torch.compile."""
         found, wrappers = False, compiled_wrappers()
         for code in (frame.f_code for frame in self._frames()):
             found = found or _is_captured(code, captured)
@@ -129,7 +129,7 @@ def _is_captured(code: CodeType, captured: frozenset[tuple[str, int]]) -> bool:
 
 
 def break_sites() -> dict[tuple[str, Place], float]:
-    """Returns the number of graph breaks so far, by the first line of their reason and by their line of code."""
+    """Returns the number of graph breaks so far, by the first line of the break's reason and by line of code."""
     found: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for reason, stack in graph_breaks():
         place = place_of(reversed(stack), file_of_trace, lambda frame: (frame.lineno or 0, frame.name), backward=False)
@@ -176,7 +176,7 @@ def made_at(made: object) -> Place | None:
 
 
 def without_callers(found: Mapping[tuple[str, Place], float]) -> dict[tuple[str, Place], float]:
-    """Sums up counts over callers, because it does not matter which lines call a function, but how often."""
+    """Adds up each line's counts over its callers: it matters how often a line runs, not which lines call it."""
     lines: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for (part, place), value in found.items():
         lines[part, place._replace(caller=None)] += value
@@ -186,7 +186,7 @@ def without_callers(found: Mapping[tuple[str, Place], float]) -> dict[tuple[str,
 def call_sites(
     steps: Sequence[SiteCounts], roots: Sequence[str], strategy: str = ""
 ) -> dict[str, tuple[CallSite, ...]]:
-    """Returns the call sites of each metric, with their mean per step over the steps that have the metric."""
+    """Returns the call sites of each metric; a site's value is its mean over the steps that have the metric."""
     metrics = dict.fromkeys(metric for step in steps for metric in step)
     found = {metric: _sites([step[metric] for step in steps if metric in step], roots, strategy) for metric in metrics}
     return {metric: sites for metric, sites in found.items() if sites}
@@ -250,7 +250,7 @@ _frame_line: Callable[[FrameType], tuple[int, str]] = attrgetter("f_lineno", "f_
 
 @cache
 def _owner(file: str) -> str:
-    """Returns ``user`` (project or strategy), ``package`` (another package), or "" (torch, Python, the plugin).
+    """Returns who owns a file: ``user`` (project or strategy), ``package``, or "" (torch, Python, the plugin).
 
     Code that is compiled from a text, such as a dataclass's methods, has no owner: "".
     """
@@ -270,7 +270,7 @@ def digest(source: str) -> str:
 
 
 def _relative(file: str, roots: Sequence[str]) -> str:
-    """Returns a path that is the same on every machine: relative to the project or an import folder, else the name."""
+    """Returns a path that is equal on every machine: relative to the project or an import folder; else the name."""
     for folder in _PACKAGES:
         if folder in file:
             return file.rpartition(folder)[2]

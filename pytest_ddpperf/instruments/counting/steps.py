@@ -34,7 +34,7 @@ _TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers chang
 
 
 def per_step(steps: Sequence[Details]) -> Details:
-    """Returns the counts per step of one period of steps: the largest for bytes in use (``_LEVELS``), else the mean."""
+    """Returns the mean counts of steps that form one repeating period; for bytes in use (``_LEVELS``), the largest."""
     return {
         metric: max((step[metric] for step in steps), key=total_of)
         if metric in _LEVELS
@@ -44,7 +44,7 @@ def per_step(steps: Sequence[Details]) -> Details:
 
 
 def _common(found: Sequence[Whole]) -> list[str]:
-    """Returns the metrics that all steps have; the profiler may have missed the device's metrics in some steps."""
+    """Returns the metrics that all steps have; in some steps the profiler may have missed metrics of the device."""
     return [metric for metric in found[0] if all(metric in details for details in found)] if found else []
 
 
@@ -58,16 +58,16 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the fully counted steps that do the most frequent work among all ``seen`` steps.
+    """Returns the fully counted steps that do the work which is most frequent among all ``seen`` steps.
 
-    ``shown``: the cheap counts of the steps counted in full, and of the steps that follow them.
+    ``shown``: the cheap counts of the steps counted in full, and of the steps after them.
     """
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
 
 def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence[Seen], *, unusual: bool) -> Counts:
-    """Returns the counts of a step: the largest of steps counted in full or profiled, and the means of all seen steps.
+    """Returns the counts of a step: means over the ``seen`` steps; for metrics that these lack, the largest count.
 
     ``unusual``: whether the steps counted in full do rare work, so that the usual work is unknown.
     """
@@ -100,19 +100,19 @@ def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence
 
 
 def _mean(parts: Sequence[tuple[float, ...]]) -> float:
-    """Returns the mean per step of the sum of some parts; the order of the parts changes nothing."""
+    """Adds up the parts of each step, and returns the mean of these sums over steps, in any order of the parts."""
     return math.fsum(rhythm_of(values).mean for values in parts)
 
 
 def _widest(of_part: Mapping[str, Sequence[tuple[float, ...]]]) -> str:
-    """Returns a text: the part of a count, such as an operator, in which steps differ most, and its values by step."""
+    """Returns a text: the part of a count, such as an operator, that differs most between steps, and its values."""
     sums = {part: tuple(map(math.fsum, zip(*parts, strict=True))) for part, parts in of_part.items()}
     part = max(sums, key=lambda part: max(sums[part]) - min(sums[part]))
     return f"{part} {rhythm_text(sums[part])}"
 
 
 def _difference(first: Mapping[str, float], following: Mapping[str, float]) -> str:
-    """Returns, in words, the largest difference between two successive steps; empty if they are alike."""
+    """Returns, in words, the part that differs most between two steps in a row; empty if the steps are alike."""
     sizes = {name: abs(following.get(name, 0.0) - first.get(name, 0.0)) for name in {**following, **first}}
     name = max(sizes, key=sizes.__getitem__, default="")
     if not sizes.get(name):
@@ -127,9 +127,9 @@ def total_of(parts: Mapping[str, float]) -> float:
 
 
 def graph_so_far() -> tuple[int, int]:
-    """Returns two numbers: nodes that this thread has added to autograd graphs, and collectives of all groups so far.
+    """Returns how many nodes this thread has added to autograd graphs, and how many collectives all groups have run.
 
-    Both numbers are known even if nothing is counted.
+    Both numbers are available even while no operator is counted.
     """
     return torch._C._autograd._get_sequence_nr(), collectives_called(process_groups())  # noqa: SLF001 - no public number
 
@@ -137,9 +137,9 @@ def graph_so_far() -> tuple[int, int]:
 class CallWatch(TorchFunctionMode):
     """A mode that computes a checksum of the calls of torch functions from Python, with their arguments.
 
-    Shape, dtype and device of tensors count; of other arguments dtypes, devices, strings and booleans count. A function
-    of torch that calls others is one call. The mode also sees hooks that backward runs, and the steps of a script,
-    which has another thread. It does not see decisions inside C++, such as in a scripted module.
+    Of tensors, the checksum uses shape, dtype and device; of other arguments, dtypes, devices, strings and booleans. A
+    function of torch that calls others is one call. The mode also sees hooks that backward runs, and the steps of a
+    script, which run in another thread. It does not see decisions inside C++, such as in a scripted module.
     """
 
     def __init__(self, paused: Callable[[], bool]) -> None:
@@ -170,7 +170,7 @@ class CallWatch(TorchFunctionMode):
 
 
 def _mark(func: Any, given: tuple[Any, ...]) -> int:
-    """Returns a hash that similar calls share; 1 if the arguments cannot be inspected, such as lazy parameters."""
+    """Returns a hash, equal for calls that look alike; 1 if arguments, such as lazy parameters, cannot be inspected."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
         try:
             return hash((func, *_looks(given)))
@@ -206,7 +206,7 @@ class OtherSteps:
         self._until = time.monotonic() + self._seconds
 
     def end_with(self, look: Callable[[Callable[[], Any]], bool]) -> bool:
-        """Lets ``look`` run one step; returns whether it returned True on any rank, or False if training has ended."""
+        """Lets ``look`` run one step; returns whether it returned True on any rank; False if training has ended."""
         ended, last = False, False
         try:
             last = look(self._run)

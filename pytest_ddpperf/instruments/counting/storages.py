@@ -10,7 +10,7 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """Returns the storages of a tensor: one, several if it is sparse or wraps others, none if it has no memory."""
+    """Returns the storages of a tensor: one, several if it is sparse or wraps other tensors, or none without memory."""
     if type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__"):
         inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
         return [storage for part in inner if isinstance(part, torch.Tensor) for storage in storages_of(part)]

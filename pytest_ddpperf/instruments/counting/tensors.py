@@ -34,12 +34,12 @@ class _Record:
 class TensorTracker:
     """A tracker that follows the storages of all tensors that it is shown, until they die.
 
-    A storage counts with all its bytes, once, however many views there are. It dies when its last tensor dies, even a
-    tensor that only C++ holds (autograd's saved tensors), so the numbers depend only on the program. Memory that an
-    operator allocates inside its kernel is not seen, nor are tensors that no step uses.
+    A storage counts once, with all its bytes, however many views it has. It dies when its last tensor dies, even a
+    tensor that only C++ holds (autograd's saved tensors), so the numbers depend only on the program. The tracker does
+    not see memory that an operator allocates inside its kernel, or tensors that no step uses.
 
-    A storage has the category that it was last marked with. A gradient is known as a gradient only when the optimizer
-    takes it, so gradients at the peak are distinguished from temporaries afterwards.
+    A storage has the category that it was last marked with. A tensor is known to be a gradient only when the optimizer
+    takes it; then the bytes of the peak are divided into gradients and temporaries.
     """
 
     def __init__(self, device: str, *, fake: bool = False) -> None:
@@ -70,7 +70,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor of unknown origin if two steps use it, because buffers of a backend do not live so long."""
+        """Follows a tensor of unknown origin once a second step uses it; buffers of a backend do not live so long."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -84,7 +84,7 @@ class TensorTracker:
     def see(
         self, tensor: torch.Tensor, category: str, *, mark: bool = False, made_by: Callable[[], Place] | None = None
     ) -> None:
-        """Follows a tensor; the category applies to new storages, and with ``mark`` to known ones too.
+        """Follows a tensor; ``category`` is for a new storage, with ``mark`` also for a known one.
 
         ``made_by`` returns the place of the code that has just made the tensor.
         """
@@ -107,7 +107,7 @@ class TensorTracker:
             self.see(tensor, category, mark=True)
 
     def mark_buckets(self, sent: Iterable[torch.Tensor]) -> None:
-        """Gives tensors of an all-reduce the category ``buckets`` if no operator made them in a counted step: DDP's."""
+        """Gives tensors of an all-reduce the category ``buckets``, unless an operator made them in a counted step."""
         with self._lock:
             for key in [key for tensor in sent for key, _ in self._storages(tensor)]:
                 if key in self._unnamed and self._unnamed[key].place is None:
@@ -121,8 +121,8 @@ class TensorTracker:
     def lend(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns another tensor of the same memory, for a backend with separate threads.
 
-        Chance decides when such a thread releases a tensor that it has sent. So memory that only the backend still
-        holds counts as dead. To recognise this, the backend gets a separate storage, which lives as long as the backend
+        Chance decides when such a thread releases a tensor that it has sent. So memory counts as dead once only the
+        backend holds it. To recognise this, the backend gets a separate storage, which lives as long as the backend
         holds any part of it, and keeps the tensor's storage alive.
         """
         try:
@@ -205,7 +205,7 @@ class TensorTracker:
             yield
 
     def _storages(self, tensor: torch.Tensor) -> list[tuple[int, torch.UntypedStorage]]:
-        """Returns the storages of a tensor on the device with their keys; for a lent tensor the original's storages."""
+        """Returns a tensor's storages on the device, with their keys; for a lent tensor, the original's storages."""
         found: list[tuple[int, torch.UntypedStorage]] = []
         for storage in storages_of(tensor):
             key = storage._cdata  # noqa: SLF001  torch has no other identity for it
@@ -270,7 +270,7 @@ class TensorTracker:
             self._unnamed.pop(key, None)
 
     def _note_peak(self) -> None:
-        """Stores the parts of the peak, if the bytes have just risen to a peak: called before anything shrinks."""
+        """Stores the parts of a new peak; called before memory shrinks, so that the bytes are still at the peak."""
         if self._rising:
             self._rising = False
             self._at_peak, self._placed_at_peak = dict(self.live), self._placed.copy()
@@ -278,7 +278,7 @@ class TensorTracker:
 
 
 def _usual_owners() -> tuple[int, int]:
-    """Returns two numbers: a storage's C++ owners without its tensors, and the owners that ``lend`` adds."""
+    """Returns how many C++ owners a storage has besides its tensors, and how many more ``lend`` adds."""
     tensor = torch.empty(1)
     reference = weakref.ref(tensor.untyped_storage())  # as records have it: Python's object may be C++'s by now
 

@@ -33,8 +33,8 @@ _TICK = 1e-9  # seconds: no work takes less
 def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind, Trace] | None = None) -> PhaseTimes:
     """Returns the seconds of each phase and section in a trace; ``seconds`` are between its consecutive marks.
 
-    The time between two marks belongs to one phase, and to every section around. So phases add up to the step, and
-    nested sections overlap. ``memory`` is a kind of bytes, and the trace of a step whose marks are such bytes.
+    The time between two marks belongs to one phase, and to every section around it. So phases add up to the step, and
+    nested sections overlap. ``memory``: the kind of memory, and the trace of a step whose marks are bytes.
     """
     steps = len(trace.starts)
     phases: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}
@@ -69,7 +69,7 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
 
 
 def _memory_uses(kind: MemoryKind, trace: Trace) -> tuple[dict[str, MemoryUse], dict[str, MemoryUse]]:
-    """Returns the bytes of phases, without the phases inside them, and of sections, with everything inside them."""
+    """Returns the bytes of phases, without the phases inside them, and the bytes of sections, with all inside them."""
     phases: dict[str, MemoryUse] = {}
     sections: dict[str, MemoryUse] = {}
     readings: Sequence[Reading] = trace.marks
@@ -86,20 +86,20 @@ def diagnose(
 ) -> PhaseTimes:
     """Measures the time of a step by phases: calls ``run`` ``steps`` + 1 times, under instruments.
 
-    The first step measures memory only, because reading it takes longer than marking the clock; the others are timed.
-    In each, time belongs to one phase only, so the phases of a step add up to it:
+    The first step measures only memory, because reading memory takes longer than marking the clock; the others measure
+    time. In each step, time belongs to one phase only, so the phases of a step add up to it:
 
     - ``data_wait``: the rank requests the next batch of a DataLoader, or a new epoch.
     - ``forward``: a call of a module that no other module called, with all its hooks: DDP's broadcast of buffers or
       FSDP's gathering of parameters. A loss that is a plain function is no module, unless ``hooks`` name it.
-    - ``backward``: autograd runs. It includes recomputation, and the gradients that are sent in backward with the wait
-      for the last of them: no timer of phases can measure which part is communication.
-    - ``gradient_sync``: the rank begins a collective or waits for one, for any data, outside of the other phases.
+    - ``backward``: autograd runs. This phase includes recomputation, sending gradients during backward, and waiting for
+      the last of them: no timer of phases can measure which part is communication.
+    - ``gradient_sync``: the rank begins a collective or waits for one, outside of the other phases, with any data.
     - ``optimizer``: ``step`` and ``zero_grad`` of an optimizer, torch's gradient clipping and gradient scaler.
     - ``other``: everything else, and all code that torch.compile has taken into the graph of a whole step.
 
-    On CUDA the clock belongs to the stream that is current at first, and nothing waits for it. A phase lasts as long as
-    that stream works on it, so work and waits of the host that the device hides cost nothing. Work in other threads
+    On CUDA the clock belongs to the stream that is current at first, and nothing waits for the clock. A phase lasts as
+    long as that stream works on it, so work of the host costs nothing while the device is busy. Work in other threads
     belongs to the present phase of the step's thread. If ``run`` raises, all instruments are removed.
     """
     recorder = Recorder()
@@ -124,7 +124,7 @@ def diagnose(
 def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | None:
     """Times matrix products, copies and small operators on this rank; all ranks do so at the same time, as in steps.
 
-    ``precision`` is the precision of the products. Each work counts with its shortest time. Draws no random number.
+    ``precision`` is the precision of the products. The shortest of several times counts. Draws no random number.
 
     Returns:
         The rates; None if the tensors, less than 100 MB on the CPU, do not fit into memory.

@@ -21,13 +21,13 @@ class Follower(Protocol):
     """A recorder that phase hooks call when a phase or a section begins, and when it ends."""
 
     def enter(self, phase: str, name: str = "") -> Any:
-        """Begins a phase, named ``name`` in a trace; returns the argument for ``go``, or None if no phase begins."""
+        """Begins a phase, named ``name`` in a trace; returns an argument for ``go``, or None if no phase begins."""
 
     def enter_section(self, name: str) -> Any:
-        """Begins a section; returns the argument for ``go``, or None if no section begins."""
+        """Begins a section; returns an argument for ``go``, or None if no section begins."""
 
     def go(self, place: Any) -> None:
-        """Ends a phase or section: returns to the state before ``enter`` or ``enter_section`` returned ``place``."""
+        """Ends a phase or section; ``place`` is the result of the call that began it."""
 
 
 class PhaseHook(NamedTuple):
@@ -72,8 +72,8 @@ _WHERE_LOADED = (
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
     """Returns the functions of torch whose time belongs to a phase, if their modules are loaded.
 
-    ``__call__`` of modules is followed instead of torch's global hooks. Those are much slower in each of a model's
-    modules, make torch.compile warn, and are compiled into its graphs.
+    ``__call__`` of modules is followed, not torch's global hooks, which are much slower in each of a model's modules,
+    make torch.compile warn, and are compiled into its graphs.
     """
     import torch
     from torch._C import _distributed_c10d as c10d
@@ -152,8 +152,8 @@ def _within(recorder: Follower, hook: PhaseHook, function: Callable[..., Any]) -
 def optimizers_followed(recorder: Follower) -> Iterator[None]:
     """Makes every optimizer's ``step``, in this context, report to a recorder.
 
-    torch's own hooks are used, because each class has a separate ``step``, and a learning rate scheduler keeps the
-    ``step`` that it found. A graph into which torch.compile has taken ``step`` is recompiled while there are hooks.
+    torch's hooks of optimizers are used, because each class has a separate ``step``, and a learning rate scheduler
+    keeps the ``step`` that it found. A graph that contains ``step`` is recompiled while there are hooks.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 

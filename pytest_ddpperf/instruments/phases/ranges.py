@@ -51,7 +51,7 @@ class Ranges:
         return self._opened(phase, name)
 
     def enter_section(self, name: str) -> int | None:
-        """Begins a section's range; returns how many ranges were open, or None if the current range has its name."""
+        """Begins a section's range; returns how many ranges were open, or None if the current range has this name."""
         if get_ident() != self._thread:
             return None
         top, top_name = self._open[-1][:2] if self._open else (OTHER, "")
@@ -60,7 +60,7 @@ class Ranges:
         return None if name == top_name else self._opened(phase, name)
 
     def go(self, place: int) -> None:
-        """Ends all ranges except the ``place`` outermost ranges."""
+        """Ends all open ranges except the ``place`` outermost ones."""
         while len(self._open) > place:
             self._open.pop()[2].__exit__(None, None, None)
 
@@ -72,7 +72,7 @@ class Ranges:
 
     @property
     def rates(self) -> tuple[LearningRates, ...]:
-        """Returns each optimizer's learning rates with times; nested optimizers with equal rates count once."""
+        """Returns each optimizer's learning rates with their times; optimizers with equal rates count only once."""
         different = {tuple(rates for _, rates in notes): tuple(notes) for notes in self._rates.values()}
         return tuple(different.values())
 
@@ -85,7 +85,7 @@ class Ranges:
 
 @contextmanager
 def named_ranges(run: Callable[[], object], hooks: Sequence[PhaseHook]) -> Iterator[Ranges]:
-    """Makes phases and sections, in this context, ranges of the profiler. Calls ``run`` once before.
+    """Shows phases and sections, in this context, as ranges of the profiler. Calls ``run`` once before.
 
     If that call compiles code, an optimizer's step may be part of a compiled graph, so optimizers are not followed.
     """

@@ -53,7 +53,7 @@ class PhaseNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """The marks of some steps, and the phase and sections from each mark to the next."""
+    """The marks of some steps; from each mark to the next, the phase and the sections."""
 
     marks: list[Any]  # read at each change and at the end: one more than there are ``places``
     places: list[PhaseNode]  # the node from each mark to the next
@@ -92,7 +92,7 @@ class Recorder:
         return Trace(marks=self._marks, places=self._places[:-1], starts=starts)
 
     def enter(self, phase: str, _name: str = "") -> PhaseNode | None:
-        """Begins a phase; returns the node to go back to, or None if the current phase includes it."""
+        """Begins a phase; returns the node that was current before, or None if that node includes the phase."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None
@@ -100,7 +100,7 @@ class Recorder:
         return before
 
     def enter_section(self, name: str) -> PhaseNode | None:
-        """Begins a user's section; returns the node to go back to, or None in another thread."""
+        """Begins a user's section; returns the node that was current before, or None in another thread."""
         if get_ident() != self._thread:
             return None
         before = self._top
@@ -115,9 +115,9 @@ class Recorder:
 
 
 class Section:
-    """The context of ``with ctx.phase(name)``, which does nothing until a diagnosis replaces these methods.
+    """The context of ``with ctx.phase(name)``. Its methods do nothing until a diagnosis replaces them.
 
-    No flag shows whether a diagnosis runs: reading the flag would cost time in timed steps and cause recompilations.
+    No flag says that a diagnosis runs: reading the flag would cost time in timed steps and cause recompilations.
     """
 
     __slots__ = ("before", "name")

@@ -120,7 +120,7 @@ def marks_of(events: Iterable[ProfilerEvent]) -> list[Span]:
 def steps_of(
     events: Sequence[ProfilerEvent], *, device: str, marks: Sequence[Span] | None = None
 ) -> tuple[ProfiledStep, ...]:
-    """Returns the steps of one rank's profile, each with communication and computation; ``marks``: the steps' spans."""
+    """Returns the steps in a rank's profile, each with communication and computation; ``marks``: the steps' spans."""
     communication = [event for event in events if class_of(event) == "communication"]
     # Operators on the CPU only launch the computation of ``cuda``.
     of_device = (event for event in events if (event.activity == "kernel") == (device == "cuda"))
@@ -175,7 +175,7 @@ class Note:
 
 
 def note_of(fields: Mapping[str, Any]) -> Note | None:
-    """Parses the fields of a record of torch, values or JSON texts; returns None if it is not about a collective."""
+    """Parses the fields (values or JSON texts) of a torch record; returns None if it is not about a collective."""
     name = _value(fields, "Collective name")
     if not name or name == "wait":
         return None
@@ -189,7 +189,7 @@ def note_of(fields: Mapping[str, Any]) -> Note | None:
 
 
 def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """Returns the fields of each note in an exported trace, by the number that kernels are linked to."""
+    """Returns the fields of torch's notes on collectives in a saved trace, by the number that links them to kernels."""
     events = (event for event in trace.get("traceEvents", ()) if event.get("name") == EVENT)
     return {event["args"]["External id"]: event["args"] for event in events if "External id" in event.get("args", {})}
 
@@ -197,9 +197,9 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
     """Returns torch's records (notes) of collectives with exactly one NCCL kernel, by the number that links both.
 
-    ``links`` holds the number of each kernel, 0 for none; ``fields`` holds each note's fields. If collectives are sent
-    as a group, one note stands for several kernels, or one kernel for several notes. The bytes of such a kernel are
-    unknown. A kernel that stands for several notes is linked to none of them.
+    ``links`` holds the number of each kernel, 0 for none; ``fields`` holds each note's fields by number. If collectives
+    are sent as a group, one note stands for several kernels, or one kernel for several notes. The bytes of such a
+    kernel are unknown. A kernel that stands for several notes is linked to none of them.
     """
     noted = {
         number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields

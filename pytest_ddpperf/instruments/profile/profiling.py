@@ -49,9 +49,9 @@ def profile_steps(
 ) -> RankProfile:
     """Profiles the communication and computation of ``steps`` calls of ``run``; all ranks call it after the warm-up.
 
-    ``warmup`` more steps run before, in which the profiler itself warms up, and one after, in which gloo's threads note
-    the ends of collectives. On CUDA the host waits for each step, so that the step contains its kernels. ``modules``:
-    known models, whose DDP wrappers report figures too. ``exported`` gets a function that returns a Chrome trace.
+    Before these steps, ``warmup`` steps run, in which the profiler itself warms up; one step follows, in which gloo's
+    threads note the ends of collectives. On CUDA the host waits for each step, so that the step contains its kernels.
+    ``modules``: known models, whose DDP wrappers report figures too. ``exported`` gets a function that returns a trace.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -78,7 +78,7 @@ def profile_steps(
 
 
 def window_of(module: DistributedDataParallel) -> Window | None:
-    """Returns DDP's own times of communication and overlap in its sampled steps; None before the first sample.
+    """Returns the times of communication and overlap that DDP measures in sampled steps; None before the first sample.
 
     DDP samples the first ten steps, then each hundredth; see torch/csrc/distributed/c10d/logger.cpp.
     """
@@ -99,9 +99,9 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
 
 
 def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns torch's records (notes) of the collectives of NCCL's kernels, by the number that links both.
+    """Returns torch's records (notes) of the collectives of NCCL's kernels, by the number that links note and kernel.
 
-    ``trace`` returns the trace as torch saves it: before torch 2.12 it holds facts that the events lack.
+    ``trace`` returns the trace as torch saves it, because before torch 2.12 only the trace holds some of these facts.
     """
     noted = [event for event in recorded if event.name() == EVENT]
     if not noted:

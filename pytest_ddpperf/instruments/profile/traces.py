@@ -30,8 +30,8 @@ def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Seque
 def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRates]) -> dict[str, Any]:
     """Returns torch's trace with processes named after the rank, and with counters of the learning rates.
 
-    Each step is also an event ``ProfilerStep#N``, as other tools expect it of ``torch.profiler.schedule``. Events come
-    first, because some readers ignore events that follow other keys.
+    Each step is also an event ``ProfilerStep#N``, as other tools expect it of ``torch.profiler.schedule``. The JSON
+    begins with the events, because some readers ignore events after other keys.
     """
     events = [_named(event, rank) for event in document["traceEvents"]]
     spans = [event for event in events if event.get("ph") == "X" and event.get("cat") == ANNOTATION]
@@ -56,7 +56,7 @@ def _named(event: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
 
 
 def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, file: Path) -> str:
-    """Writes a snapshot of a GPU's memory over ``steps`` calls of ``run``; returns an error's text, or "".
+    """Writes a snapshot of a GPU's memory over ``steps`` calls of ``run``; returns the error's text, "" if none.
 
     The steps run even after an error, because other ranks wait for them. Recording each allocation makes steps slow.
     """

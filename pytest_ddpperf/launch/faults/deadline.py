@@ -54,7 +54,7 @@ class LateRanks:
 
     @property
     def cure(self) -> str:
-        """Returns the setting to raise if the launch does not hang but is only slow."""
+        """Returns the setting that a user should raise if the launch is only slow and does not hang."""
         return "timeout" if self.overdue is None else f"{self.overdue.stage} of stage_timeouts"
 
     @property
@@ -77,7 +77,7 @@ class LateRanks:
         return f"{ranks} took more than {seconds:g} s for the stage {stage} (stage_timeouts, {stage}={seconds:g})"
 
     def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:
-        """Returns the error after the deadline of a launch; ``threads``: the fork server's threads except its main."""
+        """Returns the error for the missed deadline; ``threads``: the fork server's number of threads, minus one."""
         standing, stalled = self.stacks, self.stalled
         finished = [end.rank for end in ends if end.rank not in standing]
         called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}

@@ -60,7 +60,7 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Returns the error; for a SystemExit that answers other errors, as Hydra's, all of them, the first one first."""
+    """Returns the error in a list; before a SystemExit, the errors that led to it, as in Hydra, the first one first."""
     chain = [error]
     answers = isinstance(error, SystemExit) and error.code and not error.__suppress_context__
     before = error.__context__ if answers else None
@@ -176,7 +176,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> None:
-    """Removes the frames from the fork up to the user's function in an exception, its cause and its context."""
+    """Removes frames of this plugin and of cloudpickle from an exception, its cause and its context."""
     if id(summary) in seen:
         return
     seen.add(id(summary))

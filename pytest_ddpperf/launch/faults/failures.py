@@ -83,7 +83,7 @@ class RankEnd:
 
     @property
     def noticed(self) -> tuple[bool, int, str]:
-        """Returns a sort key for CUDA errors: failed assertions first, then errors by their time in torch's log."""
+        """Returns a key that sorts ranks with CUDA errors: failed assertions first, then by the time in torch's log."""
         found = _NOTICED.search(self.output.stderr)
         day, time = (int(found[1]), found[2]) if found is not None else (sys.maxsize, "")
         return _DEVICE_ASSERT.search(self.output.stderr) is None, day, time
@@ -151,9 +151,9 @@ def failure(
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
     """Returns the error after gloo ended a rank because it received more bytes than it expected.
 
-    Each rank numbers its collectives. If ranks have equal numbers, the rank to blame is the only one that is at another
-    line or sends other tensors; a rank with a smaller number may only be slower. The receiver is not to blame, and
-    cannot report its number: if at least two other ranks report equal numbers, the receiver is assumed to have it, too.
+    The error blames the one rank that is at another line, or sends other tensors, than the others. This rank must have
+    called as many collectives as another rank, because a rank that called fewer may only be slower. The receiver is
+    never blamed. It cannot report its number, and is assumed to have the others' number if these are equal.
     """
     sequences = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.failure.sequence}
     if len(sequences) == len(ends) - 1 > 1 and len({*sequences.values()}) == 1:
@@ -203,7 +203,7 @@ def _wanted_memory(end: RankEnd) -> bool:
 
 
 def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tuple[str, str], ...]:
-    """Returns titles and texts of ranks' output; stacks are without frames of this plugin, and omitted for ``root``."""
+    """Returns titles and texts of ranks' output; stacks lack frames of this plugin, and the rank ``root`` has none."""
     shown = {end.rank: "".join(_dump(end)[: 1 if end is root else 2]) for end in ends}
     return titled((end.rank, replace(end.output, stderr=shown[end.rank])) for end in ends)
 
@@ -221,7 +221,7 @@ def _dump(end: RankEnd) -> tuple[str, str]:
 
 
 def _refusal(report: Failed, ends: Sequence[RankEnd]) -> DdpperfError:
-    """Returns the DdpperfError that a rank raised; a WorkloadError that not all ranks raised names its ranks."""
+    """Returns the DdpperfError that a rank raised; adds rank numbers to a WorkloadError that not all ranks raised."""
     kind = getattr(errors, report.type.rpartition(".")[2], DdpperfError)
     refusing = [end.rank for end in ends if end.failure is not None and end.failure.kind == "refused"]
     first, *more = report.text.split("\n")
@@ -243,7 +243,7 @@ def _undelivered(rank: int, report: Failed) -> str:
 
 
 def _fate(end: RankEnd) -> str:
-    """Returns a text that says how a rank ended, and that follows the rank's name: ``exited with status 1``."""
+    """Returns how a rank ended, as the rest of a sentence that begins with the rank: ``exited with status 1``."""
     if end.failure is not None:
         return _raised(end.failure, end.warnings)
     if end.status is None or end.report is not None:

@@ -1,8 +1,8 @@
 """Reads torch's flight recorder: which collectives ranks have called, and for which rank the others wait.
 
 NCCL's collectives do not block Python: a rank goes on until it needs a value, or until the queue of its GPU is full. So
-its stack rarely shows the collective that it waits in, but the numbers of its collectives do. Torch 2.11 and later also
-record gloo's collectives, and torch 2.9 does if TORCH_FR_BUFFER_SIZE is above 0. No torch records gloo's send and recv.
+stacks rarely show the collective that a rank waits in, but numbers of collectives do. Torch 2.11 and later also record
+gloo's collectives, and torch 2.9 does if TORCH_FR_BUFFER_SIZE is above 0. No torch records gloo's send and recv.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A sentence on the collectives in which ranks wait; ``rank`` is the only rank that delays these, or None."""
+    """A sentence on the collectives that ranks wait in; ``rank`` is the only rank that they wait for, or None."""
 
     text: str
     rank: int | None
@@ -93,7 +93,7 @@ def waits_in(calls: RankCalls) -> tuple[str, int] | None:
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """Yields the rank's collectives: first numbers only, then with details, whose reading calls CUDA and may block."""
+    """Yields the rank's collectives: first their numbers, then with tensors, which needs CUDA calls that may block."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:
@@ -173,7 +173,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """Returns {sentence: ranks} for the ranks of a group that have called the fewest collectives; {} if none waits."""
+    """Returns the ranks of a group that have called the fewest collectives, by a sentence on them; {} if none waits."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:

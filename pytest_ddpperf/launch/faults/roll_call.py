@@ -55,7 +55,7 @@ def waiting(stacks: Mapping[int, str]) -> list[int]:
 def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
     """Returns the rank that all others seem to wait for; None if the stacks show no such rank.
 
-    This is the only finished rank, else the only one outside of collectives, else the only one at another line.
+    This is the only finished rank; else the only one outside of collectives; else the only one at another line.
     """
     order = _positions(stacks)
     several = len(order) > 1 and len(stacks) + len(finished) >= _LEAST_MAJORITY
@@ -71,9 +71,9 @@ def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | No
 def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
     """Returns the rank that all others seem to wait for, if their numbers of collectives confirm it; else None.
 
-    Some collectives let a rank leave before others enter. So a rank may be in an earlier collective than all others,
-    and wait for a rank that did not call it. ``called`` shows this: it has the number of collectives that each rank
-    called. The other ranks agree if they have equal numbers exactly when they are at the same line.
+    Some collectives let a rank leave before others enter, so stacks alone may suggest the wrong rank. ``called`` has
+    the number of collectives that each rank called. It confirms the stacks if, among the other ranks, each line of code
+    belongs to one number.
     """
     odd = suspect(stacks, finished)
     agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
@@ -140,7 +140,7 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
 def _guilty(
     order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
 ) -> int | None:
-    """Returns the rank to blame, the only one that does not wait; ``odd`` if ranks wait at several lines; else None."""
+    """Returns the only rank that does not wait, or ``odd`` if ranks wait at several lines; else None."""
     waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
     running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
     if not waiting:  # finished ranks delay nobody, and a rank that waits gives its stack

@@ -108,7 +108,7 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
-    """Returns the ranks outside the largest group: all ranks if there is one group, none if two groups are largest."""
+    """Returns the ranks outside the largest group: all if there is one group, none if two groups are largest."""
     if len(groups) <= 1:
         return [rank for group in groups for rank in group]
     first, second, *_ = sorted(groups, key=len, reverse=True)

@@ -1,1 +1,1 @@
-"""Several processes of a launcher, such as torchrun: one is the controller, and each other node has an agent."""
+"""Support for runs on several nodes by a launcher such as torchrun: a controller, and an agent on each other node."""

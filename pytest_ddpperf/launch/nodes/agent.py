@@ -76,7 +76,7 @@ class Agent:
         return self._watch(None).cpu
 
     def open(self, number: int, preload: Sequence[str], redirection: Redirection | None) -> None:
-        """Starts launcher ``number`` with a separate link; copies a running launcher that has the same arguments."""
+        """Starts launcher ``number`` with a separate link; if a running launcher has the same arguments, copies it."""
         link = connect((self._card.host, self._card.port), self._card.key, {"launcher": [self._node, number]})
         running = [one for one in self._launchers if one.is_alive()]
         alike = (preload, redirection)
@@ -90,7 +90,7 @@ class Agent:
 
 
 class _Checkouts:
-    """The checkouts of other revisions that this node has made because it lacked them."""
+    """The checkouts of reference revisions that this node has made, because it lacked the controller's checkout."""
 
     def __init__(self, check_out: CheckOut) -> None:
         self._check_out = check_out
@@ -152,7 +152,7 @@ class NodeLauncher(threading.Thread):
         self.launcher.wait()
 
     def preload(self, modules: Sequence[SeenImport]) -> None:
-        """Imports modules before later ranks are forked, unless an import has side effects."""
+        """Imports modules once for all later ranks, before they are forked, unless an import has side effects."""
         # Those that read the number of their rank stay with the ranks, whose numbers here change.
         self.launcher.preload(Wanted(asked=(), seen=(*modules,), ranks=0), self._judged)
 

@@ -1,4 +1,4 @@
-"""The nodes of a run, as the controller sees them: it meets their tasks, and makes one task per node the agent."""
+"""The nodes of a run, as the controller sees them. One of the launcher's tasks on each node becomes its agent."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Cluster:
         """Waits for all processes of the launcher, and makes one on each node its agent.
 
         Raises:
-            SettingError: a task has other versions or test files than the controller, or tasks of a node other GPUs.
+            SettingError: a task's versions or test files differ from the controller's, or its GPUs from its node's.
             LaunchError: a task has not come in time, or a process that is no task has come.
         """
         expected = set(range(1, self._size))
@@ -204,7 +204,7 @@ class Cluster:
             link.close()
 
     def _taken(self, link: Link, hello: Any) -> bool:
-        """Handles the JSON of a new connection; returns False if its link must be closed."""
+        """Handles the JSON that a new connection has sent; returns False if the caller must close the link."""
         match hello:
             case {"task": dict(plain)}:
                 task = Hello.of(plain)
@@ -269,6 +269,6 @@ def require_one_agent(hellos: Sequence[Hello]) -> Hello:
 
 
 def use_cores(cores: frozenset[int]) -> None:
-    """Binds this process and its ranks to ``cores``, because launchers bind each task to a part of a node's cores."""
+    """Binds this process and its later ranks to ``cores``, because the launcher had bound it to some of them."""
     with contextlib.suppress(OSError):  # a control group forbids it
         os.sched_setaffinity(0, cores)

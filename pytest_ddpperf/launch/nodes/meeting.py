@@ -1,4 +1,4 @@
-"""Tasks find the controller by its card (address and key), in torchrun's store or a private file, and say hello."""
+"""Tasks find the controller by its card (address and key), in torchrun's store or a private file, and connect."""
 
 from __future__ import annotations
 
@@ -141,13 +141,13 @@ def own_folder() -> Path:
 
 
 def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:
-    """Passes ``text``, a card, to all nodes by torchrun's store, or waits for it if None; runs on a launch's only rank.
+    """Sends the card ``text`` to all nodes by torchrun's store, or receives a card if it is None; runs on a lone rank.
 
     Every process that reaches the store can read the card, so the last node deletes it. The store may have the card of
     an earlier run, to which nobody answers: then this function waits until the controller has replaced that card.
 
     Returns:
-        The text of a card that leads to its controller, or of any card if the time is over.
+        The card as text. After ``seconds``, it may be a card to which nobody answers.
     """
     from datetime import timedelta
 

@@ -60,7 +60,7 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's imports; calls ``around`` before each import, and its result afterwards."""
+    """A context that records this thread's imports; ``around()`` runs before an import, its result after the import."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
@@ -111,7 +111,7 @@ class ImportWatch:
                 end()
 
     def seen(self) -> tuple[SeenImport, ...]:
-        """Returns the imports of 1 ms or more: the outermost, and imports of installed modules by uninstalled code."""
+        """Returns imports of 1 ms or more: outermost imports, and imports of installed modules by uninstalled code."""
         seen = []
         for outermost in self.outer:
             of_installed = [one for one in outermost.flat() if not one.installed_outside and _is_installed(one.module)]
@@ -131,7 +131,7 @@ def end_watch() -> None:
 
 
 def keep_with_ranks(redirection: Redirection) -> None:
-    """Excludes modules of the reference's checkout and environment from preloading, so that ranks import them."""
+    """Excludes the modules of the reference's checkout and environment from preloading: each rank imports them."""
     _of_project.extend(filter(None, (redirection.environment, *redirection.copies)))
 
 
@@ -151,7 +151,7 @@ def _is_installed(module: str) -> bool:
 
 @contextmanager
 def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]:
-    """Adds to the last of ``imports`` the environment variables read, and which of these differ from ``known``."""
+    """Records, in the last of ``imports``, environment variables that are read, and which differ from ``known``."""
     kind: Any = type(os.environ)
     original = kind.__getitem__
 
@@ -201,7 +201,7 @@ _TRACES: dict[str, Callable[[], object]] = {
     "uses a GPU": processes.touches_gpu,
     "initialises torch.distributed": lambda: _DISTRIBUTED in sys.modules and sys.modules[_DISTRIBUTED].is_initialized(),
 }
-"""Side effects that no import may have in a process that ranks are forked from, and how to read each state."""
+"""By side effect that no import may have before ranks are forked: the function that reads what it changes."""
 
 
 def preload(request: Preload) -> Preloaded:
@@ -246,7 +246,7 @@ def _foreign(modules: set[str], request: Preload) -> str:
 
 
 def _harmless(imports: list[_Import]) -> Iterator[SeenImport]:
-    """Yields the nested imports that can be preloaded: of packages that read no launcher variables such as RANK."""
+    """Yields the nested imports that can be preloaded, because they read no launcher's variables such as RANK."""
     refused = {
         one.module.partition(".")[0]
         for outermost in imports

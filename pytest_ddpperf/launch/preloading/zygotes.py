@@ -1,4 +1,4 @@
-"""Copies of the fork server that preload modules; a copy in which an import had side effects is not used."""
+"""Copies of the fork server that import modules once for all ranks; if an import has side effects, its copy ends."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _imported(
     modules: Sequence[SeenImport],
     variables: dict[str, str | None],
 ) -> tuple[str, Preloaded] | None:
-    """Imports modules in all fork servers at once, records the variables read; returns the first failure, or None."""
+    """Imports modules in all fork servers at once; ``variables`` gets the variables read; returns the first failure."""
     for one in modules:
         asked = [replace(request, module=one.module, file=one.file) for request in requests]
         waits = [zygote.preload(request) for zygote, request in zip(zygotes, asked, strict=True)]

@@ -40,8 +40,8 @@ def rank_of(
     """Makes this process a rank of a simulated group in this context; collectives end at once, with this rank's values.
 
     Environment variables are set as torchrun sets them on one node. ``recorder`` gets each collective. For devices in
-    ``kernels``, the backend's kernels of collectives are replaced, which costs other operators no time. Without
-    ``kernels``, each operator passes a dispatch mode, which takes time.
+    ``kernels``, the kernels of collectives are replaced, which costs other operators no time. If ``kernels`` is empty,
+    each operator passes a dispatch mode, which takes time.
     """
     number, ranks = str(rank), str(world_size)
     os.environ.update(RANK=number, WORLD_SIZE=ranks, LOCAL_RANK=number, LOCAL_WORLD_SIZE=ranks)
@@ -57,8 +57,8 @@ def rank_of(
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """A dispatch mode that gives collectives their results, as if other ranks took part.
 
-    The fake backend fills real tensors with copies of this rank's values. Its handles have no tensors, but DDP's C++
-    reads the tensors of handles, so other handles are returned. FakeTensors never reach the backend.
+    torch's fake backend fills real tensors with copies of this rank's values. DDP's C++ reads tensors from handles, but
+    the backend's handles have none, so this mode returns other handles. FakeTensors never reach the backend.
     """
 
     def __init__(self, recorder: TimelineRecorder | None) -> None:
@@ -126,7 +126,7 @@ def _in_place_of_backend(func: Any, recorder: TimelineRecorder | None, *args: An
 
 
 def _fill(args: tuple[Any, ...]) -> None:
-    """Fills results with copies of this rank's values, because computing with uninitialised memory may be slow."""
+    """Fills results with copies of this rank's values, because computing on uninitialised memory may be slow."""
     results, given = (tensors_in((part,)) for part in (*args[:_FILLED], (), ())[:_FILLED])
     if not given or not results:
         return
@@ -140,7 +140,7 @@ def _fill(args: tuple[Any, ...]) -> None:
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Makes new tensors torch's FakeTensors in this context; DataLoader batches and ranks of a mesh keep values.
+    """Makes new tensors FakeTensors of torch in this context; DataLoader batches and the ranks of a mesh keep values.
 
     Code that reads a value (``loss.item()``) raises an error of torch.
     """
@@ -168,7 +168,7 @@ def grouped_as_on_gpus() -> Iterator[None]:
 
 
 def _where_it_changes(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Wraps ``Module._apply``, which ``to(device)`` calls, to skip unchanged tensors, because torch swaps fake ones."""
+    """Wraps ``Module._apply``, which ``to(device)`` calls, to skip unchanged modules: torch would swap fake tensors."""
 
     @wraps(apply)
     def applied(module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002  torch's
@@ -183,7 +183,7 @@ def _where_it_changes(apply: Callable[..., nn.Module]) -> Callable[..., nn.Modul
 
 
 def _of_ranks(init: Callable[..., None]) -> Callable[..., None]:
-    """Wraps ``DeviceMesh.__init__``, so that it gets the numbers of ranks, assumed to be in order, as values."""
+    """Wraps ``DeviceMesh.__init__``: numbers of ranks that are FakeTensors get values, assumed to be in order."""
 
     def known(value: Any) -> Any:
         if not isinstance(value, FakeTensor):

@@ -42,7 +42,7 @@ class Modelled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimeline:
-    """The result of one simulated rank: the timeline of a step, and the rank's samples in it; None if unknown."""
+    """The result of one simulated rank: the timeline of a step, and the rank's samples in the step, None if unknown."""
 
     timeline: Timeline
     samples: float | None
@@ -51,7 +51,7 @@ class RankTimeline:
 def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
     """Counts one step of the job on a single simulated rank of ``world_size`` ranks, without other processes.
 
-    If tensors need values, so that the model takes memory, a finding reports the reason.
+    If tensors need values, so that the model takes memory, a finding in the result gives the reason.
     """
     begun = time.monotonic()
     counted = partial(_counted, _as_rank(ctx, rank, world_size), job.training)
@@ -74,7 +74,7 @@ def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerat
 
 
 def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
-    """Returns the context of the simulated rank ``rank``, or of the last rank if the group is smaller."""
+    """Returns the context of the simulated rank ``rank``; of the last rank if the group is too small."""
     rank = min(rank, world_size - 1)
     return replace(
         ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
@@ -84,7 +84,7 @@ def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
 def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, str]:
     """Returns the result of simulating a job with FakeTensors, which take no memory, and an empty text.
 
-    If the job needs tensors with values, the simulation uses real tensors, and the text is the reason.
+    If the job needs tensors with values, the simulation uses real tensors, and the text says why.
     """
     reason = needs_values(job)
     if not reason:
@@ -149,7 +149,7 @@ def needs_values(job: LaunchJob) -> str:
 def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:
     """Returns the counts of a step after warm-up, and findings on the training.
 
-    FakeTensors need the full warm-up only with ``clip_steps``, which changes later steps.
+    FakeTensors get the full warm-up only with ``clip_steps``, because it changes later steps.
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.instruments.counting.sites import making_noted

@@ -80,16 +80,16 @@ class TimelineRecorder:
             now.marks += [before if number == first else after, after]
 
     def results(self, value: Any, numbers: Sequence[int]) -> None:
-        """Records the tensors that transfers write to, because the step may wait for them."""
+        """Records the tensors that transfers write to, so that the step's waits for them are recognised."""
         self._results.update({_memory(tensor): numbers[-1] for tensor in tensors_in((value,)) if numbers})
 
     def begun(self, work: Any, numbers: list[int]) -> None:
-        """Records the work handle of transfers, because the step may wait for it."""
+        """Records the work handle of transfers, so that the step's waits for it are recognised."""
         self._works[id(work)] = work, numbers
 
     @contextmanager
     def watching_waits(self) -> Iterator[None]:
-        """Records waits for handles and for results of functional collectives in this context."""
+        """Records, in this context, waits for handles and for the results of functional collectives."""
         import torch.distributed._functional_collectives as functional
 
         wait, wait_tensor = dist.Work.wait, functional.wait_tensor
@@ -125,10 +125,10 @@ def _memory(tensor: torch.Tensor) -> int:
 def timeline_of(
     recorder: TimelineRecorder, run: Callable[[], object], again: Callable[[int, float], bool], period: int
 ) -> Timeline:
-    """Returns the typical period of ``period`` steps: the mean of the fastest three quarters of several periods.
+    """Returns the typical timeline of ``period`` steps: the mean of the fastest three quarters of several periods.
 
-    ``run`` makes one step. ``again`` gets the number of periods and their total seconds, and returns whether to go on.
-    WorkloadError if steps send different transfers.
+    ``run`` makes one step. ``again`` gets the number of periods and their total seconds; it returns whether to go on.
+    WorkloadError if periods send different transfers.
     """
     made: list[tuple[_Recorded, Sequence[float]]] = []
 
@@ -171,9 +171,9 @@ def _sharded(step: _Recorded) -> list[Sharded]:
 
 
 def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
-    """Yields the moments of a step, with the waits that do not happen in Python code.
+    """Yields the moments of a step, with the waits that happen outside of Python code.
 
-    DDP's C++ waits for its buckets at the end of backward, after the last has started. Other transfers block.
+    DDP's C++ waits for a backward's buckets after the last one has started. Other transfers block when they start.
     """
     for (number, waits), computed in zip(step.events, times, strict=False):
         yield Moment(computed=computed, transfer=number, waits=waits)
@@ -200,7 +200,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self._now = 0.0
 
     def recorder(self) -> TimelineRecorder:
-        """Returns a recorder that uses this clock, and that receives functional collectives, too."""
+        """Returns a recorder that uses this clock, and that also gets functional collectives."""
         self._recorder = TimelineRecorder(replace(CPU_CLOCK, mark=lambda: self._now), streams=True)
         return self._recorder
 
@@ -251,7 +251,7 @@ class Sharded:
 
 
 def of_fsdp() -> bool:
-    """Returns whether the running collective is called by FSDP itself, not by the model that FSDP wraps."""
+    """Returns whether FSDP itself calls the running collective, not the model that FSDP wraps."""
     frame = sys._getframe(1)  # noqa: SLF001  public in all but its name
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -262,7 +262,7 @@ def of_fsdp() -> bool:
 
 
 def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
-    """Reorders ``moments`` of a step, whose transfers of FSDP (``sharded``) block, as FSDP's streams overlap them.
+    """Reorders the ``moments`` of a step: FSDP's transfers (``sharded``) block there, but overlap in FSDP's streams.
 
     Parameters are gathered while the layer before computes, because the host runs ahead and backward prefetches. A
     forward does not prefetch during the backward before it, because the optimizer runs between them. Gradients are
@@ -290,7 +290,7 @@ def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Mom
 
 
 def _take(found: list[Moment], place: int) -> None:
-    """Removes the moment at index ``place``; its computing is added to the next moment."""
+    """Removes the moment at index ``place``; adds its computing to the next moment."""
     taken = found.pop(place)
     found[place] = replace(found[place], computed=found[place].computed + taken.computed)
 

@@ -71,7 +71,7 @@ class Chart:
 def view_of(chart: Chart) -> tuple[float, float, bool]:
     """Returns the lowest and the highest value on the axis of values, and whether the axis cuts an interval.
 
-    The axis has all values, and intervals up to twice the length that values need. It begins at 0 if 0 is near.
+    The axis shows all values; intervals may make it up to twice as long. It begins at 0 if 0 is near.
     """
     points = [each for series in (*chart.series, *chart.references) for each in series.points]
     least, most = min(map(_y, points)), max(map(_y, points))
@@ -132,7 +132,7 @@ def numbered(name: str, values: Iterable[float | None], first: int = 0) -> Chart
 
 
 def thinned(chart: Chart, most: int) -> Chart:
-    """Returns the chart with at most ``most`` points per series: of neighbours, the point with the largest value."""
+    """Returns the chart with at most ``most`` points per series: the largest of each group of neighbours."""
     longest = max(len(each.points) for each in chart.series)
     every = -(-longest // most)
     if every == 1:

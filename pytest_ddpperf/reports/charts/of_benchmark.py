@@ -24,13 +24,13 @@ def reference_of(result: Result) -> str:
 
 
 def now_of(judged: Comparison, x: float) -> ChartPoint | None:
-    """Returns the value of a metric, at ``x``; None if it is not finite."""
+    """Returns a point at ``x`` with the value of a metric; None if the value is not finite."""
     series = judged.series
     return point(x, series.value, series.interval) if math.isfinite(series.value) else None
 
 
 def before_of(judged: Comparison, x: float) -> ChartPoint | None:
-    """Returns the baseline of a metric at ``x``; None without a baseline."""
+    """Returns a point at ``x`` with the baseline of a metric; None without a baseline."""
     return None if judged.baseline is None else ChartPoint(x, judged.baseline)
 
 

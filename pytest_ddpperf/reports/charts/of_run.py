@@ -32,9 +32,9 @@ _RATES = ("throughput", "token_throughput")
 
 
 def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, int], float]) -> Iterator[Chart]:
-    """Yields charts, titled ``what``, by number of ranks: of the metric ``ratio``, or of a rate if that is None.
+    """Yields charts over the number of ranks, titled ``what``: of the metric ``ratio``, or of throughput if it is None.
 
-    ``ideal``: function of the number of ranks and the smallest number.
+    ``ideal``: function(number of ranks, smallest number of ranks) that returns the ideal value.
     """
     for (test, mode), points in _curves(run).items():
         metric = ratio or _rate(points)
@@ -180,7 +180,7 @@ def convergence(run: Run) -> Iterator[Chart]:
 
 
 def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
-    """Yields a quantity's mean over launches, with its interval, at each step with finite values in all launches."""
+    """Yields a point for each step at which all launches have finite values: their mean, with its interval."""
     curves = [dict(zip(curve.steps, curve.values.get(quantity, ()), strict=False)) for curve in one.curves]
     for step in curves[0] if curves else ():
         values = [curve.get(step, math.nan) for curve in curves]
@@ -198,7 +198,7 @@ def _groups(run: Run, key: Callable[[Result], Any]) -> dict[Any, list[Result]]:
 
 
 def _function(result: Result) -> str:
-    """Returns the test without its parameters, so that variants of one test function are in one chart."""
+    """Returns a test's name without parameters, so that variants of one test function are in one chart."""
     return result.test.partition("[")[0]
 
 
@@ -215,7 +215,7 @@ def _points(name: str, found: Iterator[ChartPoint | None]) -> ChartSeries:
 
 
 def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Iterator[Chart]]:
-    """Returns a function that yields the charts of each benchmark of a run, with its name and number."""
+    """Makes a function that yields the charts of all benchmarks of a run, by ``make`` for each benchmark."""
 
     def charts(run: Run) -> Iterator[Chart]:
         for i, result in enumerate(run.results):
@@ -241,11 +241,11 @@ CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
     "convergence": convergence,
     "epoch_time": epoch_time,
 }
-"""By name of a chart, the function that makes such charts; it yields none if the run has no data for them."""
+"""For each name of a chart, the function that yields such charts; none if the run has no data for them."""
 
 
 def charts_of(run: Run) -> tuple[Chart, ...]:
-    """Returns all charts of a run that have data, in the order of ``CHARTS``; omits empty series."""
+    """Returns all charts for which a run has data, in the order of ``CHARTS``, without empty series."""
     return tuple(
         replace(chart, kind=kind, series=series)
         for kind, make in CHARTS.items()

@@ -90,7 +90,7 @@ def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, i
 
 
 def _struct(kind: type[Any], record: Any) -> Any:
-    """Converts a record, or a field of a record, to an entry of type ``kind`` of the document."""
+    """Converts a record, or the value of a record's field, to an entry of type ``kind`` of the results document."""
     return msgspec.convert(record, kind, from_attributes=True)
 
 
@@ -294,7 +294,7 @@ def _record(measured: Measurement, **known: Any) -> BaselineRecord:
 
 
 def _revision(data: entries.AgainstEntry, measured: Measurement) -> PairedRevision:
-    """Returns the other revision; its record says nothing but whether the benchmark ran there."""
+    """Returns the other revision; its record has no figures, and is None if the benchmark did not run there."""
     record, environment = None, data.environment
     if environment is not None:
         environment = replace(environment, world_size=measured.world_size)

@@ -52,7 +52,7 @@ def latex(run: Run) -> str:
 
 
 def escaped(text: str) -> str:
-    """Returns the text as LaTeX prints it."""
+    """Returns the text with escapes, so that LaTeX prints it literally."""
     return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], printable(text))
 
 

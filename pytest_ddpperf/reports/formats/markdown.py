@@ -64,7 +64,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _folded(results: Sequence[Result], most: int, notes: str, red: Sequence[str]) -> str:
-    """Returns a folded table of up to ``most`` benchmarks, unpassed first, and notes; ``red``: lines shown before."""
+    """Returns notes and a table of at most ``most`` benchmarks, passed ones last, folded; ``red``: lines above it."""
     if not results and not notes:
         return ""
     shown = sorted(results, key=lambda result: result.verdict in GREEN)[:most]

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.verdict import OPEN, Verdict
 
 MAX_FACTOR = 4.0  # of the first pass's seconds: the most for a suspect, or if a slowdown could hide
 CONFIRMED = 2.5
-"""A factor: with this multiple of the launches that just prove a suspected slowdown, 19 of 20 slowdowns are proven.
+"""The launches to plan, as a multiple of those that just suffice if a suspected slowdown has its estimated size.
 
 A red verdict needs about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches, 95 % of estimates
 exceed 2.9 standard errors.
@@ -44,7 +44,7 @@ class TimeRequest:
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     """Distributes ``seconds`` among requests; returns the seconds that each request gets, at least its ``least``.
 
-    More urgent requests come first, then smaller ones.
+    The rest goes to the most urgent, then the smallest requests; a proof gets all that it needs or its ``least``.
     """
     shares = [request.least for request in requests]
     left = max(0.0, seconds - math.fsum(shares))
@@ -91,7 +91,7 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
 
 
 def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """Returns the seconds of further launches until each metric in ``which`` has its verdict."""
+    """Returns the seconds until each metric in ``which`` is expected to have its verdict; infinite if unknown."""
     launches = [
         math.inf if each.enough is None else max(1, each.enough - len(result.measurement.launches))
         for result, each in which
@@ -100,7 +100,7 @@ def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[
 
 
 def _round_seconds(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """Returns the seconds of a round, which launches each benchmark with a metric in ``which`` once."""
+    """Returns the seconds of one round, in which each benchmark with a metric in ``which`` is launched once."""
     metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
     return interim.seconds_of(
         benchmarks_of(results, metrics) if all(result.pair is not None for result in results) else None

@@ -86,7 +86,7 @@ class SessionBudget:
             self._begun += 1
 
     def next_call(self, test: str) -> tuple[CallId, CallProgress]:
-        """Returns the identity of a test's next call, and its results of the first pass; NotTimed without time left."""
+        """Returns a test's next call and the call's results of the first pass; NotTimed if no time is left."""
         if self.two_passes and not (self.again or self.runs_once) and self.left <= 0:
             self._unbegun += 1
             raise NotTimed(f"--ddpperf-budget={self._seconds:g}s was spent before this call: neither counted nor timed")
@@ -114,11 +114,11 @@ class SessionBudget:
 
     @property
     def _preparing(self) -> float:
-        """Returns the seconds that tests not yet begun will need to count and verify, as earlier benchmarks did."""
+        """Estimates the seconds to count and verify the tests that have not begun, from the benchmarks so far."""
         return self._others * self._prepared / max(1, self._benchmarks)
 
     def note_preparation(self, begun: float, benchmarks: int) -> None:
-        """Record that a call has counted and verified ``benchmarks`` since the time ``begun``."""
+        """Record that a call has counted and verified this number of ``benchmarks`` since the time ``begun``."""
         if not self.again:
             self._prepared += self.now() - begun
             self._benchmarks += benchmarks
@@ -136,7 +136,7 @@ class SessionBudget:
         for which half of the time is reserved. ``benchmarks``: how many benchmarks the call measures side by side.
 
         Returns:
-            Whether the session limits the time, not the setting of the call.
+            True if the session's budget limits the time, False if the call's ``max_time`` limits it.
         """
         now, ends = self.now(), begun + settings.max_time
         if self.again:
@@ -179,14 +179,14 @@ class SessionBudget:
         return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
-        """Returns whether a round of launches fits into the call's time, or into the part that ``screening`` ends."""
+        """Returns whether another round fits into the call's time; ``screening``: into the time to find suspects."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def over(self, *, last: bool) -> float:
         """Returns the share of the call's time that has passed, 0 to 1; ``last``: whether no interim verdict follows.
 
         All interim verdicts share one probability of a false alarm; the larger this share, the more of that probability
-        a verdict may spend. The call's time is the time of both passes, even if the test does not run again.
+        a verdict may spend. The call's time includes the second pass, even if the test does not run again.
         """
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.two_passes or self.runs_once:
@@ -194,7 +194,7 @@ class SessionBudget:
         return FIRST_PASS + (1 - FIRST_PASS) * passed if self.again else FIRST_PASS * passed
 
     def holds(self, test: str) -> bool:
-        """Returns whether a test is undecided, so that its reports wait because it may run again."""
+        """Returns whether a test is undecided and may run again in the second pass; its reports wait until then."""
         return (
             self.two_passes
             and not self.again
@@ -202,7 +202,7 @@ class SessionBudget:
         )
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Record how late a call's first interim verdict is, and the time that the call needs in the second pass.
+        """Record the time that a call needs in the second pass, and by how many seconds its first verdict is late.
 
         A call without a suspected or possible slowdown leaves the rest of its time to other calls. If time is left at
         the end, such a call gets some of it to prove that nothing has changed.

@@ -169,7 +169,7 @@ class BenchmarkRun:
         return Measuring(variants, limits, run, observer, budget, rounds)
 
     def _accepted(self, judge: Judge) -> list[Result]:
-        """Returns the judge's results; a count that is worse and accepted keeps no times from being decided."""
+        """Returns the judge's results without accepted failures, so that times are decided despite them."""
         return [with_accepted(result, self._accepts) for result in judge.results]
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
@@ -237,7 +237,7 @@ class BenchmarkRun:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """Lets launches show a status line in this context, then clears it; a rank's skip becomes the test's skip."""
+        """Lets launches show a status line in this context, then clears it; if a rank skips, skips the test."""
         try:
             with skipping():
                 yield
@@ -254,5 +254,5 @@ class BenchmarkRun:
 
 
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
-    """Returns (identity, is reference) of each variant, without functions, which each run of a test makes anew."""
+    """Returns (identity, whether it is a reference) of each variant, without functions: each run makes new ones."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]

@@ -101,7 +101,7 @@ def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining
 
 
 def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tuple[RankTraining, ...]]) -> None:
-    """Raises an error if a training began with other weights, or had other batches, than the first of the launch."""
+    """Raises an error if a training began with other weights or batches than the first training of its launch."""
     for rank, trainings in enumerate(ranks):
         for name, training in zip(names, trainings, strict=True):
             if training.weights != trainings[0].weights:
@@ -122,7 +122,7 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
 
 
 def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Sequence[str]) -> Curve:
-    """Returns the curve of one training, as means over the ranks; NaN from the first value on that is not finite."""
+    """Returns the curve of one training, averaged over ranks; NaN from its first value on that is not finite."""
 
     def mean(name: str, point: int) -> float:
         values = [rank.values[name][point] for rank in ranks if point < len(rank.steps)]
@@ -140,7 +140,7 @@ def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
 
 
 def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
-    """Raises QualityLost if a strategy trains worse than the first one, or to another result.
+    """Raises QualityLost if a strategy trains worse than the first one, or differs from it by more than rounding.
 
     A loss of quality counts as ``regressed``: if that verdict fails no test, the loss is only listed.
     """

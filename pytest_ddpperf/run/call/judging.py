@@ -171,7 +171,7 @@ class JudgedRun(BenchmarkRun):
                 return tuple(map(with_environments, results))
 
     def _references(self, variants: Sequence[Variant]) -> ComparedWith:
-        """Returns the references: another revision, or the baselines, measured with their commit if possible."""
+        """Returns the references: another revision, or the baselines, whose commit is measured too if possible."""
         if self._paired is not None and not self._beside_baseline:
             self._learn(self._paired)
             return PairedReferences(
@@ -199,9 +199,9 @@ class JudgedRun(BenchmarkRun):
         )
 
     def _instead_of(self, references: ComparedWith, error: errors.DdpperfError) -> ComparedWith | None:
-        """Returns references without the failing ones, to measure again after an error; None if the error is final.
+        """Returns the references for another measurement after an error; None if the error is final.
 
-        If the commit of the baselines fails, the candidates are measured alone.
+        References that failed are omitted. If the commit of the baselines fails, the candidates are measured alone.
         """
         if isinstance(error, errors.RankFailed):
             again = self.settings.calibrate is None and self._fit.tries_again(error)
@@ -231,13 +231,13 @@ class JudgedRun(BenchmarkRun):
         return StoredReferences(baselines=told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
-        """Passes the imports that launches of the first pass recorded to ``paired``, which preloads these modules."""
+        """Makes ``paired`` preload the modules that launches of the first pass imported."""
         if self.progress.kept.get("paired") is not paired:
             paired.learn(self.progress.kept.get("paired"))
         self.progress.kept["paired"] = paired
 
     def _end_if_needed(self, reason: str) -> None:
-        """Ends the session if ``require_baseline`` is set, because (``reason``) a baseline's commit is not measured."""
+        """Ends the session if ``require_baseline`` is set; ``reason``: why a baseline's commit is not measured."""
         if self.settings.require_baseline:
             told = f"{KNOBS['require_baseline'].option}: {self._test}: only gross slowdowns could fail: {reason}"
             pytest.exit(told, returncode=pytest.ExitCode.USAGE_ERROR)
@@ -276,7 +276,7 @@ class JudgedRun(BenchmarkRun):
         ], found
 
     def _list_broken(self, variants: Sequence[Variant], error: errors.DdpperfError) -> None:
-        """Reports benchmarks as broken: those that train incorrectly, or after another error all of the call."""
+        """Reports benchmarks as broken: after IncorrectTraining the incorrect ones, after another error all."""
         if isinstance(error, errors.IncorrectTraining):
             reasons = error.wrong
         else:

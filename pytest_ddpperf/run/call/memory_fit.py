@@ -29,7 +29,7 @@ class MemoryFit:
     def tries_again(self, error: RankFailed) -> bool:
         """Returns whether to measure again after a rank ran out of memory; raises RankFailed if no benchmark is left.
 
-        A benchmark that runs out of memory is tried again; it is dropped the second time.
+        A benchmark that runs out of memory is tried again; after the second time it is not measured.
         """
         __tracebackhide__ = True
         key = error.benchmark

@@ -42,15 +42,15 @@ EPOCHS = 2  # that a launch times at least, if its loader has a length and there
 FEW_LAUNCHES = 3  # at least so many fit into the time, if necessary because they are shorter
 
 WORTH = 2.0
-"""A factor: the timed steps of a launch take this multiple of its other seconds, or more, if there is time.
+"""The timed steps of a launch take at least this multiple of its other seconds, if there is time.
 
-Then two thirds of the time are timed steps. The few launches suffice, because scatter shows between blocks of steps.
+With 2.0, two thirds of the time are timed steps. Such launches are few, but their blocks of steps show the scatter.
 """
 
 MAX_SHARE_OF_TIMEOUT = 0.75  # a launch is planned to take so much, and takes longer if the machine is busier
 
 Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
-"""Indices of the variants that are launched simultaneously; each variant is in one group."""
+"""A tuple for each group of variants that are launched simultaneously: the indices of the variants."""
 
 LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 """The report of each rank of a launch, and the launch's seconds."""
@@ -80,7 +80,7 @@ class LaunchLimits:
 
     @property
     def few(self) -> int:
-        """The number of launches that must fit into the seconds of ``screening``, which limits their length."""
+        """The number of launches that must fit into ``screening`` seconds, which limits the length of a launch."""
         return min(self.settings.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 
@@ -199,7 +199,7 @@ def max_steps(variant: Variant) -> int:
 
 
 def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
-    """Returns the plan to diagnose: with the period of long steps if all launches in ``sides`` have such a period."""
+    """Returns the plan of a diagnosis; it has the period of long steps if all launches in ``sides`` share one."""
     period = long_steps([launch.step_times for launches in sides for launch in launches]).period
     return plan if period is None else PeriodicPlan(warmup=plan.warmup, steps=plan.steps, period=period)
 

@@ -50,7 +50,7 @@ class Prepared:
     remarks: tuple[Finding, ...] = ()
 
     def given_to(self, variant: Variant) -> Variant:
-        """Returns the variant with these results, and findings on its verification and on ranks that send nothing."""
+        """Returns the variant with these results, and findings on weak verification or on ranks that send nothing."""
         found = self.verification
         findings = [Finding("unverified", {"reason": found.unverified})] if found.unverified else []
         if (why := found.leniency) is not None:

@@ -1,4 +1,4 @@
-"""The references of a benchmark: stored baselines, the commit of these in the same rounds, or another revision."""
+"""The references of a benchmark: stored baselines, the baselines' commit in the same rounds, or another revision."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def cannot_run(revision: str, reason: str) -> str:
 
 
 def environment_beside(session: Session, environment: Environment) -> Environment:
-    """Returns the environment of the reference's ranks for a candidate; raises LaunchError if it cannot run ranks."""
+    """Returns the environment of the reference's ranks for a candidate; LaunchError if these ranks cannot run."""
     side = session.sides.reference
     if side is None or side.revision.python is None:
         return environment

@@ -65,7 +65,7 @@ def grows(subject: object) -> bool:
 
 
 def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) -> Mapping[int, Subject]:
-    """Returns, for each number of ranks, the subject or, if it is a function of that number, its Workload."""
+    """Returns the subject for each number of ranks; if it is a function of that number, the returned Workload."""
     if not grows(subject):
         return dict.fromkeys(sizes, subject)
     if mode == "strong" or not counted:
@@ -191,7 +191,7 @@ class VerbCall:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject
 
     def _reference(self, reference: Subject, resolved: Strategy | None) -> Subject:
-        """Returns the training for a single process that ``reference=`` gives; raises an error for a Workload's."""
+        """Returns the one-process training that ``reference=`` gives; SettingError if a Workload is measured."""
         if resolved is not None:
             raise SettingError(
                 "reference=... is only for a step or a Script; leave it out: a Workload is its own reference"

@@ -20,7 +20,7 @@ from pytest_ddpperf.run.call.time_sheet import slow_starts
 from pytest_ddpperf.run.call.variant import Variant, launch_of, measurement_of
 
 Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
-"""Begins to watch the machine during a launch; returns a function that ends this, given the timed steps' window."""
+"""Begins to watch the machine; returns a function that gets the window of timed steps and returns the Health."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,7 @@ class Measuring:
     def _confirm(self, action: Action) -> tuple[int, int]:
         """Starts rounds that confirm or refute suspected slowdowns, even if time is up: a suspicion is no verdict.
 
-        Returns the wanted and the least number of rounds; the least is the number that raised the suspicion, or more.
+        Returns the wanted and the least number of rounds; the least is the number before the suspicion, or more.
         """
         self._confirming, self.rounds.deferred = True, None
         self.rounds.choose(action.benchmarks)
@@ -118,7 +118,7 @@ class Measuring:
             interim = again
 
     def _in_time(self, interim: Interim, seconds: float | None = None) -> Interim:
-        """Returns ``interim`` after an update: whether a round (or ``seconds``) still fits into the call's time."""
+        """Returns ``interim`` with new facts: whether another round (or ``seconds``) fits into the call's time."""
         seconds = self._round_seconds if seconds is None else seconds
         last = interim.last or not self._time.goes_on(seconds)
         confirmable = self._confirming or interim.defers or self._time.goes_on(seconds, screening=True)
@@ -267,7 +267,7 @@ class Rounds:
         return sorted(order, key=lambda i: (keys.count(key := self._variants[i].key) == 1, keys.index(key)))
 
     def _in_order(self, order: Sequence[int]) -> Iterable[list[int]]:
-        """Returns the groups of variants to launch together, in this order; in a group the first runs steps first."""
+        """Returns the groups of variants to launch together, in this order; a group's first variant begins."""
         group_of = {i: group for group in self.plans.groups for i in group}
         ordered: dict[tuple[int, ...], list[int]] = {}
         for i in order:
@@ -279,13 +279,13 @@ class Rounds:
         self.durations.append(seconds / self.part(self._launched_last))
 
     def part(self, launched: Collection[int] | None = None) -> float:
-        """Returns the part that a round (default: the next one) takes of the duration of a round of all variants."""
+        """Returns the duration of a round (default: the next one) as a fraction of a round of all variants."""
         launched = self._chosen if launched is None else launched
         return math.fsum(self.plans.seconds[i] for i in launched) / math.fsum(self.plans.seconds)
 
     @property
     def parts(self) -> dict[Key, float]:
-        """The share of each benchmark in the duration of a round of all variants."""
+        """The fraction of a round of all variants that each benchmark takes, by the benchmark's key."""
         parts: dict[Key, float] = {}
         for variant, seconds in zip(self._variants, self.plans.seconds, strict=True):
             parts[variant.key] = parts.get(variant.key, 0.0) + seconds / math.fsum(self.plans.seconds)

@@ -40,7 +40,7 @@ class Archive:
 
     @cached_property
     def code(self) -> git.Checkout | None:
-        """The measured checkout; saving baselines during the run does not change it."""
+        """The measured checkout; changes in the folder of baselines do not count."""
         return git.checkout(self._root, self._baselines)
 
     @cached_property
@@ -51,7 +51,7 @@ class Archive:
         return None
 
     def provenance(self) -> Provenance:
-        """Returns the origin of today's results: the date, the commit and the digest of the code."""
+        """Returns the origin of this run's results: the date, the commit and the digest of the code."""
         commit, dirty = (None, False) if self.code is None else (self.code.commit, self.code.dirty)
         date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
         return Provenance(date=date, commit=commit, dirty=dirty, code=self.digest)
@@ -134,13 +134,13 @@ class Archive:
         )
 
     def _came_with(self, test: str, record: BaselineRecord) -> str | None:
-        """Returns the commit that added a baseline's step times, even if the file was in another folder; else None."""
+        """Returns the commit that added a baseline's step times, even if its file has moved since; else None."""
         samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
         file = self._store.file(test, record.environment)
         return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
-        """Stores a test's results as baselines if possible; returns these results with warnings, by ``id``."""
+        """Stores a test's results as baselines if possible; maps each stored result's ``id`` to it with warnings."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
         if now.commit is None:
             why = f"nothing is committed in {self._root}: commit the code, then save again"
@@ -173,7 +173,7 @@ class Archive:
         return {id(result): warned(result) for result, _ in accepted}
 
     def never_met(self, test: str, measured: Measurement, series: Series, wanted: float | None = None) -> list[Finding]:
-        """Returns a finding if no run in the history has a metric's stored value, or a value as good as ``wanted``."""
+        """Returns a finding if the history never had a metric's stored value, or a value as good as ``wanted``."""
         from pytest_ddpperf.baselines.history.database import outside
 
         value, file = series.value if wanted is None else wanted, self._root / (self._settings.history or "")

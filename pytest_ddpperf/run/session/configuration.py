@@ -73,7 +73,7 @@ def _command_words(config: Any) -> Iterator[str]:
 
 
 class _Switched(argparse.Action):
-    """An argparse action for an option whose name contains its value, as ``--ddpperf-NAME=off``: stores the value."""
+    """An argparse action for an option that contains its value, such as ``--ddpperf-NAME=off``: stores the value."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
@@ -179,9 +179,9 @@ def mark_ours(items: Iterable[pytest.Item]) -> None:
 
 
 def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest.Item]:
-    """Returns the measuring tests that run; marks the others as skipped, as pytest-benchmark does with its tests.
+    """Returns the measuring tests that pytest-benchmark's options let run; marks the others as skipped.
 
-    ``--benchmark-only`` has marked the plugin's tests to be skipped; this mark is removed.
+    ``--benchmark-skip`` skips all of them; ``--benchmark-only`` skips none: its mark on these tests is removed.
     """
     if config.getoption("benchmark_only", default=False):  # the stronger one, if both are given
         for item in measuring:
@@ -235,13 +235,13 @@ def may_be_task(settings: Settings) -> bool:
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether another process of torchrun, srun or mpirun runs these tests; UsageError if none can."""
+    """Returns whether another process of torchrun, srun or mpirun runs the tests; UsageError if none of them can."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 
 
 def may_follow(settings: Settings) -> bool:
-    """Returns whether torchrun, srun or mpirun started another process that reads and writes this run's files."""
+    """Returns whether torchrun, srun or mpirun started this process to follow another, which writes the files."""
     if not may_be_task(settings):
         return False
     from pytest_ddpperf.launch.nodes.tasks import task_of

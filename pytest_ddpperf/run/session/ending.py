@@ -109,7 +109,7 @@ def _spoil(session: pytest.Session) -> None:
 
 
 def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[Callable[[], None]]:
-    """Yields a function that writes a file, for each requested file; ``interrupted``: why tests are missing."""
+    """Yields, for each requested file, a function that writes it; ``interrupted``: why results of tests are missing."""
     from pytest_ddpperf.baselines.files import located
     from pytest_ddpperf.reports.documents.run_file import run_of
 
@@ -160,7 +160,7 @@ def _write_report(kind: str, document: Callable[[], str], typed: Callable[[], Ru
 
 
 def append_entries(session: Session, others: list[dict[str, Any]]) -> None:
-    """Appends this plugin's benchmarks to ``others``, pytest-benchmark's entries; with raw times if these have them."""
+    """Appends this plugin's benchmarks to ``others``, pytest-benchmark's entries; with raw times if these have some."""
     if session.outputs.results:
         from pytest_ddpperf.reports.documents.run_file import run_of
         from pytest_ddpperf.reports.formats.pytest_benchmark import entries

@@ -110,7 +110,7 @@ class Extensions:
             call()
 
     def tell(self, test: str) -> None:
-        """Makes the stored hook calls of a test that does not run again."""
+        """Calls the hooks whose calls were stored, for a test that does not run again."""
         for call in self._kept.pop(test, ()):
             call()
 

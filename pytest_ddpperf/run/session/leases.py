@@ -131,7 +131,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def holder(file: os.stat_result, root: Path = Path("/")) -> Holder:
-    """Return the process that holds a lock of a file; of another device's file only if none on its device is locked."""
+    """Return the process that locks a file; else one that locks a file with the same inode on another device."""
     lines = map(str.split, kernel_text(root / "proc/locks").splitlines())
     # 1: FLOCK ADVISORY WRITE 1234 08:01:131 0 EOF; those that wait have -> second
     held = [words for words in lines if words[1:2] == ["FLOCK"] and words[5].endswith(f":{file.st_ino}")]
@@ -164,7 +164,7 @@ class Leases:
         return () if found is None else (Finding("measured_beside", {"pid": found.pid, "folder": found.folder}),)
 
     def on_cpu(self) -> None:
-        """Reserve the CPU; if another run measures on it, only report that run once."""
+        """Reserve the CPU; if another run measures on it, report this once and go on."""
         if self._seconds is None or self._locks.holds(CPU) or self._beside is not None:
             return
         found = self._locks.take([CPU])
@@ -260,6 +260,6 @@ def names_of(gpus: Gpus) -> list[str]:
 
 
 def _visible(environ: MutableMapping[str, str], count: int) -> list[str] | None:
-    """Returns the names in CUDA_VISIBLE_DEVICES of ``count`` GPUs in CUDA's order; None for another number of names."""
+    """Returns the GPUs in CUDA_VISIBLE_DEVICES, by default 0, 1, ...; None if they are not ``count`` GPUs."""
     given = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return [str(number) for number in range(count)] if not given else given if len(given) == count else None

@@ -166,7 +166,7 @@ class Session:
     def end_test(self, test: str, failure: str) -> None:
         """Stores a test's results if this is requested and allowed; ``failure``: why the test failed, or empty.
 
-        A broken benchmark, or one that fails its test, is never stored, even if its test is skipped or may fail.
+        A broken benchmark, or one that fails its test, is never stored, even if its test is skipped or marked as xfail.
         """
         self.sides.end_test()
         if not self.budget.holds(test):

@@ -102,7 +102,7 @@ class Sides:
     def parents(self) -> tuple[int | None, ...]:
         """Process ids of the running fork servers, which are the parents of ranks; ``(None,)`` if none runs.
 
-        CPU time of servers that start later counts as other processes': the machine then seems busier than it is.
+        The CPU time of a server that starts later counts as time of other processes: the machine then seems busier.
         """
         _ = self.launchers
         pids = tuple(pid for launchers in self._started for pid in launchers.parents if pid is not None)
@@ -115,7 +115,7 @@ class Sides:
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 
     def roots(self, *, reference: bool) -> tuple[str, ...]:
-        """Returns the root that ranks of candidate or reference import from, and this checkout's root, for tests."""
+        """Returns the root folder that candidate's or reference's ranks import from, and the root of the tests."""
         side = self.reference if reference else self.candidate
         own = str(self._root)
         return (own,) if side is None else (side.redirection.path(own), own)
@@ -125,7 +125,7 @@ class Sides:
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
-        """Watches the load of ``nodes`` nodes and of ``gpus`` (PCI ids) here; returns the function that ends this."""
+        """Begins to watch ``nodes`` nodes and this node's ``gpus`` (PCI ids); returns a function that ends this."""
         here = watch_health(self.parents, gpus=gpus)
         others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
         return lambda window: replace(here(window), nodes=others())

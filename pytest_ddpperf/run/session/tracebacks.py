@@ -19,7 +19,7 @@ _INSTALLED = f"{sysconfig.get_path('purelib')}{os.sep}"  # lies inside the stand
 
 @contextlib.contextmanager
 def skipping() -> Iterator[None]:
-    """Turns RankSkipped, raised by ranks or by their placement, into a skip of the test, at the test's line."""
+    """Turns RankSkipped, which ranks or their placement raise in this context, into a skip of the test, at its line."""
     __tracebackhide__ = True
     try:
         yield
@@ -49,7 +49,7 @@ def end_in_code_of_user(error: BaseException) -> None:
 
 
 def place(error: BaseException, file: str, test: str) -> str:
-    """Returns, as text, the innermost line of the test's own file that led to the error."""
+    """Returns a text on the innermost line of the file ``file`` that led to the error: ``at test_a.py:9 in test_b``."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code.co_filename == file:
             return f"  at {test.partition('::')[0]}:{line} in {frame.f_code.co_name}"
@@ -101,7 +101,7 @@ def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
 
 
 def standing(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
-    """Returns the error that later attempts of a test raise without measuring, after a verdict has failed it."""
+    """Returns the error that a test raises, without measuring, if it runs again after a verdict has failed it."""
     words = "not measured again: a verdict is final, so that a failed test cannot be repeated until it passes"
     return errors.extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 

@@ -30,7 +30,7 @@ class DiffersError(Exception):
 
 
 class RankConsensus:
-    """A comparison of values over all ranks with one decision for all; every method is a collective."""
+    """The comparison of values over all ranks, with one decision for all ranks; every method is a collective."""
 
     def __init__(self, ctx: RankView) -> None:
         self._ctx = ctx
@@ -83,7 +83,7 @@ class RankConsensus:
         tolerance: float,
         cause: Callable[[int, str, Tensor | None], str],
     ) -> None:
-        """Raises DiffersError on all ranks if one of them deviates by more than the tolerance.
+        """Raises DiffersError on all ranks if a deviation on any rank is larger than the tolerance.
 
         ``deviations`` are this rank's deviations; ``step`` counts from 1, and 0 is the state before the first step.
         Rank 0 calls ``cause(rank, name, found)``, which returns the likely cause.
@@ -150,7 +150,7 @@ class RankConsensus:
             raise DiffersError(found)
 
     def note(self, quantity: Quantity, name: str, error: float, tolerance: float) -> None:
-        """Records the error of a quantity if it is the largest so far."""
+        """Records the error of a quantity, such as a loss, if the error is the largest of this quantity so far."""
         known = self.agreements.get(quantity)
         if known is None or error > known.error:
             self.agreements[quantity] = Agreement(error=error, tolerance=tolerance, name=name)

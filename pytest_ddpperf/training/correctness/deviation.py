@@ -32,7 +32,7 @@ class Deviation:
 def deviations_of(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Returns each tensor's error, relative to its norm in ``sizes`` or to the expected norm; None counts as zeros."""
+    """Returns each tensor's error, divided by its norm in ``sizes`` or by the expected norm; None counts as zeros."""
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
@@ -44,7 +44,7 @@ def deviations_of(
 def parameter_deviations(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]
 ) -> list[Deviation]:
-    """Returns the errors of parameters, relative to how far training moved them, or to their rounding if larger."""
+    """Returns the errors of parameters, relative to how far training moved them, or to rounding if that is larger."""
     moved = {name: max(distance(target, start[name]), _rounding(target) / UPDATE) for name, target in expected.items()}
     return deviations_of(found, expected, moved)
 
@@ -65,8 +65,8 @@ def apart_from_rounding(
 ) -> list[Deviation]:
     """Returns the deviations of gradients; errors that rounding explains are scaled down to the tolerance.
 
-    Errors are relative to the norms in ``sizes``; rounding moves gradients by the norms in ``noise``, both by name.
-    Noise is at least the rounding to multiples of the ``smallest`` number, up to a sixteenth of a gradient.
+    By name, ``sizes`` has norms of gradients, and ``noise`` the norms by which rounding moves them. Noise is at least
+    the error of rounding to multiples of ``smallest``, or a sixteenth of the gradient if that is less.
     """
 
     def judged(found: Deviation) -> Deviation:
@@ -138,7 +138,7 @@ def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: 
 
 
 def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> str:
-    """Returns a text if gradients are missing because DDP waits for unused parameters; empty for another cause.
+    """Returns a text that names unused parameters, if DDP would wait for their gradients; else an empty text.
 
     ``gradients`` are a single process's gradients; None for parameters that took no part in the loss.
     """
@@ -192,7 +192,7 @@ def _accumulation_mistakes(
 
 
 def _factor(gradient: Tensor, right: Tensor) -> str:
-    """Returns text that says by which factor a gradient is too large or too small, if it is wrong only by a factor."""
+    """Returns text such as ``about 2 times too large``, if a gradient is wrong only by a factor; else empty."""
     size, expected = norm(gradient), norm(right)
     along = float(torch.sum(gradient * right))
     if not along >= _ALIKE * size * expected > 0:

@@ -47,7 +47,7 @@ class SingleProcess:
     """One process that trains on the micro-batches of all ranks.
 
     It does the work of one rank after the other and takes the mean of their gradients: the definition of data
-    parallelism. Each rank's own gradients are then equal to the last bit in both trainings, in every precision, and a
+    parallelism. Each rank's gradients before the mean are the same here and on the ranks, to the last bit, and a
     BatchNorm sees the same samples. The model is neither compiled nor recomputed. If the strategy casts parameters to
     ``param_dtype`` for the forward pass, so does the reference. ``values`` are the initial parameters and buffers.
     """
@@ -112,10 +112,10 @@ class SingleProcess:
         return ReferenceStep(loss=loss, gradients=expected, sizes=sizes)
 
     def noise(self, step: int, buffers: training_run.Buffers, unit: float) -> dict[str, float]:
-        """Returns how far rounding moves each gradient of a step, by name: a norm, the root mean square over ranks.
+        """Returns how far rounding moves each gradient of a step, by name: the norm of the change, averaged over ranks.
 
         Parameters are moved at random by up to a unit in the last place, as much as rounding changes them. A gradient
-        that consists of rounding moves by its own size; a gradient that is merely small hardly moves.
+        that is nothing but rounding moves by its own size; a gradient that is merely small hardly moves.
         """
         parameters = [parameter for parameter in self._module.parameters() if _moves(parameter)]
         squares: dict[str, list[float]] = {}
@@ -174,7 +174,7 @@ class SingleProcess:
     def _watched(
         self, run: training_run.TrainingRun, step: int, buffers: training_run.Buffers
     ) -> tuple[float, training_run.Gradients]:
-        """Returns a rank's loss and gradients; raises an error if the step changes its batch, which all steps share."""
+        """Returns a rank's loss and gradients; raises an error if the step changes its batch, which other steps use."""
         given = self._data.copies(run.places, step, self._ctx.device)
         before = list(map(training_run.copied, given))
         found = self._own(run, step, buffers, given)
@@ -198,7 +198,7 @@ class SingleProcess:
         buffers: training_run.Buffers,
         given: Sequence[training_run.Pair] | None = None,
     ) -> tuple[float, training_run.Gradients]:
-        """Computes one rank's loss and gradients; the rank's fp16 scaler is then ready for the next step."""
+        """Computes one rank's loss and gradients, and prepares that rank's fp16 scaler for the next step."""
         found = run.backward(step, buffers, given=given)
         if self._settings.precision == "fp16":
             run.skip()

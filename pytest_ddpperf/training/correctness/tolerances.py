@@ -1,13 +1,13 @@
 """Tolerances for the numbers of a strategy, compared with a single process. Pure functions.
 
 Each rank's own gradients are the same on both sides, on a CPU to the last bit. So correct strategies differ only in the
-rounding of the mean: by the roundoff of its type, 6e-8 in fp32, 5e-4 in fp16, 4e-3 in bf16. A mistake is off by a share
-of the data; the weights of the micro-batches make this a sixth or more on some rank, for any data. Tolerances lie
-between both, with room for GPU kernels that add up in another order every time.
+rounding of the mean: by the roundoff of its type, 6e-8 in fp32, 5e-4 in fp16, 4e-3 in bf16. A mistake uses a wrong
+share of the data, which changes some rank's gradient by a sixth or more, thanks to the weights of the micro-batches.
+Tolerances lie between both, with room for GPU kernels that add up in another order every time.
 
 Errors are relative to the mean norm of the ranks' own gradients of the same parameter: each gradient is rounded before
-the sum, even if the sum nearly cancels. Other parameters do not matter; otherwise errors in parts of a model with small
-gradients would be missed.
+the sum, even if the sum nearly cancels. A norm over all parameters would hide errors in parts of a model with small
+gradients.
 
 The largest errors of gradients measured on CPUs with 2 ranks (a language model, convolutions with and without
 BatchNorms, residual blocks scaled by 1e-6; 1 and 2 micro-batches) were 0 in fp32 and under autocast to bf16, 5e-5 under

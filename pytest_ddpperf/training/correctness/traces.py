@@ -95,7 +95,7 @@ def _different_losses(
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
-    """Returns the losses of the calls of optimizer step ``number``; without optimizer steps, of call ``number``."""
+    """Returns the losses of the calls that make up optimizer step ``number``; without any steps, of call ``number``."""
     if not trace.steps:
         return trace.losses[number : number + 1]
     first = trace.steps[number - 1].call + 1 if number else 0

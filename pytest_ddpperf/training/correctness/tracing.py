@@ -55,7 +55,7 @@ class _Tracer:
 
     @property
     def goes_on(self) -> bool:
-        """Returns whether another call of the step is needed for the trace."""
+        """Returns whether the trace needs another call of the step."""
         since = self.steps[-1].call + 1 if self.steps else 0
         return len(self.steps) < TRACED_STEPS and len(self.losses) - since < _MAX_CALLS
 

@@ -1,4 +1,4 @@
-"""The training on the ranks, or in the single process, of a verification: fixed micro-batches and buffers."""
+"""A verification's training, on the ranks or in the single process, on the same micro-batches and buffers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MicroBatches:
     in_step: int  # the number of micro-batches that a rank has in a step
 
     def places(self, rank: int) -> list[MicroBatchIndex]:
-        """Returns the indices of the micro-batches of a rank in a step."""
+        """Returns the indices of a rank's micro-batches in a step."""
         return [(rank, number) for number in range(self.in_step)]
 
     def copies(self, places: Sequence[MicroBatchIndex], step: int, device: torch.device) -> list[Pair]:
@@ -72,8 +72,8 @@ class MicroBatches:
     def weight(self, place: MicroBatchIndex) -> float:
         """Returns the factor of a micro-batch's loss: 0.5 for the first to 1.5 for the last, 1 on average.
 
-        So all micro-batches have different gradients, even if all data are equal. Otherwise a rank that kept its own
-        gradient would have the right gradient.
+        So all micro-batches have different gradients, even if all data are equal. Without weights, ranks with
+        equal data would have the right gradient even if nothing was averaged.
         """
         rank, number = place
         last = len(self.shards) * self.in_step - 1
@@ -190,7 +190,7 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 
 
 def countless(settings: Settings) -> Settings:
-    """Returns the settings; in fp16 without settings that count steps, because overflowing steps are repeated here."""
+    """Returns the settings; for fp16 without those that count steps, as a verification repeats overflowed steps."""
     return replace(settings, clip_steps=None, lr_warmup_steps=None) if settings.precision == "fp16" else settings
 
 
@@ -209,7 +209,7 @@ def _other(tensor: Tensor, rank: int) -> Tensor:
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
     """Returns this rank's first batches of the timed steps, cut down to a few samples.
 
-    Of the loader's settings only the sampler is kept, as it decides which samples a batch holds; ``auto`` has none.
+    Of the loader's settings only the sampler is kept, because it decides which samples a batch has.
     """
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     kept = None

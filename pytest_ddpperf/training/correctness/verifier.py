@@ -36,7 +36,7 @@ LOSSY_STEPS = 20
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Trains a few steps by the job's strategy and in a single process on the same global batch; returns their errors.
+    """Trains a few steps by the job's strategy, and on the same global batch in a single process; returns the errors.
 
     All ranks of a separate launch call it together.
     """
@@ -65,7 +65,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
 class StrategyVerifier:
     """The training by the strategy on all ranks, and on rank 0 the same training in a single process.
 
-    Every rank but the first begins with wrong parameters and buffers, which the strategy must replace.
+    All ranks except rank 0 begin with wrong parameters and buffers, which the strategy must replace.
     """
 
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
@@ -205,7 +205,7 @@ class StrategyVerifier:
         )
 
     def _from_reference(self, make: Callable[[SingleProcess], T]) -> T:
-        """Returns, on all ranks, the result of ``make`` for rank 0's single process."""
+        """Returns, on all ranks, the result of ``make``, which rank 0 calls with its single process."""
         return self._consensus.from_first(lambda: make(self._reference_here()))
 
     def _tensors_from_reference(self, make: Callable[[SingleProcess], Mapping[str, V]]) -> dict[str, V]:

@@ -63,7 +63,7 @@ def test_a_single_rank_needs_no_meeting() -> None:
         (
             [collective(10, 30), collective(20, 40, tid=3)],
             [collective(10, 20), collective(20, 40)],
-            "apart from others",
+            "overlaps no other one",
         ),
         ([collective(10, 20), collective(50, 60)], [collective(10, 20), collective(80, 90)], "1e-05 s before"),
     ],

@@ -94,9 +94,11 @@ FOUR = {"accumulation_steps": 4, "no_sync": False}
 
 
 def test_a_way_has_its_own_settings_on_top_of_the_calls_and_they_are_not_in_its_name() -> None:
-    ways = several(WORKLOAD, None, None, variants={"one": {}, "four": FOUR})
+    variants = several(WORKLOAD, None, None, variants={"one": {}, "four": FOUR})
     call = VerbCall(settings=Settings(precision="bf16"), knobs={})
-    one, four = (call.for_variant(way, name).variant(WORKLOAD, CPU, name=name) for name, way in ways.by_name.items())
+    one, four = (
+        call.for_variant(way, name).variant(WORKLOAD, CPU, name=name) for name, way in variants.by_name.items()
+    )
     assert (one.name, four.name) == ("one precision=bf16", "four precision=bf16")
     assert (one.recipe, four.recipe["accumulation_steps"]) == ({"precision": "bf16"}, "4")
     over = four.effective_settings(Settings(warmup=7))
@@ -104,10 +106,12 @@ def test_a_way_has_its_own_settings_on_top_of_the_calls_and_they_are_not_in_its_
 
 
 def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
-    ways = several(nothing_of_a_rank, None, None, variants={"tree": {}, "ring": {"env": {"NCCL_ALGO": "Ring", "A": 2}}})
+    variants = several(
+        nothing_of_a_rank, None, None, variants={"tree": {}, "ring": {"env": {"NCCL_ALGO": "Ring", "A": 2}}}
+    )
     call = VerbCall(settings=Settings(), knobs={})
     tree, ring = (
-        call.for_variant(way, name).variant(way.subject, CPU, name=name) for name, way in ways.by_name.items()
+        call.for_variant(way, name).variant(way.subject, CPU, name=name) for name, way in variants.by_name.items()
     )
     assert (tree.recipe, ring.recipe, ring.name) == ({}, {"env": "A=2 NCCL_ALGO=Ring"}, "ring")
     assert ring.variables == (("A", "2"), ("NCCL_ALGO", "Ring"))
@@ -115,33 +119,36 @@ def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
 
 def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
     given: dict[str, dict[str, Any]] = {"same": {}, "more": {"env": {"B": 3, "C": 4}}, "none": {"env": None}}
-    ways = several(nothing_of_a_rank, None, None, variants=given)
+    variants = several(nothing_of_a_rank, None, None, variants=given)
     call = VerbCall(settings=overlay_words(Settings(), {"env": {"A": 1, "B": 2}}, where="ddpperf.compare"), knobs={})
-    found = {name: call.for_variant(way, name).settings.env for name, way in ways.by_name.items()}
+    found = {name: call.for_variant(way, name).settings.env for name, way in variants.by_name.items()}
     assert found == {"same": (("A", "1"), ("B", "2")), "more": (("A", "1"), ("B", "3"), ("C", "4")), "none": None}
 
 
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({"precision": "fp8"}, r"^ddpperf.compare\(variants={'a': ...}\)\(precision='fp8'\): expected one of"),
+        ({"precision": "fp8"}, r"^ddpperf.compare\(variants={'one': ...}\)\(precision='fp8'\): expected one of"),
         (
             {"presicion": "bf16"},
-            r"^ddpperf.compare\(variants={'a': ...}\)\(presicion=...\): .*did you mean precision\?",
+            r"^ddpperf.compare\(variants={'one': ...}\)\(presicion=...\): .*did you mean precision\?",
         ),
-        ({"max_time": 5}, r"^ddpperf.compare\(variants={'a': ...}\): max_time must be the same for all; give compare"),
+        (
+            {"max_time": 5},
+            r"^ddpperf.compare\(variants={'one': ...}\): max_time must be the same for all; give compare",
+        ),
         ({"clip_steps": 3}, r"^clip_steps=3 has no effect without clip_grad_norm; give it too"),
         (
             {"env": "X=1"},
-            r"^ddpperf.compare\(variants={'a': ...}\)\(env='X=1'\): expected environment variables by name",
+            r"^ddpperf.compare\(variants={'one': ...}\)\(env='X=1'\): expected environment variables by name",
         ),
         ({"env": {"RANK": 1}}, r"^env={'RANK': ...}: the plugin sets RANK for ranks; leave it out"),
     ],
 )
-def test_a_setting_that_a_way_cannot_have_is_refused(own: Any, said: str) -> None:
-    ways = several(WORKLOAD, None, None, variants={"plain": {}, "way": own})
+def test_a_setting_that_a_variant_cannot_have_is_refused(own: Any, said: str) -> None:
+    variants = several(WORKLOAD, None, None, variants={"plain": {}, "one": own})
     with pytest.raises(SettingError, match=said):
-        VerbCall(settings=Settings(), knobs={}).for_variant(ways.by_name["way"], "way")
+        VerbCall(settings=Settings(), knobs={}).for_variant(variants.by_name["one"], "one")
 
 
 @pytest.mark.parametrize(

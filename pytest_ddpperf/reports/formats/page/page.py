@@ -68,7 +68,7 @@ class Page:
 
 @dataclass(slots=True)
 class _Blocks:
-    """The charts and the other blocks of a page, equal blocks stored once; elements refer to their numbers."""
+    """The charts and the other blocks of a page; equal blocks are stored once, and HTML refers to them by number."""
 
     charts: list[Chart] = field(default_factory=list)
     made: dict[str, int] = field(default_factory=dict)  # number of each block, by its data
@@ -171,7 +171,7 @@ _WIDEST = 5  # times the typical end of an interval: a change that is larger is 
 
 
 def _bar(rows: Sequence[PageRow]) -> Any:
-    """Returns a function that maps a row to the bar of its change in pixels, or to None; all bars have one scale."""
+    """Returns a function that gives a row's bar in pixels, all on one scale; None for a row without a change."""
     changes = [row.change for row in rows if row.change is not None]
     typical = median_low([max(map(abs, change)) for change in changes]) if changes else 0.0
     largest = max((abs(value) for value, *_ in changes), default=0.0)
