@@ -34,7 +34,10 @@ def concluded(results: Sequence[Result]) -> tuple[Result, ...]:
     """Returns the results of one call; the last result also has the findings on all results together."""
     *others, last = results
     if last.measurement.mode is not None:
-        points = sorted(results, key=lambda point: point.measurement.world_size)
+        fitting = (point for point in results if not point.measurement.unfit)
+        points = sorted(fitting, key=lambda point: point.measurement.world_size)
+        if not points:
+            return tuple(results)
         found = [*_scaling(points), *_loss(points)]
     else:
         found = list(_best(results))

@@ -130,7 +130,7 @@ class FittedNetwork:
 NetworkModel = NamedNetwork | FittedNetwork
 
 
-_SPREAD = 2  # half the width of the band in standard errors, for a single launch
+_FEW_ERRORS = 2  # half the width of the band in standard errors, for a single launch
 _SURE = 0.975  # the quantile of Student's t that is half the width of the band, for several launches
 
 
@@ -175,7 +175,7 @@ def predicted(
         accelerator=accelerator,
         corners=tuple(step(work, sending) for work, sending in ends),
         scatter=timeline.scatter,
-        errors=t_quantile(_SURE, launches - 1) if launches > 1 else _SPREAD,
+        errors=t_quantile(_SURE, launches - 1) if launches > 1 else _FEW_ERRORS,
         samples=samples,
         lost=lost,
         timeline=timeline,

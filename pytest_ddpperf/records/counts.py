@@ -47,7 +47,6 @@ COUNTS: Mapping[str, CountRow] = {
     "synchronisations": CountRow(),
     "optimizer_steps": CountRow(made_up=True),
     "backward_passes": CountRow(of_work=True),
-    "untrained_parameters": CountRow(guessed=True),
     "slow_modes": CountRow(),
     "batch_rows": CountRow(of_work=True, guessed=True),
     "host_to_device_bytes": CountRow(unit="B"),

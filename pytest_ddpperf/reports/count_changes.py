@@ -89,8 +89,6 @@ def _part(metric: str, name: str) -> str:
     """Returns a part of a count as text, such as an operator; ``module 3`` or ``FLOPs in float32`` for bare names."""
     if metric in LOADERS:
         return LOADERS[metric]
-    if metric == "untrained_parameters":
-        return f"elements of {name}, which no optimizer updates,"
     if metric == "full_precision_flops":
         return f"FLOPs in {name}{' without autocast or TF32' * (name == 'float32')}"
     return f"module {name}" if name.isdecimal() else name

@@ -28,7 +28,7 @@ _NOUNS = {
 }
 _EVERY = {  # what is not counted by the step
     "peak_tensor_bytes": " at the peak",
-    **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", "untrained_parameters", *LOADERS), ""),
+    **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", *LOADERS), ""),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from io import BytesIO
@@ -42,7 +43,7 @@ def require_plots(folder: Path, option: str) -> None:
 
 
 def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
-    """Draws each chart of a run into a file, named after its kind and its subject.
+    """Draws each chart of a run into a file, named after its kind and its subject; equal names get a number.
 
     Returns:
         The files, in the order in which they were drawn; they replace files with equal names. Empty without charts.
@@ -53,11 +54,13 @@ def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
     require_plots(folder, option)
     from matplotlib import style
 
-    drawn: list[Path] = []
+    drawn, named = list[Path](), Counter[str]()
     with warnings.catch_warnings(), style.context(["default", _STYLE, _TEXT]):  # not as the user has set it
         warnings.simplefilter("ignore")  # of letters that the font lacks
         for chart in charts_of(run):
-            picture, file = BytesIO(), folder / f"{file_stem(f'{chart.kind}.{chart.subject}')}.png"
+            named[name := file_stem(f"{chart.kind}.{chart.subject}")] += 1
+            number = f".{named[name]}" if named[name] > 1 else ""
+            picture, file = BytesIO(), folder / f"{name}{number}.png"
             figure_of(chart).savefig(picture, format="png")
             with writing(folder, option):
                 folder.mkdir(parents=True, exist_ok=True)

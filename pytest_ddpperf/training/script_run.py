@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from datetime import timedelta
+from itertools import dropwhile
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
@@ -218,14 +219,21 @@ class ScriptRun:
 
 def _starter(process: object, args: Any = (), *_: Any, **__: Any) -> str:
     """Returns the launcher or module by which a new process would start ranks, such as torchrun; empty if none."""
-    target = getattr(process, "_target", None)
+    target, given = getattr(process, "_target", None), getattr(process, "_args", ())
     if getattr(target, "__module__", "") == _SPAWN:
-        return _SPAWN
+        target, by = next(iter(given), None), _SPAWN  # the function that each process calls
+    else:
+        by = "multiprocessing.Process"
+    target = getattr(target, "func", target)  # of a functools.partial
     named = map(target.__globals__.get, target.__code__.co_names) if isinstance(target, FunctionType) else ()
     functions = (one for one in (target, *named) if isinstance(one, FunctionType))
     if any("init_process_group" in one.__code__.co_names for one in functions):
-        return "multiprocessing.Process"
-    parts = args if isinstance(args, (list, tuple)) else [args]
-    command = " ".join(os.fsdecode(part) for part in parts if isinstance(part, (str, bytes, os.PathLike)))
-    names = (Path(word).name for word in command.split()[:4])  # such as python -m torch.distributed.run
-    return next((name for name in names if name in _LAUNCHERS), "")
+        return by
+    parts = args if isinstance(args, (list, tuple)) else args.split() if isinstance(args, str) else ()
+    words = [os.fsdecode(part) for part in parts if isinstance(part, (str, bytes, os.PathLike))]
+    words = list(dropwhile(lambda word: word in {"exec", "env"} or "=" in word, words))
+    if words[1:2] == ["-m"] and Path(words[0]).name.startswith("python"):
+        del words[:2]
+    name, what = Path(words[0]).name if words else "", words[1:2]
+    starts = name in _LAUNCHERS and what != ["--version"] and (name != "accelerate" or what == ["launch"])
+    return name if starts else ""

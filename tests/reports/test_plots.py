@@ -89,6 +89,13 @@ def test_each_chart_has_a_file(tmp_path: Path) -> None:
     assert all(file.read_bytes().startswith(PNG) for file in drawn)
 
 
+def test_charts_of_one_kind_and_subject_have_numbered_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "charts_of", lambda _: [replace(LINES, title=title) for title in ("weak", "strong")])
+    drawn = write_plots(make_document(), tmp_path, "--plots")
+    assert [file.name for file in drawn] == [f"made_up.t.test_a{number}.png" for number in ("", ".2")]
+    assert drawn[0].read_bytes() != drawn[1].read_bytes()
+
+
 def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
     """A dollar sign begins no formula, and no name leaves the folder."""
 

@@ -316,7 +316,10 @@ def test_a_script_may_start_all_other_processes(launcher: Launcher) -> None:
 
     def script() -> None:
         multiprocessing.get_context("fork").Process(target=print).start()
+        spawn(print, nprocs=1)  # as a script may prepare its data
         subprocess.run([sys.executable, "-c", "pass"], check=True)
+        for command in (["echo", "torchrun"], ["echo", "-m", "accelerate"], "echo accelerate launch"):
+            subprocess.run(command, shell=isinstance(command, str), check=True)
         train(100, each)
 
     assert len(launched(launcher, job(Script(script))).values) == 2

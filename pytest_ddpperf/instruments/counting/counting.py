@@ -101,8 +101,7 @@ def count_warm_step(
         each["batch_rows"] = rows_by_shape(each["batch_rows"], pass_.rows)
         if not all(rows) or len(set(map(total_of, rows))) > 1:  # not sure, or not the same in each step
             del each["batch_rows"]
-    of_model = {"ddp_buckets": ddp_buckets(pass_.used.roots), "untrained_parameters": pass_.used.untrained()}
-    same = {**of_model, **subject.size, **plain}
+    same = {"ddp_buckets": ddp_buckets(pass_.used.roots), **subject.size, **plain}
     usual = [counted] if subject.period > 1 else usual_steps(counted, shown, pass_.seen)
     alike = [{**per_step(steps), **same} for steps in usual or [[step] for step in counted]]
     of_device = [per_step(profiled)] if subject.period > 1 else profiled

@@ -143,22 +143,6 @@ class ModuleTracker:
         settings = [value for each in self.optimizers for group in each.param_groups for value in group.values()]
         return [leaf for leaf in (*tree_leaves(kept), *settings) if isinstance(leaf, torch.Tensor)]
 
-    def untrained(self) -> dict[str, float]:
-        """Returns the elements of trainable parameters that are in no optimizer, by name.
-
-        Only models count that have other parameters of the same type in an optimizer: the optimizer may train copies.
-        """
-        held = {
-            id(each) for optimizer in self.optimizers for group in optimizer.param_groups for each in group["params"]
-        }
-        found = dict[str, float]()
-        for root in self.roots:
-            every = {name: each for name, each in root.named_parameters() if each.requires_grad}
-            types = {each.dtype for each in every.values() if id(each) in held}
-            left = {name: each for name, each in every.items() if id(each) not in held and each.dtype in types}
-            found |= {".".join(_parts(root, name)): float(each.numel()) for name, each in left.items()}
-        return found
-
     def state_bytes(self) -> dict[str, float]:
         """Returns the bytes of parameters, of their present gradients and of optimizer states on this rank, by name.
 

@@ -34,6 +34,9 @@ def status(environ: Mapping[str, str], seconds: float = _SECONDS) -> str:
         if lines.readline(_MOST).upper() != b"OK\n":
             return ""
         peer.sendall(b"STATUS\n")
-        while len(answer) < _MOST and time.monotonic() < deadline and (line := lines.readline(_MOST)):
-            answer += line
+        while len(answer) < _MOST and (left := deadline - time.monotonic()) > 0:
+            peer.settimeout(left)
+            if not (part := lines.read1(_MOST)):
+                break
+            answer += part
     return answer[:_MOST].decode(errors="replace").strip()

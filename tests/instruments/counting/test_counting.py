@@ -107,23 +107,6 @@ def test_a_step_of_which_nothing_is_known_is_counted_in_full() -> None:
     assert found.totals.keys() == COUNTS.keys() - of_devices - told
 
 
-def test_trainable_parameters_that_no_optimizer_updates_are_counted_by_name() -> None:
-    inner, outer, copied = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(2, 2)
-    model = nn.Sequential(inner, outer)
-    inner.bias.requires_grad = False
-    copied.double()  # its optimizer trains copies of it, as with master weights
-    first = torch.optim.SGD([inner.weight, outer.weight], lr=0.1)
-    second = torch.optim.SGD([outer.bias], lr=0.1)
-
-    def step(*optimizers: torch.optim.Optimizer) -> None:
-        copied(model(torch.ones(3, 4)).double()).square().mean().backward()
-        for optimizer in optimizers:
-            optimizer.step()
-
-    assert count(partial(step, first)).details["untrained_parameters"] == {"1.bias": 2}
-    assert count(partial(step, first, second)).totals["untrained_parameters"] == 0
-
-
 def test_asking_for_shapes_is_not_counted() -> None:
     """As DTensor does to learn what comes out of an operator."""
 
