@@ -143,7 +143,7 @@ class Settings:
     memory_limit: int | None = _knob(
         None,
         parsers.optional(parsers.byte_count, "none"),
-        "memory that each rank may use, such as 2GiB. On the CPU it excludes memory from before the model was built",
+        "memory of each rank at most, such as 2GiB. On the CPU, memory from before the model was built does not count",
         "BYTES",
     )
     env: tuple[tuple[str, str], ...] | None = _knob(

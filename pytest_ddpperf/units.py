@@ -59,7 +59,7 @@ def scale(values: Iterable[float], unit: str) -> Scale:
 
 
 def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: bool) -> tuple[float, str]:
-    """Returns the largest unit that is not larger than ``typical``, as (factor, name); the first if ``smallest``."""
+    """Returns the largest unit up to ``typical``, as (factor, name); always the first of ``steps`` if ``smallest``."""
     if smallest:
         return steps[0]
     # A value that rounds up to a full unit is printed in that unit: 0.9999 ms is 1.00 ms, not 1000 us.

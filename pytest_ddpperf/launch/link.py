@@ -244,7 +244,7 @@ def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: 
         greeting += _part(connected, size - len(greeting), deadline)
     theirs = greeting[len(_GREETING) :]
     if not greeting.startswith(_GREETING):
-        raise ValueError("the peer's first message is not of this plugin")
+        raise ValueError("the program at the other end of a connection is not pytest-ddpperf")
     _give_up_a_silent_peer(connected)
     nonces = ours + theirs if serving else theirs + ours  # the server's first
     ways = (b"s", b"c") if serving else (b"c", b"s")

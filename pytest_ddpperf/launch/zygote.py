@@ -247,7 +247,7 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
 
 
 def main(control: int, controller: int, *, redirection: str | None, modules: list[str]) -> NoReturn:
-    """Runs the fork server until its controller is gone, and the ranks that are forked from it; never returns.
+    """Runs the fork server until the controller is gone; its forks run ranks here, too. Never returns.
 
     ``control`` is the descriptor of the controller's socket, ``controller`` the controller's pid. The fork server first
     imports ``modules``.

@@ -105,5 +105,5 @@ def _steps(launch: Launch) -> list[tuple[float, float]]:
 
 
 def _mean_of(ranks: list[tuple[float, ...]]) -> float:
-    """Returns the mean step of a group, from each rank's steps; a step lasts as long as on its slowest rank."""
+    """Returns the mean step time of a group of ranks; the time of a step is that on its slowest rank."""
     return fmean(map(max, zip(*ranks, strict=True)))

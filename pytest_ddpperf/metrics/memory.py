@@ -152,7 +152,7 @@ def growing_memory(measurement: Measurement) -> Finding | None:
 
 
 def mean_allocated(measurement: Measurement) -> Samples | None:
-    """Returns bytes of live CUDA tensors after a step on the rank with most, by diagnosed launch; None on the CPU.
+    """Returns, for each diagnosed launch, the most bytes of live CUDA tensors that a rank has after a step; else None.
 
     On the CPU the reading would cover the whole heap, including a process's imports.
     """

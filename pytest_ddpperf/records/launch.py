@@ -12,7 +12,7 @@ from pytest_ddpperf.records.phases import BlockTimes, MemoryHeadroom, PhaseTimes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CpuHealth:
-    """The processor from the start of a launch to its end; a field is None if the system does not report it."""
+    """The use of the processor during a launch; a field is None if the system does not report it."""
 
     others: float | None = None  # share of the usable cores' time that other processes used
     steal: float | None = None  # share of that time in which a hypervisor kept cores from this machine's work

@@ -75,7 +75,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
 
 def _alone(metric: str, then: Counts, now: Counts) -> str:
-    """Returns `` on rank 3 alone`` if only this rank changed, and it has the largest total now; else an empty text."""
+    """Returns text such as `` on rank 3 alone`` if only one rank changed, and its total is the largest; else ``""``."""
     changed = [(rank, new) for rank, (old, new) in enumerate(on_ranks(metric, then, now)) if old != new]
     return f" on rank {changed[0][0]} alone" if [value for _, value in changed] == [now.totals[metric]] else ""
 

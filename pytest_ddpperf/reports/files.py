@@ -21,7 +21,7 @@ _HEAD = 1024  # bytes of a file that tell whether it is JSON
 
 @contextmanager
 def writing(place: Path, option: str) -> Iterator[None]:
-    """Turns a failure to write a file, or into a folder, in this context, into a SettingError that names the option."""
+    """Raises a SettingError that names the option if a file or folder cannot be written in this context."""
     try:
         yield
     except OSError as error:

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=32,
-    title="Sends between the stages of a pipeline block, so the stages wait for each other",
+    title="The stages of a pipeline use blocking sends, so they wait for each other",
     threads=("pytorch/pytorch#172668",),
     program="""\
 def build(ctx):

@@ -53,8 +53,8 @@ def align(traces: Sequence[RankTrace]) -> ClockAlignment:
     common = [key for key, found in pairs.items() if all(before[1] <= after[0] for before, after in found)]
     if others and not common:
         raise TraceError(
-            "traces cannot be merged, because nothing shows how the ranks' clocks differ: that needs an all_reduce, "
-            "all_gather, reduce_scatter, all_to_all or barrier of all these ranks that overlaps no other one"
+            "traces cannot be merged, because the ranks' clocks cannot be aligned: the traces need an all_reduce, "
+            "all_gather, reduce_scatter, all_to_all or barrier of all these ranks that overlaps no other collective"
         )
     found = [_ahead(first, meetings[0], trace, own, common) for trace, own in zip(others, meetings[1:], strict=True)]
     shifts, uncertainties = zip((0.0, 0.0), *found, strict=True)
@@ -71,9 +71,9 @@ def _ahead(
     high = min(here[1] - there[0] for there, here in pairs)
     if low > high:
         raise TraceError(
-            f"traces cannot be merged: with any clock offset, rank {trace.rank} or {first.rank} ends a collective "
-            f"{low - high:.2g} s before the other one begins it: the traces are of different steps, or "
-            "a clock was set while they were recorded; trace all ranks again"
+            f"traces cannot be merged: no clock offset lets all collectives of ranks {trace.rank} and {first.rank} "
+            f"overlap, {low - high:.2g} s are missing; the traces are of other steps, or a clock was set while they "
+            "were recorded; trace all ranks again"
         )
     ahead = min(max(median(here[1] - there[1] for there, here in pairs), low), high)
     return ahead, max(high - ahead, ahead - low)

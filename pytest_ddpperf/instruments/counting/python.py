@@ -265,7 +265,7 @@ class BatchRows:
         self._forward.append(() if again or grown or parts else shape_of(given))
 
     def rows(self, passes: float) -> dict[str, float]:
-        """Returns the number of rows in the step, by the batches' shape; empty if the rows are uncertain.
+        """Returns the number of rows in the step for each shape of a batch; empty if the rows are uncertain.
 
         The rows are certain if the step trains one model and calls it once per backward pass, each time with other
         tensors. If DataLoaders gave batches, these must have the same number of rows.

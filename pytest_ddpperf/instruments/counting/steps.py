@@ -58,9 +58,9 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the fully counted steps that do the work which is most frequent among all ``seen`` steps.
+    """Returns the fully counted steps that do the same work as most of the ``seen`` steps.
 
-    ``shown``: the cheap counts of the steps counted in full, and of the steps after them.
+    ``seen``: cheap counts of all steps; ``shown``: the part of ``seen`` that begins with the fully counted steps.
     """
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]

@@ -108,7 +108,7 @@ class Recorder:
         return before
 
     def go(self, place: PhaseNode) -> None:
-        """Marks the change to another node, inside or around the current node."""
+        """Marks the change to another phase, which contains the current phase or is a part of it."""
         self._marks.append(self._mark())
         self._places.append(place)
         self._top = place

@@ -94,7 +94,7 @@ def heading(
     moved: Mapping[int, bool] = MappingProxyType({}),
     waits_in: Mapping[int, tuple[str, int]] = MappingProxyType({}),
 ) -> tuple[str, int | None]:
-    """Returns the first line of the message of a timeout, and the rank to blame, or None if it is not exactly one.
+    """Returns the first line of a timeout's message, and the rank to blame (None unless it is exactly one).
 
     Ranks in a collective or in backward wait for the others. A rank that is elsewhere, or has finished, is to blame.
     By rank, ``stacks`` has faulthandler's text (not for finished ranks), ``called`` the number of collectives called,

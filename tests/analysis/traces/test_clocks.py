@@ -57,15 +57,19 @@ def test_a_single_rank_needs_no_meeting() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [
-        ([collective(10, 20, kind="broadcast")], [collective(10, 20, kind="broadcast")], "that needs an all_reduce"),
+        (
+            [collective(10, 20, kind="broadcast")],
+            [collective(10, 20, kind="broadcast")],
+            "the traces need an all_reduce",
+        ),
         ([collective(10, 20)], [], r"rank 1 ran other collectives in its steps than rank 0 \(0 and 1\)"),
         ([collective(10, 20)], [collective(10, 20, floats=11)], r"other collectives .* \(1 and 1\)"),
         (
             [collective(10, 30), collective(20, 40, tid=3)],
             [collective(10, 20), collective(20, 40)],
-            "overlaps no other one",
+            "overlaps no other collective",
         ),
-        ([collective(10, 20), collective(50, 60)], [collective(10, 20), collective(80, 90)], "1e-05 s before"),
+        ([collective(10, 20), collective(50, 60)], [collective(10, 20), collective(80, 90)], "1e-05 s are missing"),
     ],
 )
 def test_what_cannot_be_aligned_is_refused_with_the_reason(
