@@ -25,7 +25,7 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 13  # rooms, from the one that imports to the last one imported
-MAX_LINES = 53_388
+MAX_LINES = 53_387
 FALLS_FROM = 57_800  # once it is set to this or less, MAX_LINES never rises again
 MAX_FILE = 320
 LONGER = {
@@ -552,6 +552,7 @@ def test_a_plain_measure_takes_part_in_few_files(pytester: pytest.Pytester, monk
     monkeypatch.setenv("WATCHED_LOG", str(log))
     monkeypatch.setenv("PYTHONPATH", f"{pytester.path}:{ROOT}")
     pytester.runpytest_subprocess("-q").assert_outcomes(passed=1)
-    files = sorted({str(Path(line).relative_to(PACKAGE)) for line in log.read_text().splitlines()})
+    paths = [line.partition(" (as ")[0] for line in log.read_text().splitlines()]  # code that warnings do not name
+    files = sorted({str(Path(path).relative_to(PACKAGE)) for path in paths})
     assert {"fixture.py", "training/loop.py"} <= set(files), "processes are not watched"
     assert len(files) <= MAX_TAKING_PART, "\n".join(files)

@@ -220,10 +220,8 @@ class ScriptRun:
 def _starter(process: object, args: Any = (), *_: Any, **__: Any) -> str:
     """Returns the launcher or module by which a new process would start ranks, such as torchrun; empty if none."""
     target, given = getattr(process, "_target", None), getattr(process, "_args", ())
-    if getattr(target, "__module__", "") == _SPAWN:
-        target, by = next(iter(given), None), _SPAWN  # the function that each process calls
-    else:
-        by = "multiprocessing.Process"
+    by = _SPAWN if getattr(target, "__module__", "") == _SPAWN else "multiprocessing.Process"
+    target = next(iter(given), None) if by == _SPAWN else target  # the function that each process calls
     target = getattr(target, "func", target)  # of a functools.partial
     named = map(target.__globals__.get, target.__code__.co_names) if isinstance(target, FunctionType) else ()
     functions = (one for one in (target, *named) if isinstance(one, FunctionType))

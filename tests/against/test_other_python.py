@@ -116,7 +116,7 @@ def test_a_package_that_the_other_environment_lacks_is_named(
     run.assert_outcomes(passed=1)
     run.stdout.fnmatch_lines_random(
         [
-            f"*this checkout under {there} cannot run it: *No module named 'planted'*",
+            f"*this checkout under {there} cannot run this benchmark: *No module named 'planted'*",
             f"*{there} -> this environment: *; packages: planted none -> 3.0",
         ]
     )

@@ -197,7 +197,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit_with_traces_of_bo
         ]
     )
     for line in (
-        f"WARNING test_fresh custom: revision {short} (HEAD) cannot run it: *fresh*",
+        f"WARNING test_fresh custom: revision {short} (HEAD) cannot run this benchmark: *fresh*",
         "WARNING test_own custom: neither revision imported a module from its checkout, *",
         f"*= ddpperf: * | against {short} (HEAD) =*",
     ):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import hidden
-from pytest_ddpperf.judge.benchmark import with_accepted
 from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.records.counts import Counts
@@ -170,6 +169,8 @@ class BenchmarkRun:
 
     def _accepted(self, judge: Judge) -> list[Result]:
         """Returns the judge's results without accepted failures, so that times are decided despite them."""
+        from pytest_ddpperf.judge.benchmark import with_accepted
+
         return [with_accepted(result, self._accepts) for result in judge.results]
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:

@@ -131,7 +131,7 @@ def test_an_environment_is_made_once_and_pip_s_refusal_is_told(tmp_path: Path) -
     shutil.rmtree(wheels)
     assert environments.python(pins) == python  # pip is not asked again
     bare = replace(environments, base=False)
-    with pytest.raises(SettingError, match=r"ranks need torch, cloudpickle, numpy there: .* or give --base-packages$"):
+    with pytest.raises(SettingError, match=r" lacks modules that ranks need: run .* or give --base-packages$"):
         bare.python({})
 
 
