@@ -1,4 +1,4 @@
-"""What pays of several ways, and how training scales, as findings on the last benchmark of the call."""
+"""The best of several variants, and how training scales: findings on the last benchmark of the call."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_the_gain_of_a_way_is_gated_and_that_of_a_strategy_is_not() -> None:
         assert other["speedup"].gated is gated
 
 
-def test_no_gain_of_ways_whose_threads_share_cores_is_gated() -> None:
+def test_no_gain_of_variants_whose_threads_share_cores_is_gated() -> None:
     """Two ranks of four threads on eight cores have a core each; on seven they have not."""
     for cores, gated in ((8, True), (7, False)):
         crowded = replace(measurement(2, {0: 0.1}, cores=cores), name="more threads")

@@ -152,9 +152,9 @@ class Archive:
         elif now.dirty:
             self._stored.without_commit = "the code has uncommitted changes: commit it as it is, with these baselines"
         accepted = [
-            (result, baseline_record(result.measurement, now, store.own(test, result.name, environment)))
-            for result in results
-            if not result.measurement.unfit and (environment := result.measurement.environment)
+            (result, baseline_record(measured, now, store.own(test, measured.name, measured.environment)))
+            for result, measured in ((result, result.measurement) for result in results)
+            if not measured.unfit
         ]
         for result in (result for result in results if result.measurement.unfit):
             if not self._settings.force_save:  # it may have run out of memory only once

@@ -169,7 +169,7 @@ def test_sizes_of_buckets_are_swept_where_nothing_else_differs() -> None:
     assert (chart.x.log, chart.subject) == (True, "t.py::test_b, ddp static_graph=true, 2 ranks")
 
 
-def test_throughput_of_ways_to_train_is_side_by_side() -> None:
+def test_throughput_of_variants_is_side_by_side() -> None:
     ways = [
         result("t.py::test_c", Verdict.OK, step, 0.25, measured=strategy(name))
         for name, step in (("naive", 0.4), ("ddp", 0.2))

@@ -288,7 +288,7 @@ def test_batch_size(ddpperf):
 
 
 @pytest.mark.slow
-def test_ways_differ_in_their_settings_and_variables_alone(inner: pytest.Pytester) -> None:
+def test_variants_differ_in_their_settings_and_variables_alone(inner: pytest.Pytester) -> None:
     """Two micro-batches are twice the samples of a step, and the variable is one of the ranks of its way."""
     run, results = run_suite(
         inner,

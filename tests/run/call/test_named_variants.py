@@ -70,7 +70,7 @@ def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over:
         several(subject, strategies, over)
 
 
-def test_ways_have_settings_a_strategy_and_variables() -> None:
+def test_variants_have_settings_a_strategy_and_variables() -> None:
     given: dict[str, Any] = {
         "fp32": {},
         "bf16": {"precision": "bf16"},
@@ -85,7 +85,7 @@ def test_ways_have_settings_a_strategy_and_variables() -> None:
     assert variants.over == "bf16"
 
 
-def test_a_step_of_ones_own_has_ways_too() -> None:
+def test_a_step_of_ones_own_has_variants_too() -> None:
     variants = several(nothing, None, None, variants={"one": {"env": {"OMP_NUM_THREADS": 1}}, "two": {}})
     assert [way.subject for way in variants.by_name.values()] == [nothing, nothing]
 
