@@ -13,7 +13,7 @@ from typing import Any
 
 
 def described(wanted: list[str]) -> dict[str, Any]:
-    """Returns the facts about this interpreter, after removing the folder of this file from the search path."""
+    """Returns facts about this interpreter, and the ``wanted`` modules that it cannot find outside of this folder."""
     path = [entry for entry in sys.path[1:] if entry]
     facts: dict[str, Any] = {
         "tag": getattr(sys.implementation, "cache_tag", None),

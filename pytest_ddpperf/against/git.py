@@ -85,7 +85,7 @@ def commit_of(root: Path, name: str) -> str | None:
 
 
 def untracked(top: Path) -> tuple[str, ...]:
-    """Returns the paths of all untracked files, ignored or not; for a folder with untracked files only, its path."""
+    """Returns the paths of all untracked files, ignored or not; a folder without tracked files counts as one path."""
     with contextlib.suppress(GitError):
         listed = git(top, "ls-files", "-z", "--others", "--directory", seconds=_STATUS_SECONDS)
         return tuple(name.rstrip("/") for name in listed.split("\0") if name)
@@ -95,9 +95,9 @@ def untracked(top: Path) -> tuple[str, ...]:
 def code_of(root: Path, commit: str | None = None) -> str:
     """Returns a digest of the code and configuration files of a commit, or of the work tree; may raise GitError.
 
-    In the work tree, untracked files count unless git ignores them, because they may be committed with the baseline.
-    JSON files count as configuration if git tracks them and they are not baselines. Files that a sparse checkout omits
-    count with their content in git.
+    The digest of the work tree includes untracked files that git does not ignore: they may be committed together with
+    the baseline. Of JSON files, it includes those that git tracks, except baselines. If a sparse checkout omits a file,
+    the file's content is read from git.
     """
     top = top_folder(root)
     if commit is not None:
@@ -142,7 +142,7 @@ def is_shallow(root: Path) -> bool:
 
 
 def missing(root: Path, commit: str, came_with: str | None) -> str:
-    """Returns why a baseline's commit cannot be measured, with advice; ``came_with``: the commit that added it."""
+    """Returns why a baseline's commit cannot be measured, with advice; the commit ``came_with`` added the baseline."""
     short = commit[:7]
     if commit_of(root, commit) is not None:
         return f"{short}, the commit of the baseline, does not have the test: commit the test, then save again"
@@ -196,7 +196,7 @@ def unknown(root: Path, name: str) -> str:
 
 
 def lacking(root: Path, error: GitError) -> str:
-    """Returns advice if git cannot check out a commit, because files are missing or git may not write files."""
+    """Returns advice after a failed checkout of a commit: git cannot write files, or the commit's files are missing."""
     if re.search(r"ermission denied|ead-only file|could not create|[Uu]nable to create|o space left", str(error)):
         return "let git write into the repository and into the folder of temporary files"
     with contextlib.suppress(GitError):
@@ -231,32 +231,32 @@ _REFUSALS = (  # patterns of git's messages, what they mean for a folder, and th
 
 
 def no_repository(folder: Path, error: GitError) -> str:
-    """Returns the reason why git finds no repository around ``folder``."""
+    """Returns why git finds no repository around ``folder``, with a cure if one is known."""
     return _explained(folder, error, f"git cannot say what repository {folder} belongs to: {error}")
 
 
 def no_commit(folder: Path, error: GitError) -> str:
     """Returns the reason why git cannot find the commit of the baselines in ``folder``, with advice."""
     why = str(error).removeprefix("fatal: ")
-    unknown = f"git cannot find the baselines' commit: {why}; save them again without uncommitted changes"
-    apart = "keep the baselines in a git repository, committed with the code, or compare with --ddpperf-against=FOLDER"
-    return _explained(folder, error, unknown, apart)
+    other = f"git cannot find the baselines' commit: {why}; save them again without uncommitted changes"
+    advice = "keep the baselines in a git repository, committed with the code, or compare with --ddpperf-against=FOLDER"
+    return _explained(folder, error, other, advice)
 
 
-def _explained(folder: Path, error: GitError, unknown: str, apart: str = "") -> str:
-    """Returns why git refuses ``folder``, with a cure (``apart`` if none is known), or ``unknown`` for other errors."""
+def _explained(folder: Path, error: GitError, other: str, advice: str = "") -> str:
+    """Returns why git refuses ``folder``, with a cure or else ``advice``; for other errors, returns ``other``."""
     if isinstance(error, GitMissingError):
         return f"{error}: install it"
     for pattern, *words in _REFUSALS:
         if (found := re.search(pattern, str(error))) is not None:
             reason, cure = (text.format(folder=folder, **found.groupdict()) for text in words)
-            return ": ".join(filter(None, (reason, cure or apart)))
-    return unknown
+            return ": ".join(filter(None, (reason, cure or advice)))
+    return other
 
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """The state of a git work tree."""
+    """The commit, the branch and the changes of a git work tree."""
 
     commit: str  # full hash of HEAD
     branch: str | None  # if HEAD is detached, the branch that the CI job runs for; None if it is unknown
@@ -265,7 +265,7 @@ class Checkout:
 
 
 def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:
-    """Returns the state of the work tree that holds ``path``; ignores changes below ``apart_from``, the baselines.
+    """Returns the state of the work tree that holds ``path``, without changes in the folder ``apart_from``.
 
     The result is None if git, a repository or a first commit is missing, or if git takes too long.
     """

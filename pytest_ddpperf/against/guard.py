@@ -77,7 +77,7 @@ def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
 
 
 def await_end(tree: Path, of_other: TextIO) -> None:
-    """Waits until the pipe ``of_other`` is closed; meanwhile touches ``tree``: its mtime shows that it is in use."""
+    """Waits until the pipe ``of_other`` is closed, and touches ``tree`` meanwhile: a recent mtime means "in use"."""
     while not select.select([of_other], [], [], _SIGN_SECONDS)[0]:
         with contextlib.suppress(OSError):
             os.utime(tree.parent)

@@ -19,10 +19,10 @@ LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 
 
 def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Returns the files and folders in site-packages that would be imported instead of those in the checkout.
+    """Returns the files and folders in site-packages that Python would import instead of the checkout's files.
 
-    They were installed from the checkout, or look like its packages, as a wheel from an index or from another CI job
-    does. ``path`` is an interpreter's search path, by default this interpreter's.
+    These copies were installed from the checkout, or are packages with the same name and modules from a wheel. ``path``
+    is an interpreter's search path, by default this interpreter's.
     """
     path = sys.path if path is None else list(path)
     return tuple(sorted({*installed_from(root, distributions(path=path)), *namesakes(root, path)}))
@@ -31,7 +31,7 @@ def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
 def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
     """Returns the copies that an install from ``root`` has made; editable installs make none.
 
-    An archive in the checkout may contain any project, so only packages count that also lie in the checkout. A
+    An archive in the checkout may contain another project, so its packages count only if the checkout has them, too. A
     submodule does not count, because no other checkout of the project contains it.
     """
     found = set()

@@ -47,10 +47,7 @@ class Interpreter:
 def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
     """Returns the interpreter at the path ``given``, relative to ``invoked``; SettingError if ranks cannot use it.
 
-    ``needed``: further modules that ranks import.
-
-    Raises:
-        SettingError: the file is no interpreter, has another minor version of Python, or lacks a package.
+    Ranks need the same minor version of Python as here, torch, cloudpickle, numpy, and the modules ``needed``.
     """
     said = f"{KNOBS['against_python'].option}={given}"
     python = os.path.abspath(invoked / Path(given).expanduser())  # noqa: PTH100 - a link is followed by resolve
@@ -93,7 +90,7 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
 
 
 def _torch_of_both(own: Interpreter) -> str | None:
-    """Returns the file of torch if PYTHONPATH makes both environments import the same torch; else None."""
+    """Returns torch's file in PYTHONPATH, which this and the other environment would import; None if there is none."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (PathFinder.find_spec("torch", [entry]) for entry in entries if entry and entry not in own.path)
     return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)
@@ -143,7 +140,7 @@ def foreign_entries(root: str) -> tuple[str, ...]:
 
 
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Returns, by package, the versions there and here, None if not installed; equal versions are omitted.
+    """Returns, by package, the versions there and here (None: not installed), without packages of equal version.
 
     Packages that both environments have come first. The plugin is omitted, because all ranks use this environment's.
     """

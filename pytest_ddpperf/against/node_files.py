@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 def check_out(redirection: Redirection) -> Callable[[], None] | None:
     """Checks out the reference's commit if this node lacks it; returns a function that removes the files, or None.
 
-    The files come from this node's repository, which gets no new entry: if nodes share a file system, the controller
-    may use the same repository.
-
-    Raises:
-        LaunchError: the files cannot be checked out; the message says why, with advice.
+    The files come from the repository on this node. No ``git worktree`` is added to it, because the controller may use
+    the same repository on a shared file system. LaunchError, with the reason and advice, if the checkout fails.
     """
     target = Path(redirection.target)
     commit = None if target.is_dir() else _commit(redirection)

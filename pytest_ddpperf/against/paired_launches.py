@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class PairedLaunches:
-    """The runner of launches in candidate and reference; it records which project modules each of the two imported."""
+    """Runs the launches of candidate and reference, and records which modules of the project they import."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PairedLaunches:
     ) -> LaunchResult[Any]:
         """Calls ``Launcher.run(*call, **group)`` on launcher ``number`` of the reference or of the candidate.
 
-        ``launchers`` are the candidate's; ``variables``: further environment variables of the ranks.
+        ``launchers`` are the candidate's launchers; the reference has its own, whose ranks also get ``variables``.
         """
         __tracebackhide__ = True
         if not reference:
@@ -117,7 +117,7 @@ class PairedLaunches:
         return self._of_candidate, self._of_reference, self._shared
 
     def learn(self, earlier: PairedLaunches | None) -> None:
-        """Takes over an earlier run's recorded imports and failures of the reference, for the same call."""
+        """Copies the recorded imports and the reference's failures from an earlier run of the same call, if any."""
         if earlier is not None:
             self._sections += earlier.failures
             self.failures += earlier.failures
@@ -213,7 +213,7 @@ def _place_of(function: FunctionType) -> str:
 
 
 def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
-    """Returns whether a project's function must be sent as code, because looking up its name does not find it."""
+    """Returns whether a project's function must be pickled as code, because no name in its module leads to it."""
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -234,7 +234,7 @@ def _defined_in(value: Any, module: str, modules: Mapping[str, str]) -> bool:
 
 
 def _name_of(value: Any, modules: Mapping[str, str]) -> tuple[str, str] | None:
-    """Returns the module and dotted name of a test module or of its function or class; None if no name leads to it."""
+    """Returns (module, dotted name) of a function or class of ``modules``, or (name, "") of a module; else None."""
     if isinstance(value, ModuleType):
         return (value.__name__, "") if value.__name__ in modules else None
     if not (isinstance(value, FunctionType) or inspect.isclass(value)) or value.__module__ not in modules:

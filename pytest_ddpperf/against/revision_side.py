@@ -36,7 +36,7 @@ _SETUP_SECONDS = 3600.0  # compilers take their time
 
 
 class RevisionSide:
-    """The owner of a revision's files and ranks, which exist from the first launch that needs them to ``close``."""
+    """The files and ranks of a revision; they exist from the first launch that needs them until ``close``."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns this revision's launchers, and any launchers that run this checkout in the same rounds."""
+        """Returns the revision's launchers, and any launchers of the tests' checkout that alternate with them."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ def under(python: Interpreter, project: Redirection) -> Redirection:
 
 
 def _with_environment(redirection: Redirection, folder: Path, command: str) -> Redirection:
-    """Makes a virtual environment in ``folder``, runs ``command`` in the revision; returns paths with its Python."""
+    """Makes a virtual environment in ``folder`` and runs ``command`` in it; returns ``redirection`` to its Python."""
     environment = folder / guard.ENVIRONMENT
     _run([sys.executable, "-m", "venv", str(environment)], folder, None, "cannot make a virtual environment")
     python, packages = str(environment / "bin" / "python"), next((environment / "lib").glob("python*/site-packages"))
@@ -189,7 +189,7 @@ def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, 
 
 
 def alike(here: str, there: str) -> bool:
-    """Returns whether two files have the same content; False if one is missing."""
+    """Returns whether two files have the same content; False if a file is missing."""
     try:
         return filecmp.cmp(here, there, shallow=False)
     except OSError:
@@ -197,7 +197,7 @@ def alike(here: str, there: str) -> bool:
 
 
 def modules_of_tests(redirection: Redirection) -> dict[str, str]:
-    """Returns, by module, the files of the project's modules whose code is sent, such as test modules and conftests."""
+    """Returns the files, by module name, of test modules, conftests and others that are pickled by value for ranks."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -210,7 +210,7 @@ def modules_of_tests(redirection: Redirection) -> dict[str, str]:
 
 
 def other_tests(test: str, redirection: Redirection) -> tuple[str, ...]:
-    """Returns the paths of a test file and its conftests, without those that are equal in the other checkout."""
+    """Returns the names of a test's file and conftests that differ in the other checkout."""
     path = test.partition("::")[0]
     files = [file for file in modules_of_tests(redirection).values() if file.endswith((f"/{path}", "/conftest.py"))]
     there = {file: redirection.path(file) for file in files}

@@ -81,7 +81,7 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
 
 
 def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
-    """Returns this checkout (``start`` alone if git finds none) as a revision; ``python``: its interpreter."""
+    """Returns the repository around ``start`` as a revision, or the folder ``start`` if it is in no repository."""
     root = start
     with contextlib.suppress(GitError):
         root = top_folder(start)
@@ -124,8 +124,8 @@ def baseline_revision(commit: str, start: Path) -> Revision:
 class Guarded:
     """A temporary folder that exists until ``close`` or the end of this process.
 
-    Then a guard process removes the folder, and its work tree's entry in the repository at ``root``. If the guard is
-    killed as well, a run at least a day later removes both.
+    Then a guard process removes the folder, and the folder's worktree entry in the repository at ``root``. If the guard
+    is killed as well, a run at least a day later removes both.
     """
 
     def __init__(self, folder: Path, root: Path) -> None:
@@ -140,7 +140,7 @@ class Guarded:
         )
 
     def close(self) -> None:
-        """Lets the guard remove the files, and waits for it for a limited time; does nothing if called again."""
+        """Asks the guard process to remove the files, and waits for its end for a limited time; may be called twice."""
         if self._guard.stdin is None or self._guard.stdin.closed:
             return
         self._guard.stdin.close()
