@@ -1,1 +1,1 @@
-"""Interprets measured figures: the diagnosis of a step, traces, and laws of scaling. Pure functions with sources."""
+"""Interprets measured figures: the diagnosis of a step, traces, and laws of scaling. All functions are pure."""

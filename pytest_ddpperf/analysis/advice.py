@@ -87,7 +87,7 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 
 
 def _missing(loader: str) -> str:
-    """Returns the advised settings that a loader lacks, as in ``loader="prefetch_factor=4"``; empty without workers."""
+    """Returns settings that a loader with workers should add, such as ``prefetch_factor=4``; "" if there are none."""
     given = loader_settings(loader) if loader else None
     if given is None or not given.workers:
         return ""
@@ -122,7 +122,7 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
 
 
 def _bucket_size(measurement: Measurement) -> float | None:
-    """Returns the bucket size in MiB for four buckets; None if there are four to eight, or one had under 0.5 MiB."""
+    """Returns the bucket size in MiB for four buckets; None if it is below 1, or DDP already has four to eight."""
     nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
     size = float(round(sum(nbytes) / _BUCKETS / 2**20))
     return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None
@@ -214,7 +214,7 @@ def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Ad
 
 
 def _copied_back(diagnosis: Diagnosis) -> float:
-    """Returns the fraction of the step in which DDP copies gradients out of buckets; each byte is read and written."""
+    """Returns the fraction of the step in which DDP copies gradients out of buckets, by the rate of memory traffic."""
     communication, moving = diagnosis.cause("communication"), diagnosis.cause("memory_bandwidth")
     if communication is None or moving is None or not moving.facts.get("rate") or not diagnosis.step:
         return 0.0

@@ -100,12 +100,12 @@ def _loss(points: Sequence[Result]) -> Iterator[Finding]:
 
 
 def scaling_loss(base: Diagnosis, point: Diagnosis, efficiency: float) -> tuple[float, dict[str, float]]:
-    """Returns the seconds that a step of a curve's point loses compared with ideal scaling, in all and by cause.
+    """Returns the seconds that a step of ``point`` loses compared with ideal scaling: in total, and by cause.
 
-    The largest cause comes first; seconds are negative if the point gains. With ideal scaling, each cause takes a fixed
-    share of its time at the base: a half with strong scaling and twice the ranks, all of it with weak scaling. The
-    share follows from the efficiency, which is the ideal step time divided by the measured step time. Computing loses
-    time if a smaller batch uses cores worse, or if ranks share the memory's bandwidth.
+    The largest cause comes first; seconds are negative for a gain. ``efficiency`` is the ideal step time divided by the
+    measured step time. Ideally, all causes take the same fraction of their time at ``base``: all of it with weak
+    scaling, a half with strong scaling and twice the ranks. Computing loses time if a smaller batch uses cores worse,
+    or if ranks share the memory's bandwidth.
     """
     ideal = efficiency * point.step
     share = ideal / base.step

@@ -50,7 +50,7 @@ def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
 
 
 def analysis_of(measurement: Measurement) -> StepAnalysis:
-    """Returns the analysis of a judged benchmark's step, which is based on its launches."""
+    """Returns the analysis of a benchmark's step: its diagnosis, sections, memory and synchronisation."""
     return StepAnalysis(
         diagnosis=diagnosis_of(measurement),
         sections=sections_of(measurement),
@@ -147,7 +147,7 @@ def _unclear(evidence: StepEvidence, seconds: float) -> Cause:
 
 
 def _threads(environment: Environment) -> tuple[int, int]:
-    """Returns the number of threads (on GPUs: of ranks), and the number of cores or GPUs for them."""
+    """Returns the number of all ranks' threads and of cores for them; on GPUs, the numbers of ranks and of GPUs."""
     if environment.device == "cpu":
         return environment.world_size * environment.threads, environment.cores * environment.nodes
     return environment.world_size, environment.device_count * environment.nodes

@@ -89,7 +89,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
 
 
 def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
-    """Returns the fraction of each phase in a median step, by launch and rank; in all steps if every n-th is long."""
+    """Returns each phase's fraction of time by launch and rank: by medians, or by sums if every n-th step is long."""
     typical = median if long_steps_of(measurement).period is None else math.fsum
     found: list[list[dict[str, float]]] = []
     for launch in launches:
@@ -104,10 +104,10 @@ def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[d
 def _communication(
     measurement: Measurement, shares: Sequence[Sequence[Mapping[str, float]]], step: float
 ) -> tuple[float, bool]:
-    """Returns the seconds of exposed communication in a ``step`` (s), and whether this figure is complete.
+    """Returns the seconds of exposed communication in a ``step`` (s), and whether they include all communication.
 
-    The figure comes from steps with and without synchronisation, else from the profiler (without waits for a slow
-    rank), else from the phase ``gradient_sync``; this phase is complete if backward sends nothing.
+    The seconds are measured by steps with and without synchronisation, else by the profiler (without waits for a slow
+    rank), else by the phase ``gradient_sync``, which lacks the communication during backward.
     """
     if measurement.world_size == 1:
         return 0.0, True
@@ -181,7 +181,7 @@ def _rank_with_most_work(
 
 
 def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
-    """Returns the phase in which this rank exceeds the typical other rank most; waits for ranks do not count."""
+    """Returns the phase in which a rank is slowest compared with the median of other ranks; excludes waits for them."""
     more = dict.fromkeys((phase for phase in PHASES if phase != GRADIENT_SYNC), 0.0)
     for launch in launches:
         seconds = [{phase: median(own.seconds[phase]) for phase in more} for own in phases_of(launch) or ()]

@@ -19,7 +19,7 @@ runs two collectives at once."""
 
 
 def _seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
-    """Returns the predicted seconds of a step's collectives, one after another; each has the mean size of its kind."""
+    """Returns a step's predicted seconds in collectives, if none overlap and all of a kind have the same size."""
     by_name = {fit.collective: fit for fit in fits}
     return sum(
         number * by_name[name].seconds(max(by_name[name].min_bytes, nbytes))
@@ -34,9 +34,10 @@ def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
 
 
 def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, float] | None:
-    """Returns why the fits cannot predict a step's collectives, with the name and bytes of one; None if they can.
+    """Returns why the fits cannot predict a step's collectives, with a collective's name and bytes; else None.
 
-    If several kinds are too large, the result names the largest, so that a single sweep covers all of them.
+    If several collectives are larger than those measured, the result names the largest, because a new measurement up to
+    this size covers all of them.
     """
     largest = {fit.collective: fit.max_bytes for fit in fits}
     for name, _, nbytes in _collectives(counts):
@@ -62,8 +63,8 @@ def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:
     """Returns a finding that compares the predicted time of a step's collectives on the network with the measured time.
 
-    None if nothing is sent or timed. The finding has another code if the measured time is far below the prediction, if
-    no measured time exists, or if no prediction is possible; then the reason is among its facts.
+    The result is None if nothing is sent or timed. A finding of another kind is returned if the measured time is far
+    below the prediction, if no measured time exists, or if no prediction is possible; the last kind has the reason.
     """
     counts = measurement.counts
     if counts is None or not measurement.launches or not sum(counts.details.get("collective_bytes", {}).values()):
@@ -93,7 +94,7 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
 
 
 def _measured(measurement: Measurement) -> tuple[float | None, str, float | None]:
-    """Returns the seconds of all collectives and their source in words; if unknown, only the exposed seconds."""
+    """Returns (seconds of all collectives, their source in words, None); if unknown, (None, "", exposed seconds)."""
     profile = measurement.profile
     if profile is not None and profile.transfer is not None:
         return profile.transfer, "the profiler saw", None

@@ -1,4 +1,4 @@
-"""Checks of numbers and names that users give to formulas; an error names argument, value and possible values."""
+"""Checks numbers and names that users give to formulas; an error names the argument, its value and possible values."""
 
 from __future__ import annotations
 

@@ -113,10 +113,10 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
 
 
 def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> int | None:
-    """Returns the number of ranks beyond which each further rank adds less than ``least`` of a rank's work.
+    """Returns the number of ranks up to which each further rank pays; None if there is no limit.
 
-    A rank's work is the work of one of the base's ``base_ranks``. By Amdahl's law, with a serial fraction of 5 %, more
-    than 9 ranks do not pay: the tenth adds less than half a rank's work. None if each rank pays.
+    A rank pays if it adds at least the fraction ``least`` of the throughput of a rank at the base (``base_ranks``
+    ranks). By Amdahl's law, with a serial fraction of 5 %, the tenth rank adds less than half: 9 is the limit.
     """
     wanted = require_number("least", least, positive=True)
 

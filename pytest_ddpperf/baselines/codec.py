@@ -132,7 +132,7 @@ def _stored(record: BaselineRecord) -> BaselineRecord:
 
 
 def _read(stored: Any, schema: str) -> BaselineRecord:
-    """Returns the record of a file's object; in versions 1 and 2 a step time may be the mean of typical steps only."""
+    """Returns a file's record; in schemas 1 and 2, a step time may be the mean of its typical (not long) steps."""
     typical = stored.typical or (schema.endswith(("/1", "/2")) and bool(stored.steps))
     stored = msgspec.structs.replace(stored, lost=stored.lost or 0.0, typical=typical)
     record = msgspec.convert(stored, BaselineRecord, from_attributes=True)
@@ -141,7 +141,7 @@ def _read(stored: Any, schema: str) -> BaselineRecord:
 
 
 def encode(content: BaselineFile, file: Path) -> str:
-    """Returns the text of a baseline file, with nine digits in times; BaselineError if it could not be read (a NaN)."""
+    """Returns the text of a baseline file, with nine digits in times; BaselineError if a value is invalid (NaN)."""
     records = list(map(_stored, content.records))
     try:
         document = json_of(_File, {"schema": BASELINE.schema, "checksum": "", "test": content.test, "records": records})

@@ -34,10 +34,10 @@ def object_of(
     rename: Mapping[str, str] | None = None,
     **kinds: Any,
 ) -> Any:
-    """Returns msgspec's type of the JSON object of a dataclass, with all its fields except ``without``.
+    """Returns a msgspec type for the JSON object of a dataclass, with all fields of the dataclass except ``without``.
 
-    The fields in ``sparse`` are omitted if they have the default of the dataclass. ``kinds`` are types that replace
-    the type of a field or add a field; a pair is a type with a default.
+    Fields in ``sparse`` are not written while they have the dataclass's default. ``kinds`` has types for further
+    fields, or in place of the dataclass's types; a pair is (type, default).
     """
     hints = {name: hint for name, hint in {**get_type_hints(record), **kinds}.items() if name not in without}
     defaults: dict[str, list[Any]] = {name: [] for name in hints}

@@ -21,7 +21,7 @@ def key_of(result: Result) -> tuple[str, str, int]:
 
 
 def judged_by(earlier: Sequence[Result], provenance: Provenance, results: Sequence[Result]) -> list[Result]:
-    """Compares results with ``earlier`` ones of the code ``provenance``; returns only benchmarks of both runs."""
+    """Judges ``results`` against ``earlier`` results of the code ``provenance``; omits benchmarks that these lack."""
     old, new = ({key_of(result): result for result in each} for each in (earlier, results))
     alpha = alpha_of_benchmark(len(new))
     return [

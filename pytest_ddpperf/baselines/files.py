@@ -25,12 +25,12 @@ _UNREPLACEABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY}
 
 
 def located(root: Path, path: Path) -> Path:
-    """Returns ``path`` relative to the project's root; ``-`` stands for standard output and stays unchanged."""
+    """Returns ``path``, with ``root`` in front if it is relative; ``-``, standard output, stays unchanged."""
     return path if path == STANDARD_OUTPUT else root / path
 
 
 def require_regular(file: Path) -> None:
-    """Raises OSError for a pipe or a device that the shell has not opened, because reading it may wait for ever."""
+    """Raises OSError for a pipe or a device, unless it is an open stream (``/dev/fd/3``): reading it may never end."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
         raise OSError(errno.EINVAL, "this is a pipe or a device: name a file", str(file))
 
@@ -51,7 +51,7 @@ def require_writable(path: Path) -> None:
 
 
 def require_writable_folder(folder: Path) -> None:
-    """Raises OSError if a file cannot be made in a folder, or in the nearest one above it that exists."""
+    """Raises OSError if a file cannot be made in a folder, or in the nearest existing folder above it."""
     # Permission bits say little to root and on read-only file systems: only trying shows it.
     with tempfile.TemporaryFile(dir=next(path for path in (folder, *folder.absolute().parents) if path.exists())):
         pass

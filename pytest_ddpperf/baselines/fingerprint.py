@@ -129,8 +129,8 @@ def environment_key(env: Environment) -> str:
 
     Simulated ranks have no machine: ``simulated-w1024-torch2.13``.
 
-    Two environments have the same key if and only if all facts in ``_LABELS`` are equal: if these cannot be read back
-    from a key, a hash of them is added. Letter case and spacing of model names do not count.
+    Two environments have the same key if and only if all facts in ``_LABELS`` are equal; a key from which these cannot
+    be read back ends with a hash of them. Letter case and spacing of model names do not count.
     """
     if env.simulated:
         return f"simulated-w{env.world_size}-torch{_slug(env.torch)}"
@@ -156,7 +156,7 @@ def differences(a: Environment, b: Environment) -> tuple[str, ...]:
 
 
 def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns a text for each differing fact on which all counts depend, without facts about the machine."""
+    """Returns a text for each difference in device, backend, world size or torch: all counts depend on these facts."""
     return _differences(a, b, ("device", "backend", "world_size", "torch"))
 
 
@@ -195,7 +195,7 @@ def training_differences(
 ) -> tuple[str, ...]:
     """Returns the differences in training from a baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``.
 
-    ``counted``: whether to omit environment variables that change no count, such as ``env NCCL_ALGO Ring -> Tree``.
+    With ``counted``, environment variables that change no count, such as NCCL_ALGO, are not compared.
     """
     strategies = () if record.strategy == strategy else (f"strategy {record.strategy} -> {strategy}",)
     before, after = (_with_variables(each) for each in (record.recipe, recipe))

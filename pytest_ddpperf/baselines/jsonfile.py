@@ -1,4 +1,4 @@
-"""JSON files that users keep in git: writes them so that diffs are small, and rejects damaged ones with a cure."""
+"""JSON files that users keep in git: writes them so that diffs are small; an error for a damaged file names a cure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INDENT = "  "
 
 
 def rounded(value: float) -> float:
-    """Rounds to nine significant digits: more than any measurement holds, and short to write down."""
+    """Rounds to nine significant digits, which are short to write and more than any measurement has."""
     return float(f"{value:.9g}")
 
 

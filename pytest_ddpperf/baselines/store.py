@@ -195,14 +195,14 @@ class Store:
 
 
 def _told(folder: Path) -> str:
-    """Returns a folder's path relative to the current one, else only its name: paths may contain a user's name."""
+    """Returns the folder's path relative to the current folder, or else its name: paths may contain a user's name."""
     with suppress(OSError, ValueError):  # the current folder is gone, or does not hold it
         return str(folder.absolute().relative_to(Path.cwd()))
     return f".../{folder.name}"
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """Returns another environment's record for counts: the most comparable one, or the newest of several such."""
+    """Returns the record of another environment whose counts are best comparable; of several, the newest record."""
     by_likeness = sorted(records, key=lambda record: len(differences(record.environment, environment)))
     ranked = [
         StoredBaseline(
@@ -235,7 +235,7 @@ def test_file(nodeid: str) -> str:
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
-    """Returns ``slug`` as a safe file name; adds a hash of ``whole`` if it is long or not ``lossless``."""
+    """Returns a safe file name from ``slug``; adds a hash of ``whole`` if it is too long or ``lossless`` is None."""
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]

@@ -1,13 +1,13 @@
-"""The differences of the ranks' clocks, from the times of common collectives; and one trace of all ranks.
+"""Computes the differences of the ranks' clocks from common collectives, and makes one trace of all ranks.
 
 No rank can end a collective whose result needs the data of all ranks before the last rank has begun it. If the clock of
-a rank is ahead of the first rank's by x seconds, then for each such collective
+rank r is ahead of the first rank's clock by x seconds, then for each such collective
 
-    begin here - end there  <=  x  <=  end here - begin there
+    begin on r - end on first  <=  x  <=  end on r - begin on first
 
 So x lies within the bounds of all collectives. Ranks end a collective at about the same time, so the estimate of x is
-the median difference of the ends, moved into the bounds; the uncertainty is its distance to the farther bound. The only
-assumption about the network is that no message is read before it is sent.
+the median of (end on r - end on first), limited to the bounds; the uncertainty is its distance to the farther bound.
+This assumes only that no message is read before it is sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Meetings: TypeAlias = "Mapping[_Key, Sequence[Span]]"  # on one rank, in the or
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClockAlignment:
-    """The corrections to subtract from the times of each rank's trace; the results are by the first rank's clock."""
+    """The seconds to subtract from times in each rank's trace, to convert them to times of the first rank's clock."""
 
     shifts: tuple[float, ...]  # seconds by rank, in the order of the traces
     uncertainties: tuple[float, ...]  # the most that each can be wrong, in seconds
@@ -80,7 +80,7 @@ def _ahead(
 
 
 def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
-    """Returns begin and end of each collective of all ``ranks`` in a rank's steps, by step, kind and bytes."""
+    """Returns the spans of the collectives in a trace in which all ``ranks`` ranks take part, by step, kind, bytes."""
     found: dict[_Key, list[Span]] = defaultdict(list)
     sent = (event for event in trace.events if class_of(event) == "communication")
     for event in sorted(sent, key=lambda event: event.start):
@@ -106,8 +106,8 @@ def merged_trace(
 ) -> dict[str, Any]:
     """Returns one Chrome trace of all ranks by the first rank's clock; ``traces`` are the traces in ``documents``.
 
-    Processes and flows (arrows from calls to kernels) get new numbers, so that no two ranks share one. Events come
-    first in the document, because some readers ignore events after other keys.
+    Processes and flows (arrows from calls to kernels) get new numbers, so that no two ranks have the same number.
+    Events come first in the document, because some readers ignore events after other keys.
     """
     events: list[dict[str, Any]] = []
     flows: dict[tuple[int, str], int] = {}  # their numbers, by the rank and the number that it gives them

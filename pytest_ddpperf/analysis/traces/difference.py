@@ -72,7 +72,7 @@ class TraceDifference:
 def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: float = 0.01) -> TraceDifference:
     """Returns the differences between the traces of two runs.
 
-    An entry with equal calls is omitted if its times differ by less than ``least`` times the first run's step.
+    If calls are equal, a difference in time is omitted if it is smaller than the fraction ``least`` of the first step.
     """
     first, second = usage(before), usage(after)
     steps = _step(before), _step(after)

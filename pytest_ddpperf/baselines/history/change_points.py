@@ -40,7 +40,7 @@ Hansen, "Sample splitting and threshold estimation" (2000), table I."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrendChange:
-    """A lasting change of a series; its fields are indices of points and levels."""
+    """A lasting change of a series from an old level to a new level: its position, size and confidence."""
 
     kind: ShiftKind  # a step between two neighbouring points, or a creep, linear over many
     before: int  # the last point of the old level
@@ -65,9 +65,9 @@ class Fit:
 
 
 def change_points(values: Sequence[float]) -> Fit:
-    """Finds the changes of a series of independent values with noise of constant size.
+    """Finds steps and creeps (linear changes) in a series of independent values with noise of constant size.
 
-    ``criterion`` chooses among descriptions by steps and creeps. The values are logarithms if ratios are compared.
+    If the size of the noise is proportional to the values, give their logarithms.
     """
     import numpy as np
 

@@ -71,7 +71,7 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One metric of one benchmark in one run; ``min_tolerance`` and ``gated`` are as in its series."""
+    """The value of a metric of a benchmark in a run, with the metric's ``min_tolerance`` and ``gated`` in that run."""
 
     benchmark: Benchmark
     run: HistoryRun
@@ -156,7 +156,7 @@ def recorded(file: Path, column: Column) -> tuple[Any, ...]:
 
 
 def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry, ...]:
-    """Returns the recorded values of a metric, in the order of commit dates (of run dates, without a commit).
+    """Returns the recorded values of a metric, ordered by the date of the commit, or of the run if it has no commit.
 
     ``filters`` are required values of ``test``, ``name``, ``world_size`` or ``branch``; None for any value. An empty
     file has no values; HistoryError if the file cannot be read.
@@ -186,7 +186,7 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
 
 
 def outside(file: Path, test: str, measured: Measurement, metric: str, value: float) -> tuple[int, float, float] | None:
-    """Returns number, minimum and maximum of a metric's recorded values if ``value`` is outside of them; else None."""
+    """Returns (count, minimum, maximum) of at least ``MANY`` recorded values if ``value`` is outside; else None."""
     identity = (measured.strategy, _json(dict(measured.recipe)), environment_key(measured.environment), measured.turns)
     found = [
         entry.value

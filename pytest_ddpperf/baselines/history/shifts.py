@@ -54,10 +54,11 @@ class PenalisedSeries:
 
 
 def penalised(y: Array, alpha: float) -> PenalisedSeries:
-    """Returns the values, with the penalty that makes ``alpha`` the largest probability of a shift in normal noise.
+    """Returns the series with a penalty so high that pure normal noise has a shift with probability at most ``alpha``.
 
-    The penalty is the threshold of a t test whose level is shared among all candidates (Bonferroni). There are dozens
-    of candidates for each point, but they overlap so much that they count as two in simulated histories.
+    The penalty is the threshold of a t test at the level ``alpha`` divided by the number of candidate shifts
+    (Bonferroni): two for each point. There are dozens, but they overlap so much that two give this level in simulated
+    histories.
     """
     df = len(y) - 2
     t = t_reach(1 - alpha / (CANDIDATES * len(y)), df)
@@ -77,8 +78,8 @@ def t_reach(confidence: float, df: float) -> float:
 def find_shifts(data: PenalisedSeries) -> list[Shift]:
     """Returns the shifts that describe the series best, in order.
 
-    Steps are added one by one, starting once from the best creep and once from nothing. Each time every shift is then
-    searched again, given the others: first of the same kind (step or creep), then of any kind.
+    Two searches add steps one by one: first to the best creep, then to an empty list. After each added step, all shifts
+    are searched again, one at a time: first among shifts of the same kind (step or creep), then among both kinds.
     """
     best: list[Shift] = []
     for start in ([best_shift(data, [], ("creep",))], []):
@@ -154,7 +155,7 @@ def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
 
 
 def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKind] | None = None) -> list[Shift]:
-    """Returns the shifts after replacing each by the best of ``kinds`` (None: of the same kind) until none changes."""
+    """Replaces shifts, one at a time, by the best of ``kinds`` (None: of the same kind) until none changes."""
     shifts = sorted(shifts)
     for _ in range(MAX_SWEEPS):
         before = list(shifts)
@@ -180,7 +181,7 @@ def _pruned(data: PenalisedSeries, shifts: list[Shift]) -> list[Shift]:
 
 @lru_cache(maxsize=16)
 def _places(n: int, kind: ShiftKind) -> tuple[Indices, Indices]:
-    """Returns the points before and after each possible step in a series of ``n``, or each creep of certain lengths."""
+    """Returns the indices before and the indices after all candidate shifts of a kind in a series of ``n`` points."""
     import numpy as np
 
     if kind == "step":

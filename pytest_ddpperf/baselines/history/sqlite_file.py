@@ -98,12 +98,12 @@ def make_tables(connection: sqlite3.Connection) -> None:
 def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]:
     """Opens a connection to the file; when it closes, SQLite rolls back uncommitted changes.
 
-    ``mode`` is ``read``, ``rw`` to write to an existing file, or ``rwc`` to make the file if necessary. A reader also
-    opens the file for writing if it may, to roll back an unfinished write of a process that died. WAL mode fails on
-    network file systems, and a journal is enough for one short transaction per run.
+    ``mode`` is ``read``, ``rw`` to write to an existing file, or ``rwc`` to make the file if necessary. To ``read``,
+    the file is opened for writing if possible, so that SQLite rolls back the unfinished write of a process that died.
+    WAL mode fails on network file systems, and a journal is enough for one short transaction per run.
 
-    NoRunYet if the mode is ``read`` and the file is empty; HistoryError if the file is missing, locked, unwritable,
-    broken, foreign, newer, or has a schema that computes values, which could take for ever.
+    NoRunYet if the mode is ``read`` and the file is empty. HistoryError if the file is missing, locked, unwritable,
+    broken, of another program or of a newer version, or has views or triggers, because these may run for ever.
     """
     import sqlite3
 
@@ -127,7 +127,7 @@ def broken(file: Path, problem: str) -> HistoryError:
 
 
 def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: bool) -> None:
-    """Raises HistoryError for files of other programs or newer versions, and for empty ones unless ``may_be_empty``."""
+    """Raises HistoryError for files of other programs or newer versions, and for empty files if not allowed."""
     connection.execute("BEGIN")  # another process may be making the tables: all answers are of one moment
     queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master", _COMPUTED)
     application, written, tables, computed = (connection.execute(query).fetchone()[0] for query in queries)

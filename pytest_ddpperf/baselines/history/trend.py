@@ -57,9 +57,8 @@ class Trend:
 def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: int | None = None) -> tuple[Trend, ...]:
     """Returns the trend of each benchmark in each environment, in the order in which they first occur.
 
-    ``entries`` are in the order of commits; only the newest ``last`` commits count. ``min_change`` is the smallest
-    change to report, unless the metric's smallest tolerance is larger: a fraction, or an absolute difference for shares
-    and other plain numbers. Every change of a count is reported.
+    ``entries`` are in the order of commits; only the newest ``last`` commits count. Changes below ``min_change`` (a
+    fraction; for percentages a difference) or the metric's ``min_tolerance`` are omitted, except for counts.
     """
     by_benchmark: dict[Benchmark, list[Entry]] = {}
     for entry in entries:
