@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
-    """Declares the options that describe the cluster to predict for; ``network``: its default, which the help names."""
+    """Declares the options that describe the cluster to predict for; ``network`` is the default that the help names."""
     add = parser.add_argument
     add("--network", choices=CLUSTERS, help=f"network to predict for (default: {network})")
     add("--accelerator", choices=ACCELERATORS, help="accelerator to predict for (default: time this machine)")

@@ -143,7 +143,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
-    """Returns (test, baseline) pairs: of the file or test named ``text``, else of all names that contain ``text``."""
+    """Returns (test, baseline) for baselines of the file or test ``text``, or else with ``text`` in their names."""
     if Path(text).is_file():
         content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]

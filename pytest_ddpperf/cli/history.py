@@ -115,7 +115,7 @@ def _file(options: argparse.Namespace) -> Path:
 
 
 def stale(test: str, record: BaselineRecord, save: str | None) -> str:
-    """Returns advice to save again if the newest run in the project's history is better than a baseline; else empty."""
+    """Returns advice to save a baseline of the set ``save`` again if the newest recorded run is better; else ""."""
     configured = ini_value(_HISTORY.ini, Path.cwd())
     if configured is None or not (file := configured[1] / configured[0]).is_file():
         return ""
@@ -130,7 +130,7 @@ def stale(test: str, record: BaselineRecord, save: str | None) -> str:
 def _selected(options: argparse.Namespace, metrics: Sequence[str] | None) -> list[Entry]:
     """Returns the values that the arguments select, of all metrics if ``metrics`` is None.
 
-    HistoryError if nothing is selected, or no value of one of the ``metrics``.
+    HistoryError if there are no such values, or if one of ``metrics`` has none.
     """
     file, test = _file(options), options.test
     known: Sequence[str] = () if test is None else recorded(file, "test")

@@ -24,7 +24,7 @@ _FILES = {
 
 
 def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
-    """Returns a setting of pytest and the project's root, as a run in ``folder`` finds them; None if it is not set."""
+    """Returns a setting's value in pytest's ini file for ``folder``, and the project's root; None if it is not set."""
     root, settings = _project(folder)
     value = settings.get(name)
     return None if value in (None, "") else (str(value), root)
@@ -36,7 +36,7 @@ def project_root(folder: Path) -> Path:
 
 
 def _project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
-    """Returns the project's root and the settings in its file's pytest section; no settings without such a section."""
+    """Returns the root of the project, and the settings of pytest in its ini file; an empty mapping without these."""
     parents = (folder.absolute(), *folder.absolute().parents)
     for parent in parents:
         for file, sections in _FILES.items():

@@ -158,7 +158,7 @@ def _check_lines(
 def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
     """Returns sentences about slow links; if there are none, about late ranks, because a slow link makes ranks late.
 
-    If ranks share cores, late ranks are not reported, because each is late at times. Only two ranks measure a link.
+    If ranks share cores, only links are judged: late ranks are normal there, but a link is measured by two ranks alone.
     """
     on_cores = here.device == "cpu" and here.cores >= MIN_RANKS
     links = slow_links(ranks) if on_cores or not here.oversubscribed else ()

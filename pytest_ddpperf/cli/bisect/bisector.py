@@ -1,8 +1,8 @@
 """Finds the first bad commit: measures the good and the bad commit (the ends), then commits between them.
 
-Each commit, and also the bad end, is compared with the good end, side by side. A commit is classified as bad if it is
-at least half as much worse as the bad end. The error of a classification is the probability, by Student's t
-distribution, that a commit like the other end shows the measured shift or a more extreme one.
+Each commit, and also the bad end, is compared with the good end, side by side. A commit is classified as bad if its
+metric got worse by at least half as much as the bad end's metric. The error of a classification is the probability, by
+Student's t distribution, that a commit like the other end shows the measured shift or a more extreme shift.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Endpoints:
 
     @property
     def distinguishable(self) -> bool:
-        """Returns whether the bad end's measurement is so precise that it would classify the good commit as good."""
+        """Returns whether this measurement is precise enough to classify a commit like the good end as good."""
         like_good = replace(self.shift, worsening=0.0)
         return ATTEMPTS * classify(like_good, self.shift).error <= error_share(MAX_ERROR - self.error, self.commits)
 
@@ -125,7 +125,7 @@ class Endpoints:
 
     @property
     def searchable(self) -> bool:
-        """Returns whether the probes have some of the allowed error left to classify commits, or no probe is needed."""
+        """Returns whether the ends' error leaves a part of ``MAX_ERROR`` for probes, or no probe is needed."""
         return self.error < MAX_ERROR or self.commits.next is None
 
 
@@ -150,10 +150,10 @@ def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoin
 def measured_ends(
     commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """Measures the bad commit; returns both ends (None if no metric is worse), the outcome, and targets.
+    """Compares the bad commit with the good commit; returns both ends, the outcome, and all metrics that got worse.
 
-    Targets are the metrics that are worse, first the one to follow. The bad commit is measured until it is
-    distinguishable from the good one, because otherwise later answers "good" would often be wrong.
+    The first metric is the best to search by; the ends are None if no metric got worse. The measurement is repeated
+    until the ends are distinguishable, because otherwise later answers "good" would often be wrong.
     """
     settings = {**FORCED, **(COUNTED if metric in COUNTS else {})}
     worse: list[Target] = []
@@ -174,7 +174,7 @@ def measured_ends(
 
 
 def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) -> Iterator[Outcome]:
-    """Runs a probe several times, each with twice the launches of the one before; yields the outcomes."""
+    """Runs a probe several times, each time with twice as many launches as before; yields the outcomes."""
     for _ in range(number):
         outcome = run(probe, against)
         yield outcome
@@ -187,7 +187,8 @@ def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) 
 def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
     """Returns settings for ``times`` times as many launches as an outcome had; empty if nothing was timed.
 
-    ``max_time`` is the time spent times ``MORE_TIME``, because launches before the first verdict get only half of it.
+    ``max_time`` is ``MORE_TIME`` times the outcome's time: a run uses only half of ``max_time`` before its first
+    verdict.
     """
     launches = max((len(result.measurement.fresh) for result in outcome.results), default=0)
     if not launches:
@@ -237,14 +238,14 @@ class Bisector:
 
     @property
     def _midway(self) -> Mapping[str, object]:
-        """Returns settings that end a run once it is clear whether the commit is nearer to the good or the bad one."""
+        """Returns settings that end a run once it is clear which end the commit is nearer to."""
         if self.endpoints.target.counted:
             return COUNTED
         percent = 100 * middle_tolerance(self.endpoints.shift, self.endpoints.comparison)
         return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
-        """Returns the answer on the commit that an outcome measured; ``skipped`` if its error is above ``allowed``."""
+        """Classifies the commit that an outcome measured: as ``skipped`` if the error would be above ``allowed``."""
         comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
             return Classification("skipped", text=comparison)

@@ -36,7 +36,7 @@ class CommitRange:
 
     @cached_property
     def _distances(self) -> Mapping[str, int]:
-        """Maps each suspect to the number of suspects that its probe excludes at least, with either answer."""
+        """Maps each suspect to the smallest number of suspects that its probe excludes, whatever the answer is."""
         ends = f"--good {self.good[:SHORT]} --bad {self.bad[:SHORT]}"
         bad, good = (self.bad, *self._answered("bad"))[-1], (self.good, *self._answered("good"))
         lines = _rev_list(self.root, ends, "--bisect-all", *self.options, bad, *(f"^{commit}" for commit in good))

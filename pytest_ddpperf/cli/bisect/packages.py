@@ -56,9 +56,9 @@ def _normal(name: str) -> str:
 
 @dataclass(frozen=True)
 class PackageRange:
-    """The changes that lead from one list of packages to another, made one after the other.
+    """The changes that lead from one list of packages to another, in the order in which they are made.
 
-    It has the methods of ``CommitRange``. The state after n changes, a list of packages, has the name n.
+    It has the methods of ``CommitRange``. A state is the list of packages after n changes; its name is the number n.
     """
 
     noun: ClassVar[str] = "change"

@@ -37,7 +37,8 @@ _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILIN
 def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
     """Runs pytest in a process to compare a probe's commit with ``against``; returns the outcome.
 
-    ``arguments`` are for pytest. If the probe has an interpreter in place of a commit, ``against`` is one, too.
+    ``arguments`` are for pytest. If the probe has an interpreter instead of a commit, ``against`` is an interpreter,
+    too.
 
     Even an interrupted probe leaves no processes or checkouts behind.
     """
@@ -84,7 +85,7 @@ class ProbePlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselects all tests but the probe's; only pytest knows which of the user's arguments are tests."""
+        """Deselects all tests except the probe's test; only pytest knows which of the user's arguments are tests."""
         others = [item for item in items if self._probe.test not in {None, item.nodeid}]
         items[:] = [item for item in items if self._probe.test in {None, item.nodeid}]
         config.hook.pytest_deselected(items=others)

@@ -1,4 +1,4 @@
-"""The target of a bisection: one metric of one benchmark that is worse at the bad end. Pure."""
+"""The target of a bisection: one metric of one benchmark that is worse at the bad end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
     """Returns the bad commit's regressed metrics, the best one to follow first.
 
     Counts come first, because they need no repetition; then larger changes, because they are easier to follow. If
-    ``metric`` is None, all metrics that affect the verdict count, else only ``metric``.
+    ``metric`` is given, no other metric is returned.
     """
     worse = {
         Target.of(result, comparison.series.metric): abs(
@@ -88,7 +88,7 @@ def undecided(outcome: Outcome, metric: str | None) -> bool:
 
 
 def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
-    """Returns a one-line reason why none of the results could be compared; None if at least one was."""
+    """Returns a one-line reason why none of the results could be compared; None if a result was compared."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]

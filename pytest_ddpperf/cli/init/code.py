@@ -156,7 +156,7 @@ class Program:
     def reached(self, file: Path) -> Code:
         """Returns all code that a script reaches: its own code, and the code of other modules that it uses.
 
-        If the script uses a class and calls a method by some name, this class's method of that name is reached.
+        Types are unknown, so a method of a reached class counts as reached if reached code contains the method's name.
         """
         folder = ".".join([*file.parent.parts, ""])
         found, seen, left = Code(), {(file, "")}, [(file, "")]

@@ -112,8 +112,8 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
 def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> Iterator[tuple[Path, Module]]:
     """Yields the modules of a project with their files, until ``MOST_BYTES_OF_ALL`` bytes have been read.
 
-    This adds to two dicts. ``named``: each file that a README or a shell script names, with the number of parts of that
-    text's path. ``commands``: each file that such a text starts, with the command.
+    Adds the files that READMEs and shell scripts name to ``named``, with the depth of the naming file's path, and the
+    files that they start to ``commands``, with the command.
     """
     left = MOST_BYTES_OF_ALL
     for path in _files(root):
