@@ -79,30 +79,30 @@ def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[st
 
 
 class FoundWrong(DdpperfError):
-    """A result that is worse than required, or wrong; running the test again would not change it.
+    """Raised if a result is wrong or worse than required; running the test again would not change that.
 
-    If a test fails with another error, there is no result.
+    If a test fails with another DdpperfError, the benchmark has no result.
     """
 
 
 class SettingError(DdpperfError):
-    """A setting with a value that it cannot have; the message names the setting, the value and the possible values."""
+    """Raised if a setting has an invalid value; the message names the setting, the value and the possible values."""
 
 
 class PayloadError(DdpperfError):
-    """A function or a result that cannot be sent between processes; the message names the object and the reason."""
+    """Raised if processes cannot exchange a function or a result; the message names the object and the reason."""
 
 
 class WorkloadError(DdpperfError):
-    """A mistake in the user's model, step or script, such as a step that is not callable, or a NaN loss."""
+    """Raised for a mistake in the user's model, step or script, such as a step that is not callable, or a NaN loss."""
 
 
 class TrainingEnded(WorkloadError):
-    """A script that trains for fewer steps than the benchmark needs."""
+    """Raised if a script trains for fewer steps than the benchmark needs."""
 
 
 class IncorrectTraining(FoundWrong):
-    """A strategy that computes other values than a single process; the message names parameter, rank and error."""
+    """Raised if a strategy computes other values than a single process; the message names parameter, rank and error."""
 
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str]) -> None:
         super().__init__(message)
@@ -110,24 +110,24 @@ class IncorrectTraining(FoundWrong):
 
     @property
     def causes(self) -> list[str]:
-        """The likely cause, if it is known, and the difference, for the first benchmark that trains incorrectly."""
+        """The likely cause (if known) of the first benchmark's incorrect training, and how its values differ."""
         seen, _, cause = self.headline.removeprefix("broken: ").partition("; likely cause: ")
         cause, _, extent = cause.partition("; ")
         return [*filter(None, [cause]), "; ".join(filter(None, (seen, extent)))]
 
     @property
     def summary(self) -> str:
-        """The difference, and its likely cause."""
+        """The difference of the first incorrect benchmark, and the likely cause if it is known."""
         *likely, seen = self.causes
         return ": ".join([seen.partition(":")[0], *likely]) if likely else seen
 
 
 class LaunchError(DdpperfError):
-    """A failure to start ranks: torch cannot be imported, the backend does not exist, or there are too few devices."""
+    """Raised if ranks cannot start: torch cannot be imported, the backend does not exist, or devices are missing."""
 
 
 class RankFailed(DdpperfError):
-    """A rank that raised, exited, was killed or blocked; the message starts with this rank and the reason.
+    """Raised if a rank raises, exits, is killed or blocks; the message starts with this rank and the reason.
 
     Attributes:
         rank: the global rank that failed first; None if no single rank is to blame.
@@ -156,16 +156,16 @@ class RankFailed(DdpperfError):
 
     @property
     def causes(self) -> list[str]:
-        """The failed rank with the reason, and the line of code, as texts."""
+        """Two texts: the failed rank with the reason, and the line of code if it is known."""
         return [str(self).partition("\n")[0], *([f"at {self.where}"] if self.where else [])]
 
 
 class RanksTimedOut(RankFailed):
-    """The failure of ranks that did not finish before the deadline; the message holds the stacks of all ranks."""
+    """Raised if ranks do not finish before the deadline; the message has the stacks of all ranks."""
 
 
 class ReferenceFailed(DdpperfError):
-    """The failure of the reference to run a benchmark that the candidate has run; the message gives the reason."""
+    """Raised if the reference cannot run a benchmark that the candidate has run; the message gives the reason."""
 
     def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
         super().__init__(message, benchmark=benchmark)
@@ -173,51 +173,51 @@ class ReferenceFailed(DdpperfError):
 
 
 class ReferenceStopped(DdpperfError):
-    """The failure of the reference in one launch, after another launch of the same benchmark had succeeded."""
+    """Raised if the reference fails in one launch, after another launch of the same benchmark has succeeded."""
 
 
 class SameCode(DdpperfError):
-    """A comparison in which both revisions ran the same file; the message names the file and the cure."""
+    """Raised if both revisions in a comparison ran the same file; the message names the file and the cure."""
 
 
 class RanksDiffer(FoundWrong):
-    """Ranks that returned different values, or did not raise the expected error; the message names these ranks."""
+    """Raised if ranks return different values, or do not raise the expected error; the message names these ranks."""
 
 
 class RankSkipped(DdpperfError):
-    """A call of ``pytest.skip`` on a rank; the fixture then skips the test."""
+    """Raised if a rank calls ``pytest.skip``; the fixture then skips the test."""
 
 
 class UnexpectedCount(FoundWrong):
-    """A step whose counts differ from ``ddpperf.expect``; the message names each count with its breakdown."""
+    """Raised if a step's counts differ from ``ddpperf.expect``; the message names the counts with breakdowns."""
 
 
 class TargetMissed(FoundWrong):
-    """A metric that is worse than its target in ``ddpperf.expect``; the message has the interval and the target."""
+    """Raised if a metric misses its target in ``ddpperf.expect``; the message has the interval and the target."""
 
 
 class QualityLost(FoundWrong):
-    """A strategy whose trained model is worse than the first strategy's, or differs; the message gives both results."""
+    """Raised if a strategy's trained model is worse than the first strategy's, or differs; the message names both."""
 
 
 class NotTimed(DdpperfError):
-    """The use of a time in a run that only counts, or has no time left; pytest then skips the rest of the test."""
+    """Raised if a test uses a time, but the run only counts or had no time left; the rest of the test is skipped."""
 
 
 class BaselineError(DdpperfError):
-    """A baseline that cannot be read or written; the message names the file, the field and the cure."""
+    """Raised if a baseline cannot be read or written; the message names the file, the field and the cure."""
 
 
 class HistoryError(DdpperfError):
-    """A history of runs that cannot be read or written; the message names the file and the cure."""
+    """Raised if a history of runs cannot be read or written; the message names the file and the cure."""
 
 
 class TraceError(DdpperfError):
-    """Traces that cannot be read or combined; the message names the file or the ranks, and the reason."""
+    """Raised if traces cannot be read or combined; the message names the file or the ranks, and the reason."""
 
 
 class Regression(FoundWrong):
-    """A verdict that fails the test (see ``--ddpperf-fail-on``); the message is the failure text of the result."""
+    """Raised if a verdict fails the test (see ``--ddpperf-fail-on``); the message explains the result."""
 
     def __init__(self, message: str, *, summary: str = "") -> None:
         super().__init__(message)

@@ -83,9 +83,9 @@ class Ddpperf:
             name: name of the benchmark within its test (default: strategy and settings of the training).
             samples_per_step: samples of one rank, if ``subject`` does not have them.
             tokens_per_step: tokens of one rank, if ``subject`` does not have them.
-            reference: the same training for a single process, in any form of ``subject``, to compare a step or script
-                with; it trains on the batches of all ranks.
-            knobs: any setting of a test, such as ``world_size=2, tolerance=0.05``: stronger than marker and options.
+            reference: the same training by a single process on the batches of all ranks, in any form of ``subject``; a
+                step or script has to give equal results.
+            knobs: any setting of a test, such as ``world_size=2, tolerance=0.05``; they override marker and options.
 
         Returns:
             The measurement; ``measurement["step_time"].value`` is in seconds.
@@ -148,9 +148,9 @@ class Ddpperf:
 
         Args:
             subject: as for ``check``. In strong mode the ranks share a Workload's batch; a function ``build(ctx)``
-                divides its batch if ``ctx.mode`` is ``strong``. Also a function of the number of ranks, whose parameter
-                is ``n``, ``ranks`` or ``world_size``: it returns a Workload for this number, such as a larger model for
-                more ranks, and efficiency takes the FLOPs of a rank into account.
+                divides its batch if ``ctx.mode`` is ``strong``. A function with a parameter ``n``, ``ranks`` or
+                ``world_size`` may return a Workload for this number of ranks, such as a larger model for more ranks;
+                then efficiency takes the FLOPs of a rank into account.
             world_sizes: numbers of ranks, ascending; the others are compared with the first. Default:
                 ``--ddpperf-world-size``; if that is one number, 1 and the powers of two up to it.
             mode: ``weak`` keeps the batch of a rank, ``strong`` the global batch.
@@ -320,10 +320,10 @@ class Ddpperf:
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> Prediction:
-        """Predicts the time of a step with any number of ranks, on a measured or named network; nothing is gated.
+        """Predicts the time of a step with any number of ranks, on a measured or named network; gives no verdict.
 
-        One process runs the step of a rank of such a group on this machine; its collectives end at once. The prediction
-        adds the time of each collective on the network.
+        One process runs the step of one of these ranks on this machine, with collectives that take no time. The
+        prediction adds the time of each collective on the network.
 
         Args:
             subject: a Workload, or a function ``build(ctx)``.
@@ -358,10 +358,10 @@ class Ddpperf:
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> WhatIf:
-        """Predicts the gain of changes, each as ``predict`` does; ``compare(variants=...)`` measures them.
+        """Predicts the gain of changes in training; ``compare(variants=...)`` measures it.
 
         Args:
-            subject: as for ``predict``; or several by name without ``variants``, such as models of several sizes.
+            subject: as for ``predict``; or, without ``variants``, a dictionary of several subjects by name.
             variants: settings by name, as for ``compare``; each may also have a ``network``. The others are compared
                 with the first: ``{"now": {}, "large buckets": {"strategy": "ddp[bucket_cap_mb=100]"}}``.
             strategy: strategy of variants without one.
@@ -370,8 +370,8 @@ class Ddpperf:
             knobs: as for ``predict``.
 
         Returns:
-            ``found["large buckets"]``, the prediction of a variant; ``found.gain("large buckets")``, the share of the
-            time of a sample that it saves, with ``low`` and ``high``.
+            ``found["large buckets"]``, the prediction of a variant; ``found.gain("large buckets")``, the
+            fraction by which the variant shortens the time of a sample, with ``low`` and ``high``.
 
         Raises:
             SettingError: as for ``predict``, or variants that cannot be compared.
@@ -496,9 +496,9 @@ class Ddpperf:
             strategy: as for ``check``.
             start: the smallest size to try.
             limit: the largest size to try; None for no limit.
-            knobs: as for ``check``. ``memory_limit`` is the memory that each rank may use; the CPU needs it. Settings
-                of timing, such as ``warmup``, change nothing: each size trains for three steps, in fp16 until a step
-                does not overflow.
+            knobs: as for ``check``. ``memory_limit`` is the memory that each rank may use, and required on a CPU.
+                Settings of timing, such as ``warmup``, have no effect: each size trains for three steps, or with fp16
+                until a step does not overflow.
 
         Returns:
             ``found.size``; ``found.peak`` in bytes; ``found.tried``.
@@ -557,7 +557,6 @@ class Ddpperf:
         *,
         counts: bool = False,
     ) -> VerbCall:
-        """Returns a call of a verb such as ``check``, with its settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
             pytest.skip(f"ddpperf.{verb} was skipped: ddpperf simulate runs only ddpperf.check and ddpperf.measure")
@@ -581,7 +580,7 @@ class Ddpperf:
             pytest.skip(f"{subject.name}: ddpperf simulate runs no Script, which creates its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Returns the environment of the settings' largest group, or of one rank for a one-rank strategy."""
+        """Returns the environment of the settings' largest group, or of one rank if the strategy needs only one."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs
@@ -612,7 +611,7 @@ class Ddpperf:
         return Predictor(self._session, self._test, self._sections)
 
     def _judged_run(self, call: VerbCall, variants: Sequence[Variant]) -> JudgedRun:
-        """Returns the run of a call whose benchmarks are judged; raises SettingError if two of them share a name."""
+        """Returns the run that judges a call's variants; SettingError if two benchmarks of the test share a name."""
         from pytest_ddpperf.run.call.judging import JudgedRun
 
         for benchmark in variants:  # results and baselines of this test could not distinguish them
