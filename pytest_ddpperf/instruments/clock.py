@@ -1,4 +1,4 @@
-"""Clocks that time steps, a pause of Python's garbage collector, and the tools that slow Python down."""
+"""Clocks that time steps. Also pauses Python's garbage collector, and finds tools that slow Python down."""
 
 from __future__ import annotations
 

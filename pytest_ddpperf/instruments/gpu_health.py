@@ -104,7 +104,7 @@ def gpu_health(
     """Summarises a GPU's readings, pairs of a time in seconds and a reading; a short window may have no reading.
 
     ``limits`` are the highest clocks of multiprocessors and memory, in MHz; ``others`` are the bytes, by pid, of other
-    processes that used the GPU before and after. If the driver counts power and throttling, its counters are used.
+    processes that used the GPU before and after the launch. Power and throttling come from counters if available.
     """
 
     def known(name: str) -> list[tuple[float, int]]:

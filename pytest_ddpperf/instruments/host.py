@@ -61,7 +61,7 @@ def machine_facts(root: Path = _ROOT) -> MachineFacts:
 def clock_limits(root: Path = _ROOT) -> str:
     """Returns the governor and the highest frequency of the usable cores: ``performance 3.50 GHz``; empty if unknown.
 
-    Cores that differ have all their limits: ``powersave 2.40 GHz, powersave 3.50 GHz``.
+    If cores differ, the text lists all limits: ``powersave 2.40 GHz, powersave 3.50 GHz``.
     """
     folders = [root / f"sys/devices/system/cpu/cpu{core}/cpufreq" for core in sorted(os.sched_getaffinity(0))]
     told = (
@@ -161,7 +161,7 @@ def shared_memory(root: Path = _ROOT) -> int | None:
 
 
 def free_memory() -> int | None:
-    """Returns bytes that benchmarks may take on this machine; None if the system does not report them."""
+    """Returns the available bytes of memory minus a reserve for other processes; None if these bytes are unknown."""
     available = available_memory()
     return None if available is None else int((1 - _SPARED) * available)
 
@@ -247,8 +247,7 @@ def from_here(file: str) -> str:
 def open_shared(file: Path, flags: int = 0) -> int:
     """Opens a file for reading in a folder that other users can write to: follows no link, waits for no pipe.
 
-    Raises:
-        OSError: the file cannot be opened, or is no regular file.
+    OSError if the file cannot be opened, or is no regular file.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o444)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -258,7 +257,7 @@ def open_shared(file: Path, flags: int = 0) -> int:
 
 
 def abandoned(prefix: str) -> Iterator[Path]:
-    """Yields this user's temporary folders with this prefix and eight or more characters that nobody used for a day."""
+    """Yields this user's temporary folders whose names begin with ``prefix``, if nobody has used them for a day."""
     for folder in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{prefix}{'[a-z0-9_]' * 8}*"):
         with contextlib.suppress(OSError):
             found = folder.lstat()
@@ -271,9 +270,7 @@ def private_folder() -> Path:
     """Returns a folder that only this user can access, for files that several processes share; makes it if necessary.
 
     The folder lies among the temporary files; if another user has taken its name, the result is ``XDG_RUNTIME_DIR``.
-
-    Raises:
-        OSError: ``XDG_RUNTIME_DIR`` does not exist or is not this user's alone.
+    OSError if ``XDG_RUNTIME_DIR`` does not exist or is not this user's alone.
     """
     folder = Path(tempfile.gettempdir(), f"pytest-ddpperf-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):

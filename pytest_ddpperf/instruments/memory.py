@@ -149,11 +149,11 @@ def most_taken(proc: Path = _PROC) -> int | None:
 
 
 def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
-    """Returns by how many bytes the peak exceeds the memory before the model was built, without mapped files.
+    """Returns by how many bytes the peak exceeds the memory before the model was built; mapped files do not count.
 
-    A forked process maps pages of files anew as it first calls into a library: tens of MB that training does not use.
-    Such pages hardly ever leave memory, so their bytes at the end stand for their bytes at the peak. If the peak was
-    not ``reset`` and has not risen since, it is older than the model; then the level after the last step is used.
+    A forked process maps pages of files anew when it first calls into a library: tens of MB that training does not use.
+    These pages hardly ever leave memory, so the peak is reduced by their bytes at the end. If the peak was neither
+    ``reset`` nor exceeded since ``before``, it is older than the model; then the present memory replaces it.
     """
     peak = after.peak if reset or after.peak > before.peak else after.now
     return max(0, (peak - after.files) - (before.now - before.files))

@@ -44,7 +44,7 @@ def sweep(rank: int, ranks: int, device: torch.device, plan: SweepPlan) -> RankS
     for turn in range(-1, plan.rounds):  # the first one, number -1, only warms up
         for cell in order.sample(cells, len(cells)):
             repeats = max(least_calls, min(most_calls, _CALL_BYTES // cell[1]))
-            measured = list(_turn(calls[cell], repeats, device))
+            measured = list(_timed_calls(calls[cell], repeats, device))
             times[cell] += measured if turn >= 0 else []
         for pair in order.sample(pairs, len(pairs)):
             seconds = _fastest_message(rank, pair, message)
@@ -92,13 +92,10 @@ def _call(ranks: int, collective: str, whole: torch.Tensor, other: torch.Tensor)
     return calls[collective]
 
 
-def _turn(
+def _timed_calls(
     calls: Iterator[Callable[[], Any]], repeats: int, device: torch.device
 ) -> Iterator[tuple[float, float, float]]:
-    """Yields for each call: seconds to start it, seconds from then to its end, and the clock when it had started.
-
-    Each call follows a barrier. Ends after ``repeats`` calls.
-    """
+    """Makes ``repeats`` calls, each after a barrier; yields (seconds to start, seconds to end, time of start)."""
     for call in islice(calls, repeats):
         _meet(device)
         start = time.perf_counter()
@@ -122,7 +119,7 @@ def _products(device: torch.device) -> Callable[[int], None]:
 
 
 def _beside(ranks: int, size: int, buffer: torch.Tensor, compute: Callable[[int], None]) -> Beside:
-    """Times an all-reduce, matrix products that take about twice as long, and both at the same time."""
+    """Times an all-reduce alone, matrix products that take about twice as long alone, and both at the same time."""
     whole, device = buffer[: _elements(size, ranks)], buffer.device
 
     def timed(work: Callable[[], object]) -> float:

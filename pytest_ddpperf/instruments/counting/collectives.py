@@ -29,9 +29,8 @@ NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd",
 class CollectiveCall:
     """A call of a collective on this rank.
 
-    ``nbytes`` are the bytes of the whole buffer, by the arguments' elements: the tensor of an all-reduce or a
-    broadcast, the output of an all-gather, the input of a reduce-scatter or an all-to-all, and all ranks' data for a
-    gather or a scatter.
+    ``nbytes`` are the bytes of the collective's whole buffer: the tensor of an all-reduce or a broadcast, the output of
+    an all-gather, the input of a reduce-scatter or an all-to-all, and all ranks' data for a gather or a scatter.
     """
 
     name: str  # ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``send`` ...

@@ -82,7 +82,7 @@ class CopyWatch:
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
-        """Returns, by metric, the lines that made DDP wrappers; ``size``: bytes of gradients that a wrapper copied."""
+        """Returns the lines that made DDP wrappers, by metric; ``size``: bytes of gradients copied to buckets."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
         of_one = copying if len(copying) == 1 else {}
@@ -139,7 +139,7 @@ def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
 
 
 def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields names and tensors of the trained parameters that each rank holds whole, not sharded."""
+    """Yields names and tensors of the trained parameters of which each rank has a whole copy, not a shard."""
     inside, ignored = model, frozenset[str]()
     if isinstance(model, DistributedDataParallel):
         inside, ignored = model.module, frozenset(model.parameters_to_ignore)
@@ -153,7 +153,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, ...]:
-    """Returns sums of a parameter's elements, which differ if copies differ, after the largest effect of rounding."""
+    """Returns the largest rounding error of sums, then sums of elements, which differ between ranks if copies do."""
     flat = parameter.reshape(-1)
     whole = flat.numel() // _PARTS * _PARTS
     size, rest = (_PARTS, whole // _PARTS), flat[whole:].double()

@@ -72,11 +72,12 @@ def count_warm_step(
 ) -> Counts:
     """Counts the collectives, FLOPs, operators and memory of a call of ``run`` on this rank, after the warm-up.
 
-    All ranks call this function together. First, some steps show which tensors outlive a step. Then two steps, or a
-    known period of steps, are counted in full. Further steps are only watched: if each calls torch as the step before
-    did, the full counts hold for all steps. Otherwise about ``steps`` more steps are counted without memory, and their
-    means are used. In these steps compiled code runs as it was written; ``plain`` has counts of earlier steps, such as
-    graph breaks. On CUDA more steps run under the profiler. ``on_any_rank`` says if a fact holds on any rank.
+    All ranks call this function together. First, some steps show which tensors outlive a step. Then two steps, or one
+    period of steps if work repeats after several steps, are counted in full. If all further steps call the same
+    functions of torch, the full counts hold for them, too. Else about ``steps`` more steps are counted, except for
+    memory, and their mean counts are used. Compiled code runs uncompiled in all these steps; ``plain`` has counts of
+    earlier steps, such as graph breaks. On CUDA more steps run under the profiler. ``on_any_rank(x)`` returns whether x
+    is True on any rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -142,7 +143,7 @@ class _Pass:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Follows modules, optimizers, batches and costly functions in this context, but not inside DataLoaders."""
+        """Observes modules, optimizers, batches and costly functions in this context, but not inside DataLoaders."""
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
         calls = calls_counted(self._called, self._device, self._operators.waited)
         with self.used.watching(), left_out, calls, checkpoints_seen(self._called), self._operators.questions_named():
@@ -161,7 +162,7 @@ class _Pass:
             self._set[name, place or self._stack.place()] += 1
 
     def step(self, run: Callable[[], Any]) -> Details:
-        """Counts a step in full; returns the counts that take too long for other steps, such as peak tensor bytes."""
+        """Counts a step in full; returns the counts that are slow to take, and so not taken in every step."""
         self._set.clear()
         with self._operators.paused():
             self._file_known()
@@ -191,11 +192,7 @@ class _Pass:
         }
 
     def watch(self, others: OtherSteps, steps: int) -> bool:
-        """Watches up to ``steps`` more steps, until a step's calls of torch differ from those of one period before.
-
-        Returns:
-            Whether all steps, including those counted in full, make the same calls.
-        """
+        """Watches up to ``steps`` more steps, until a step makes other calls of torch; returns whether no step does."""
         period, calls, watched = self._subject.period, CallWatch(lambda: self._operators.is_paused), list[int]()
         if steps <= 0:
             return True
@@ -215,14 +212,14 @@ class _Pass:
             return differs
 
         self._operators.whole = False
-        self._gap = any(others.end_with(look) for _ in range(steps) if not others.over)  # the same on all ranks
+        self._gap = any(others.run_one(look) for _ in range(steps) if not others.over)  # the same on all ranks
         return not self._gap
 
     def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
-        """Counts more steps, without memory, until ``steps`` steps in a row are seen; ``after`` of them have run.
+        """Counts more steps, without memory, until ``steps`` steps are counted, including the first ``after`` steps.
 
-        If a watched step did other work, the steps before that step do not count. But if training or the time ends
-        after only a few more steps, the earlier steps count, and it is unknown how often such a step comes.
+        If ``watch`` found a step with other work, earlier steps do not count. But if training or the time ends after
+        only a few more steps, they do count, and ``cut_short`` notes that the pattern of other work is unknown.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -241,7 +238,7 @@ class _Pass:
         for _ in range(wanted):
             if others.over:
                 break
-            others.end_with(look)
+            others.run_one(look)
         if not self._gap:
             return
         if others.any(len(self.seen) < _FEW):
@@ -304,12 +301,11 @@ def _has_hooks(root: nn.Module) -> bool:
 
 
 def _differ(steps: Sequence[object], period: int) -> bool:
-    """Returns whether any step differs from the step one period before it."""
     return any(one != other for one, other in zip(steps, steps[period:], strict=False))
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns by how many bytes a step made live tensors grow, by category; ``KEPT``: activations and temporaries."""
+    """Returns by how many bytes live tensors grow in a step, by category; activations and temporaries are ``KEPT``."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

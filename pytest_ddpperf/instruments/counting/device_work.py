@@ -54,7 +54,7 @@ def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:
     """Returns the numbers of kernels by name, of copies by kind (``Memcpy HtoD``), and of waits by the CUDA call.
 
     A wait, such as ``.item()``, counts only while the host is in the step (the event ``STEP``); other waits belong to
-    the plugin or the profiler. Without kernels the result is empty. If no CUDA call has a name, it lacks waits.
+    the plugin or the profiler. Without kernels the result is empty; without names of CUDA calls it lacks waits.
     """
     kernels, copies, waits = Counter[str](), Counter[str](), Counter[str]()
     steps = [event for event in events if event.name == STEP and event.activity == "user_annotation"]

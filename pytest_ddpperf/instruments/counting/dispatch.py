@@ -141,11 +141,11 @@ class OperatorCounter(TorchDispatchMode):
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        apart = any(has_a_say(kind) for kind in types)
-        recorded = func.namespace != "prim" and self._is_recorded(args, apart=apart)  # which asks about a tensor
+        decomposed = any(has_a_say(kind) for kind in types)
+        recorded = func.namespace != "prim" and self._is_recorded(args, decomposed=decomposed)  # asks a tensor
         if self.is_paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
             return func(*args, **kwargs)  # only asked for shapes
-        if apart:
+        if decomposed:
             return NotImplemented  # it calls its parts, which come here again
         # In inference mode composite operators arrive undecomposed, and in operators of a jagged tensor.
         if operators.is_composite(func) and not any(tensor.is_nested for tensor in tensors_in(args)):
@@ -155,7 +155,7 @@ class OperatorCounter(TorchDispatchMode):
         out = communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
         with self._lock:
             self._place = None
-            if self.whole or not _shows_all(func, out):
+            if self.whole or not _changes_one_count(func, out):
                 self._count(func, args, kwargs, out)
             if (name := operators.operator_name(func)) is not None:
                 self._count_operator(name, recorded=recorded)
@@ -166,16 +166,16 @@ class OperatorCounter(TorchDispatchMode):
         self._place = self._place or self._stack.call()
         return self._place
 
-    def _is_recorded(self, args: Sequence[Any], *, apart: bool) -> bool:
-        """Returns whether autograd recorded the operator; False if ``apart``: autograd then records its parts."""
+    def _is_recorded(self, args: Sequence[Any], *, decomposed: bool) -> bool:
+        """Returns whether autograd recorded the operator; if it is ``decomposed``, autograd records only its parts."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
         if thread not in self._nodes:  # the first operator of a step in another thread, which has its own numbers
             self._nodes[thread] = now - any(tensor.requires_grad for tensor in tensors_in(args))
         before = self._nodes[thread]
-        self._nodes[thread] = before if apart else now  # its parts follow
-        return not apart and before != now
+        self._nodes[thread] = before if decomposed else now  # its parts follow
+        return not decomposed and before != now
 
     def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
         tensors, results = tensors_in((*args, *kwargs.values())), tensors_in((out,))
@@ -254,7 +254,7 @@ class OperatorCounter(TorchDispatchMode):
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
-        """Returns whether the host knows a tensor's values, from a copy or because an optimizer made the number."""
+        """Returns whether the host has a tensor's values: as a copy, or in a scalar of an optimizer on a CPU."""
         known = self._on_host.get(id(tensor))
         copied = known is not None and known() is tensor
         return copied or (self._device == "cpu" and not tensor.dim() and self._tracker.is_state(tensor))
@@ -300,8 +300,8 @@ class OperatorCounter(TorchDispatchMode):
             self._tracker.see(result, "activations" if recorded else "temporaries", made_by=self._here)
 
 
-def _shows_all(func: Any, out: Any) -> bool:
-    """Returns whether a call adds to no count but the number of operators; False if its result is a number."""
+def _changes_one_count(func: Any, out: Any) -> bool:
+    """Returns whether a call adds only to the number of operators; False unless it returns a tensor with dimensions."""
     return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and operators.is_plain(func)
 
 

@@ -101,8 +101,8 @@ class Loaders:
     def used(self, steps: int) -> list[list[_Followed]]:
         """Returns the DataLoaders that feed training: a list of loaders for each dataset.
 
-        They come from lines of code whose loaders give at least one batch per step on average, and gave some in half of
-        the steps or more. Loaders for evaluation do not.
+        Loaders count if the line of code that made them gives at least one batch per step on average, and gives batches
+        in at least half of the steps. This excludes loaders for evaluation.
         """
         given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
         for each in self._known:
@@ -111,23 +111,23 @@ class Loaders:
         return list(found.values())
 
     def samples(self, steps: int, ranks: int) -> tuple[int, ...]:
-        """Returns a checksum of the first sample numbers that each loader of ``used`` drew.
+        """Returns a checksum for each loader of ``used``: of the dataset indices of its first batches.
 
-        Empty if a loader has no sample numbers or fewer samples than ``ranks``, or shuffles by the plugin's seed.
+        Empty if a loader's indices are unknown or depend on the plugin's seed, or its samples are fewer than ``ranks``.
         """
         used = [each for loaders in self.used(steps) for each in loaders]
         known = all(each.drawn and each.data[1] >= ranks for each in used)
         return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
-        """Returns a dict with one key: the type of the first loader's sampler (or loader), and the sampler's line."""
+        """Returns {(type, line of code): 1.0} for the sampler of the first loader, or for the loader itself."""
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
         """Returns the lines of code that made slow DataLoaders, by metric, such as ``loaders_without_workers``.
 
-        ``workers_restarted`` has loaders that do not keep their workers, and loaders that each epoch makes anew.
-        ``loaders_kept``, for loaders that stay in memory, is counted only after three epochs.
+        ``workers_restarted`` is for loaders that stop their workers after an epoch, or that are made again for each
+        epoch. ``loaders_kept``, for loaders that stay in memory, is counted only after three epochs.
         """
         found: dict[str, list[Place]] = {}
         last = [loaders[-1] for loaders in self.used(steps)]

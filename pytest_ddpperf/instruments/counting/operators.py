@@ -42,9 +42,9 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
 
 
 def full_precision(func: Any, dtype: torch.dtype) -> float:
-    """Returns the weight of FLOPs in full precision: 2 for float64, 1 for float32, 0 for narrower types.
+    """Returns the factor by which FLOPs count as full-precision FLOPs: 2 for float64, 1 for float32, else 0.
 
-    Products of float32 matrices that a GPU may compute in TF32 have the weight 0, whatever the present device is.
+    Products of float32 matrices that a GPU may compute in TF32 have the factor 0, whatever the present device is.
     """
     matmul: Any = torch.backends.cuda.matmul
     if dtype is torch.float32 and not any(word in str(func) for word in ("conv", "rnn")):
@@ -54,9 +54,9 @@ def full_precision(func: Any, dtype: torch.dtype) -> float:
 
 
 def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
-    """Returns an attention's arguments, with shapes in place of keys and values: each has as many heads as the query.
+    """Returns attention arguments with shapes in place of keys and values: shapes with as many heads as the query.
 
-    In grouped-query attention a head serves several heads of the query, which the formulas of torch 2.11 refuse.
+    In grouped-query attention keys and values have fewer heads, which the FLOP formulas of torch 2.11 reject.
     """
     heads = args[query].shape[1]
     wide = (torch.Size((each.shape[0], heads, *each.shape[2:])) for each in args[query + 1 : query + 3])
@@ -69,7 +69,7 @@ def _products_with(position: int) -> Callable[..., int]:
 
 
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
-    """Returns the FLOPs of a grouped product (mixture of experts), as if all rows were used: only the device knows."""
+    """Returns the FLOPs of a grouped matrix product if all rows are used; only the GPU knows how many rows are."""
     groups = rows.shape[0] if rows.dim() > columns.dim() else 1  # each group has its own columns
     return 2 * rows.numel() * columns.shape[-1] // groups
 
@@ -217,7 +217,7 @@ def moved_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _elements(tensor: Tensor) -> int:
-    """Returns how many different elements a tensor has; if it has no strides, the number of all elements."""
+    """Returns how many elements of a tensor lie at different addresses; without strides, the number of elements."""
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_contiguous():
         return tensor.numel()
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)

@@ -71,8 +71,9 @@ def calls_counted(
     """Calls ``called(metric, name)``, in this context, for each backward pass and each call of a costly function.
 
     Functions that wait for a tensor's values call ``waited(name, tensor)`` instead. ``device`` is the type of the
-    step's device. A backward pass counts if it accumulates gradients and runs in no other pass. Functions of torch that
-    do nothing on a CPU count there too. Starts of DataLoader workers do not: in which step an epoch begins is chance.
+    step's device. A backward pass counts if it accumulates gradients and is not nested in another pass. Functions that
+    wait for a GPU also count on a CPU. Starts of DataLoader workers do not count: chance decides in which step an epoch
+    begins.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts
@@ -107,10 +108,10 @@ def calls_counted(
         yield
 
 
-def _followed(function: Callable[..., Any], told: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """Wraps a function: ``told`` gets each call's first argument; if ``device`` is given, only tensors on it.
+def _followed(function: Callable[..., Any], report: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
+    """Wraps a function: before each call, ``report`` gets its first argument, if that is a tensor on ``device``.
 
-    ``under_way``: the ids of threads that are in such a call; calls inside of it do not count.
+    If ``device`` is empty, any argument will do. Calls nested in a call, which ``under_way`` shows, are not reported.
     """
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
 
@@ -122,7 +123,7 @@ def _followed(function: Callable[..., Any], told: Callable[[Any], None], device:
             return function(*args, **kwargs)
         loads = isinstance(first, process.BaseProcess) and getattr(first, "_target", None) is _worker_loop
         if not loads and (not device or _device_of(first) == device):
-            told(first)
+            report(first)
         under_way.add(thread)
         try:
             return function(*args, **kwargs)
@@ -211,10 +212,10 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
 
 
 def shape_of(*given: Any) -> tuple[int, ...]:
-    """Returns the shape of the tensor with the most dimensions in a batch; its first size counts the samples.
+    """Returns the shape of the tensor with the most dimensions in a batch; the first dimension counts the samples.
 
-    The result is empty if the tensors' first sizes differ, or if the first size may not be the samples: for a single
-    row (packed sequences), tensors with one dimension (tokens), a list of images, and nested or sharded tensors.
+    The result is empty if the first dimensions of the tensors differ, or may not be the samples: in a batch of one row
+    (packed sequences), tensors with one dimension (tokens), lists of images, and nested or sharded tensors.
     """
     tensors = _tensors(given)
     if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
@@ -225,7 +226,7 @@ def shape_of(*given: Any) -> tuple[int, ...]:
 
 
 def _tensors(given: Any) -> list[Tensor]:
-    """Returns all tensors of a batch that have dimensions, also of a tokenizer's batch, which is a leaf for torch."""
+    """Returns all tensors with dimensions in a batch, also in a ``UserDict``, which is a leaf for torch's pytree."""
     leaves = [dict(leaf) if isinstance(leaf, UserDict) else leaf for leaf in tree_leaves(given)]
     return [leaf for leaf in tree_leaves(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
 
@@ -244,13 +245,13 @@ class BatchRows:
         self._loaded: list[tuple[int, ...]] = []
 
     def loaded(self, batches: Any, batch: Any) -> None:
-        """Records a batch of a DataLoader's iterator; its shape counts only if it has the sampler's number of rows."""
+        """Records the shape of a batch of a DataLoader's iterator, if the shape fits the sampler's batch size."""
         samples = getattr(getattr(batches, "_index_sampler", None), "batch_size", None)
         shape = shape_of(batch)
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
 
     def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> None:
-        """Records a trained model's inputs in forward; ``joined``, by id: tensors that were made of several tensors."""
+        """Records the shape of a trained model's inputs in forward; concatenated tensors (``joined``) do not count."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
             return
@@ -281,7 +282,7 @@ class BatchRows:
 
 
 def rows_by_shape(rows: Mapping[str, float], steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Returns a step's rows by its batches' shape; if later sizes vary in ``steps``, by the first size alone."""
+    """Returns a step's rows by shape of the batch; by its first dimension alone if others vary in ``steps``."""
     alike, found = len({shape.partition(_BY)[2] for each in steps for shape in each}) == 1, Counter[str]()
     for shape, number in rows.items():
         found[shape if alike else shape.partition(_BY)[0]] += int(number)

@@ -37,7 +37,7 @@ _MADE = "_ddpperf_made_at"  # of an object whose making was noted
 
 
 class Place(NamedTuple):
-    """A line of code."""
+    """A line of code, and the lines before and after it in the chain of calls."""
 
     file: str  # absolute; empty if no frame but those of torch and of the plugin is on the stack
     line: int
@@ -63,14 +63,14 @@ class Stack:
         self._thread = threading.get_ident()
 
     def place(self) -> Place:
-        """Returns the innermost line of the user's code or of a strategy, and the line in a package that it called.
+        """Returns the innermost line of the user's code or a strategy, with the package's line that it called.
 
-        If the user's code has no line in the stack, the package's line is returned.
+        If the stack has no such line, the innermost line of a package is returned.
         """
         return self.call()._replace(caller=None)
 
     def call(self) -> Place:
-        """Returns the line of ``place``, and the line that called it from another function of the user."""
+        """Returns ``place()`` with its ``caller``: the line of another function of the user's that called it."""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         frames = self._frames()
         place = place_of(frames, _frame_file, _frame_line, backward=backward)
@@ -110,7 +110,7 @@ class Stack:
 
 @cache
 def compiled_wrappers() -> frozenset[CodeType]:
-    """Returns the code objects of the wrappers that torch.compile puts around a function, compiled or not."""
+    """Returns the code objects of the wrappers that torch.compile makes, even if the wrapped code runs uncompiled."""
     from torch._dynamo.eval_frame import _TorchDynamoContext
 
     inside = (each for each in _TorchDynamoContext.__call__.__code__.co_consts if isinstance(each, CodeType))

@@ -58,18 +58,19 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the fully counted steps that do the same work as most of the ``seen`` steps.
+    """Returns the steps in ``counted`` that do the same work as most steps.
 
-    ``seen``: cheap counts of all steps; ``shown``: the part of ``seen`` that begins with the fully counted steps.
+    ``seen`` has cheap counts of all steps; ``shown[i]`` has the cheap counts of ``counted[i]``.
     """
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
 
 def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence[Seen], *, unusual: bool) -> Counts:
-    """Returns the counts of a step: means over the ``seen`` steps; for metrics that these lack, the largest count.
+    """Returns a step's counts: the mean over steps for metrics in ``seen``, the largest count for other metrics.
 
-    ``unusual``: whether the steps counted in full do rare work, so that the usual work is unknown.
+    ``seen`` has some counts of all steps; ``alike`` all counts of steps with the same work; ``of_device`` counts of the
+    profiler. ``unusual``: whether the fully counted steps do rare work, so that the usual work is unknown.
     """
     details: dict[str, Mapping[str, float]] = {}
     totals, unstable, varying = {}, {}, {}
@@ -100,7 +101,7 @@ def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence
 
 
 def _mean(parts: Sequence[tuple[float, ...]]) -> float:
-    """Adds up the parts of each step, and returns the mean of these sums over steps, in any order of the parts."""
+    """Returns the mean, over steps, of the sum of parts; their order does not matter. A part has a value per step."""
     return math.fsum(rhythm_of(values).mean for values in parts)
 
 
@@ -205,8 +206,8 @@ class OtherSteps:
         """Restarts the time limit for the steps that follow."""
         self._until = time.monotonic() + self._seconds
 
-    def end_with(self, look: Callable[[Callable[[], Any]], bool]) -> bool:
-        """Lets ``look`` run one step; returns whether it returned True on any rank; False if training has ended."""
+    def run_one(self, look: Callable[[Callable[[], Any]], bool]) -> bool:
+        """Runs one more step by ``look``; returns whether ``look`` returns True on any rank, and training goes on."""
         ended, last = False, False
         try:
             last = look(self._run)

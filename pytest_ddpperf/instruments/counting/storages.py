@@ -23,7 +23,7 @@ def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
 
 
 def bytes_of(tensors: Iterable[torch.Tensor], known: set[int]) -> int:
-    """Returns the bytes of the tensors' storages, each once and without those in ``known``; adds them to ``known``."""
+    """Returns the bytes of the tensors' storages whose ids are not in ``known``, and adds their ids to ``known``."""
     total = 0
     for tensor in tensors:
         for storage in storages_of(tensor):

@@ -70,7 +70,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor of unknown origin once a second step uses it; buffers of a backend do not live so long."""
+        """Follows a tensor of unknown origin if two steps use it: a backend's buffers live for one step only."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -84,7 +84,7 @@ class TensorTracker:
     def see(
         self, tensor: torch.Tensor, category: str, *, mark: bool = False, made_by: Callable[[], Place] | None = None
     ) -> None:
-        """Follows a tensor; ``category`` is for a new storage, with ``mark`` also for a known one.
+        """Follows a tensor; gives ``category`` to a new storage, and with ``mark`` also to a known storage.
 
         ``made_by`` returns the place of the code that has just made the tensor.
         """

@@ -31,10 +31,10 @@ _TICK = 1e-9  # seconds: no work takes less
 
 
 def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind, Trace] | None = None) -> PhaseTimes:
-    """Returns the seconds of each phase and section in a trace; ``seconds`` are between its consecutive marks.
+    """Returns the seconds of each phase and section; ``seconds`` are the times between the marks of ``trace``.
 
     The time between two marks belongs to one phase, and to every section around it. So phases add up to the step, and
-    nested sections overlap. ``memory``: the kind of memory, and the trace of a step whose marks are bytes.
+    nested sections overlap. ``memory`` is the kind of memory, and a trace of a step with bytes in place of times.
     """
     steps = len(trace.starts)
     phases: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}
@@ -69,7 +69,7 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
 
 
 def _memory_uses(kind: MemoryKind, trace: Trace) -> tuple[dict[str, MemoryUse], dict[str, MemoryUse]]:
-    """Returns the bytes of phases, without the phases inside them, and the bytes of sections, with all inside them."""
+    """Returns the bytes of phases, without nested phases, and the bytes of sections, with everything inside them."""
     phases: dict[str, MemoryUse] = {}
     sections: dict[str, MemoryUse] = {}
     readings: Sequence[Reading] = trace.marks
@@ -124,10 +124,8 @@ def diagnose(
 def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | None:
     """Times matrix products, copies and small operators on this rank; all ranks do so at the same time, as in steps.
 
-    ``precision`` is the precision of the products. The shortest of several times counts. Draws no random number.
-
-    Returns:
-        The rates; None if the tensors, less than 100 MB on the CPU, do not fit into memory.
+    ``precision`` is the precision of the products. The shortest of several times counts. Draws no random number. The
+    result is None if the tensors, less than 100 MB on the CPU, do not fit into memory.
     """
     import torch
 

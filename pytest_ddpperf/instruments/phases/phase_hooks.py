@@ -72,8 +72,8 @@ _WHERE_LOADED = (
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
     """Returns the functions of torch whose time belongs to a phase, if their modules are loaded.
 
-    ``__call__`` of modules is followed, not torch's global hooks, which are much slower in each of a model's modules,
-    make torch.compile warn, and are compiled into its graphs.
+    For forward this is ``Module.__call__``. torch's global module hooks are not used: they slow every module down, make
+    torch.compile warn, and are compiled into its graphs.
     """
     import torch
     from torch._C import _distributed_c10d as c10d

@@ -41,7 +41,7 @@ class Ranges:
         self._rates: dict[int, list[tuple[int, tuple[float, ...]]]] = {}
 
     def enter(self, phase: str, name: str = "") -> int | None:
-        """Begins a phase's range; returns how many ranges were open, or None if the current range includes it."""
+        """Begins a phase's range; returns how many ranges were open before, or None if the phase gets no new range."""
         name = name or RANGES[phase]
         top, top_name = self._open[-1][:2] if self._open else (OTHER, "")
         opens = phase in OPENS[top] or (phase, top) in {(GRADIENT_SYNC, BACKWARD), (OTHER, OTHER)}
