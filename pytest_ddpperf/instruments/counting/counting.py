@@ -151,7 +151,7 @@ class _Pass:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts operators as well, and follows storages that change their size, in this context."""
+        """Counts operators as well, and observes storages that change their size, in this context."""
         with self._tracker.resizes_seen(), self._operators:
             yield
 

@@ -138,9 +138,9 @@ def graph_so_far() -> tuple[int, int]:
 class CallWatch(TorchFunctionMode):
     """A mode that computes a checksum of the calls of torch functions from Python, with their arguments.
 
-    Of tensors, the checksum uses shape, dtype and device; of other arguments, dtypes, devices, strings and booleans. A
-    function of torch that calls others is one call. The mode also sees hooks that backward runs, and the steps of a
-    script, which run in another thread. It does not see decisions inside C++, such as in a scripted module.
+    Of tensors, the checksum uses shape, dtype and device; of other arguments, dtypes, devices, strings and booleans.
+    Calls inside a call do not count. The mode also sees hooks that backward runs, and the steps of a script, which run
+    in another thread. It does not see decisions inside C++, such as in a scripted module.
     """
 
     def __init__(self, paused: Callable[[], bool]) -> None:

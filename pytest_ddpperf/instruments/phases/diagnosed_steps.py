@@ -91,15 +91,15 @@ def diagnose(
 
     - ``data_wait``: the rank requests the next batch of a DataLoader, or a new epoch.
     - ``forward``: a call of a module that no other module called, with all its hooks: DDP's broadcast of buffers or
-      FSDP's gathering of parameters. A loss that is a plain function is no module, unless ``hooks`` name it.
+      FSDP's gathering of parameters. A loss function counts only if it is a module, or if ``hooks`` name it.
     - ``backward``: autograd runs. This phase includes recomputation, sending gradients during backward, and waiting for
       the last of them: no timer of phases can measure which part is communication.
-    - ``gradient_sync``: the rank begins a collective or waits for one, outside of the other phases, with any data.
+    - ``gradient_sync``: the rank begins or awaits a collective, whatever it sends, outside of the other phases.
     - ``optimizer``: ``step`` and ``zero_grad`` of an optimizer, torch's gradient clipping and gradient scaler.
     - ``other``: everything else, and all code that torch.compile has taken into the graph of a whole step.
 
-    On CUDA the clock belongs to the stream that is current at first, and nothing waits for the clock. A phase lasts as
-    long as that stream works on it, so work of the host costs nothing while the device is busy. Work in other threads
+    On CUDA all marks are events on the stream that is current at the start, and no step waits for them. A phase lasts
+    as long as that stream works on it, so the host's work costs nothing while the device is busy. Work in other threads
     belongs to the present phase of the step's thread. If ``run`` raises, all instruments are removed.
     """
     recorder = Recorder()
