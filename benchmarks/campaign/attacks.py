@@ -139,7 +139,7 @@ def _to_a_server(number: int) -> None:
                 return
 
 
-TOLD = rf"{WHOLE}((forked from|cannot import).*status (1|10)\b|status 0\b)"
+TOLD = rf"{WHOLE}((forks ranks|cannot import).*status (1|10)\b|status 0\b)"
 kinds(
     [
         ("kills_a_server_of_pytest", TOLD, lambda _: _to_a_server(signal.SIGKILL)),

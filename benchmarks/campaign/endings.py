@@ -217,7 +217,7 @@ kinds(
 
 # The processes that ranks are forked from.
 
-SERVER = r"the process that ranks are forked from (was|has ended|exited|no longer answers|died)"
+SERVER = r"the process that forks ranks (was|has ended|exited|no longer answers|died)"
 
 
 def _to_server(name: str) -> Act:

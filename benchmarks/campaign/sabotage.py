@@ -297,7 +297,7 @@ def _read() -> None:
 
 FRAME = "!8sQ"
 ELSE = pickle.dumps({"what": "is this"})
-NO_REPORT = r"no report"
+NO_REPORT = r"is not a report"
 sabotages(
     {
         "writes_into_its_report": lambda _: _report(b"GET / HTTP/1.0\r\n\r\n" * 4),

@@ -37,6 +37,7 @@ class TimeRequest:
 
     priority: Priority
     least: float = 0.0  # seconds that it takes in any case
+    useful: float = 0.0  # seconds of a round of launches; a smaller part of ``wanted`` measures nothing
     wanted: float = math.inf  # more would be useless
     explains: float = 0.0  # the part that is kept for the diagnosis
 
@@ -50,8 +51,9 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     left = max(0.0, seconds - math.fsum(shares))
     for i in sorted(range(len(requests)), key=lambda i: (requests[i].priority, requests[i].wanted)):
         missing = max(0.0, requests[i].wanted - requests[i].least)
-        # A part of the seconds is useful, but half of a proof is useless.
-        given = missing if missing <= left else left * (requests[i].priority < Priority.PROVE)
+        # Some rounds of launches are useful, but half of a proof and half of a round are useless.
+        part = left * (requests[i].priority < Priority.PROVE and left >= requests[i].useful)
+        given = missing if missing <= left else part
         shares[i] += given
         left -= given
     return shares
@@ -82,7 +84,8 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
     ]
     blind = [(result, each) for result, each in undecided if each.verdict is Verdict.INCONCLUSIVE]
     if blind:
-        return TimeRequest(priority=Priority.SEE, wanted=min(most, SEEN * _missing(results, interim, blind)))
+        wanted = min(most, SEEN * _missing(results, interim, blind))
+        return TimeRequest(priority=Priority.SEE, wanted=wanted, useful=_round_seconds(results, interim, blind))
     if undecided:
         return TimeRequest(
             priority=Priority.PROVE, wanted=_missing(results, interim, undecided) + explains, explains=explains

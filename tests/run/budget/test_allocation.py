@@ -21,8 +21,8 @@ EXPLAINED = 1.1 * 5.0  # s: a diagnosis of 5 s, with a margin
 CONFIRM, SEE, PROVE = Priority
 
 
-def request(priority: Priority, wanted: float = math.inf, least: float = 0.0) -> TimeRequest:
-    return TimeRequest(priority=priority, least=least, wanted=wanted)
+def request(priority: Priority, wanted: float = math.inf, least: float = 0.0, useful: float = 0.0) -> TimeRequest:
+    return TimeRequest(priority=priority, least=least, wanted=wanted, useful=useful)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,8 @@ def request(priority: Priority, wanted: float = math.inf, least: float = 0.0) ->
         pytest.param(30, [request(CONFIRM, 20), request(SEE)], [20, 10], id="what one leaves goes to the next"),
         pytest.param(30, [request(PROVE, 18), request(PROVE, 8), request(PROVE, 9)], [0, 8, 9], id="nearest proofs"),
         pytest.param(9, [request(PROVE, 7), request(PROVE, 5)], [0, 5], id="half a proof is of no use"),
+        pytest.param(9, [request(SEE, 12, useful=7), request(SEE, 30, useful=8)], [9, 0], id="a round fits"),
+        pytest.param(5, [request(SEE, 12, useful=6), request(SEE, 30, useful=4)], [0, 5], id="no part of a round"),
         pytest.param(5, [request(CONFIRM, 20, least=8), request(SEE)], [8, 0], id="a confirmation is not cut off"),
         pytest.param(20, [request(CONFIRM, 20, least=8), request(CONFIRM, 30, least=6)], [14, 6], id="nor is another"),
         pytest.param(-3, [request(CONFIRM, 20, least=8), request(SEE)], [8, 0], id="though nothing is left"),
@@ -82,12 +84,12 @@ def test_a_suspect_asks_for_as_many_launches_as_it_had_and_for_those_that_would_
 
 def test_what_could_not_see_asks_for_a_third_more_than_it_lacks() -> None:
     found = asked(result(compared(Verdict.INCONCLUSIVE, launches=9)))
-    assert found == TimeRequest(priority=SEE, wanted=SEEN * 5 * 1.5)
+    assert found == TimeRequest(priority=SEE, wanted=SEEN * 5 * 1.5, useful=1.5)
 
 
 def test_what_no_launches_decide_is_given_no_more_than_its_limit() -> None:
     found = asked(result(compared(Verdict.INCONCLUSIVE)))
-    assert found == TimeRequest(priority=SEE, wanted=MAX_FACTOR * 6.0)
+    assert found == TimeRequest(priority=SEE, wanted=MAX_FACTOR * 6.0, useful=1.5)
 
 
 def test_what_is_ok_asks_for_the_whole_of_a_proof() -> None:
