@@ -31,11 +31,11 @@ _MOST_RESTS = 30
 class TurnQueue:
     """The queue of interleaved launches, in which one launch at a time runs steps (has a turn).
 
-    The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together.
-    A launch's slot, its number from 0, breaks ties. Slots 0 and 1, 2 and 3, and so on are pairs; each launch of a pair
-    takes the first turn equally often. The first turn starts when every launch has requested one, and so has built its
-    step. Launches that have ended get no turns. The queue is in the controller; a thread per launch hears the launch's
-    rank 0.
+    The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together. A
+    launch's slot, its number from 0, breaks ties. Slots 0 and 1, 2 and 3, and so on are pairs; each launch of a pair
+    takes the first turn equally often. The first turn starts when every launch has requested a turn, because its step
+    is then built. Launches that have ended get no turns. The queue is in the controller. There, one thread for each
+    launch receives requests of the launch's rank 0.
     """
 
     def __init__(self, slots: int) -> None:
@@ -51,7 +51,7 @@ class TurnQueue:
         self._began = [0] * slots  # by slot: turns that followed a turn of another pair
 
     def hear(self, slot: int, connection: socket.socket) -> bool:
-        """Receives a request to run steps, which ends a launch's current turn; returns False if the launch is gone."""
+        """Receives a launch's request for a turn, and ends its current turn; returns False if the launch is gone."""
         message = b""
         with contextlib.suppress(ConnectionResetError):
             message = connection.recv(_REQUEST.size)
@@ -80,10 +80,10 @@ class TurnQueue:
             self._go_on()
 
     def _next(self, behind: Collection[int]) -> int:
-        """Returns the slot of ``behind`` that runs next: the other slot of a pair that has just begun, if it is there.
+        """Returns the slot in ``behind`` with the next turn: after a pair's first slot, the pair's other slot.
 
-        Otherwise another pair begins, with its slot that has begun less often. The slot that begins has caches, cores
-        and spinning threads in another state: in a fixed order, one of two equal launches was slower by a sixth.
+        Otherwise another pair follows, beginning with the slot that has begun less often. The slot that begins finds
+        caches and cores in another state: in a fixed order, one of two equal launches was slower by a sixth.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:
@@ -126,9 +126,9 @@ class TurnSlot:
 def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable[[], None]) -> list[T]:
     """Runs launches at the same time, the first in this thread, and returns their results.
 
-    If a launch raises an error, the others first run to their end. A failed launch may delay others, so an error of a
-    launch that waited for it is raised only if there is no other error. ``abort`` ends the other launches if this
-    thread is interrupted.
+    If a launch raises an error, the others first run to their end. A launch that waited for a failed launch may fail,
+    too: its error is raised only if there is no other error. ``abort`` ends the other launches if this thread is
+    interrupted.
     """
     __tracebackhide__ = True
 
@@ -171,7 +171,7 @@ asking: socket.socket | None = None
 class TurnClient:
     """A rank's side of interleaving: it requests a turn, in which its launch runs steps while other launches wait.
 
-    Only rank 0 has a ``connection``, and requests turns for all ranks. ``threads``: if several threads run on the rank.
+    Only rank 0 has a ``connection``; it requests turns for all ranks. ``threads``: whether this rank is multithreaded.
     """
 
     def __init__(self, connection: socket.socket | None, *, threads: bool = False) -> None:

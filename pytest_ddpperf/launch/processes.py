@@ -202,7 +202,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_headless(pids: Iterable[int]) -> set[int]:
-    """Kills the children whose main thread has ended, which no signal reports to this process; returns their pids."""
+    """Kills children whose main thread has ended but not the process: no signal reports it. Returns their pids."""
     headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
     for pid in headless:
         kill(pid, group=False)
@@ -263,10 +263,7 @@ def touches_gpu(root: Path = _ROOT) -> bool:
 
 
 def out_of_memory_kills(root: Path = _ROOT) -> int:
-    """Returns the number of processes that the kernel has killed for lack of memory; 0 if it is unknown.
-
-    The kernel counts in this process's control group, or else on the whole machine.
-    """
+    """Returns how many processes of this control group (or else machine) the kernel killed for memory; 0 if unknown."""
     folders = list(group_folders("memory", root))[:1]
     files = [folder / name for folder in folders for name in ("memory.events", "memory.oom_control")]
     tables = (kernel_table(kernel_text(file)) for file in (*files, root / "proc/vmstat"))

@@ -55,10 +55,7 @@ def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
 
 
 def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
-    """Returns each phase's largest change and largest peak of memory, over all ranks and launches.
-
-    Phases in which no rank could read its memory are omitted.
-    """
+    """Returns each phase's largest change and peak of memory over ranks and launches; omits phases without readings."""
     ranks = [rank for phases in _diagnosed(measurement) for rank in phases]
     uses = {phase: _largest([rank.memory[phase] for rank in ranks if phase in rank.memory]) for phase in PHASES}
     return {phase: use for phase, use in uses.items() if use is not None}

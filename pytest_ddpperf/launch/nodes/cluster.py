@@ -63,11 +63,11 @@ class Cluster:
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
     def gather(self, seconds: float = MEETING_SECONDS) -> None:
-        """Waits for all processes of the launcher, and makes one on each node its agent.
+        """Waits for all tasks of torchrun, srun or mpirun, and makes one task on each node the node's agent.
 
         Raises:
-            SettingError: a task's versions or test files differ from the controller's, or its GPUs from its node's.
-            LaunchError: a task has not come in time, or a process that is no task has come.
+            SettingError: a task has other versions or test files than the controller, or sees other GPUs than its node.
+            LaunchError: a task has not come in time, or another program has connected.
         """
         expected = set(range(1, self._size))
         with self._news:
@@ -254,7 +254,7 @@ def offset(link: Link) -> tuple[int, int]:
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:
-    """Returns the first of a node's processes, which becomes its agent.
+    """Returns the facts about the first of a node's processes, which becomes the node's agent.
 
     Raises:
         SettingError: the tasks of the node see different GPUs, so none could start ranks on all of them.
