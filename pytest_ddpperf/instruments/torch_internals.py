@@ -223,7 +223,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 def meet(group: Any) -> None:
     """Waits for all ranks of ``group`` at a barrier; None stands for the default group.
 
-    For scripts, ``group`` is an unregistered ProcessGroupGloo: ``dist.barrier`` warns about it on a machine with a GPU.
+    Scripts are measured with an unregistered ProcessGroupGloo: ``dist.barrier`` warns about it on a machine with a GPU.
     """
     import torch
     import torch.distributed as dist
@@ -241,7 +241,7 @@ def tcp_store(
 ) -> Any:
     """Returns a ``TCPStore`` client; if ``listening`` is a listening socket's descriptor, also serves the store there.
 
-    With ``waits`` the call returns when all ranks have joined. Before torch 2.8, torch's libuv server takes no socket.
+    With ``waits`` the call returns when all ranks have joined. Before torch 2.8, libuv cannot serve a given socket.
     """
     import torch
     import torch.distributed as dist
@@ -254,7 +254,7 @@ def tcp_store(
 
 
 def forget_received() -> None:
-    """Removes freed tensors (before torch 2.11: all) from torch's cache of tensors that other processes sent."""
+    """Removes dead entries (before torch 2.11: all), which keep memory, from torch's cache of received tensors."""
     import torch
 
     if (received := sys.modules.get("torch.multiprocessing.reductions")) is not None:

@@ -157,7 +157,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding for each gated metric that a comparable reference has and this measurement lacks.
 
-    The CPU time may be missing; so may metrics of diagnosing launches, if the budget left no time for a diagnosis.
+    The CPU time may be missing. Metrics of a diagnosis may be missing if the budget left no time for a diagnosis.
     """
     if reference.record is None or reference.differs:
         return ()

@@ -83,7 +83,7 @@ def _expected_alone(series: Series) -> Expected | None:
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """Returns the expected scatter of the differences in launch pairs, interleaved if ``turns``; None if unknown."""
+    """Returns the expected scatter of candidate - reference in pairs, interleaved if ``turns``; None if unknown."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
     if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)

@@ -143,7 +143,7 @@ def decide(
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
-    """Returns whether a change is a significant worsening (at an interim verdict), larger than the accepted one."""
+    """Returns whether a change is a significant worsening (at an interim verdict), and larger than ``accepted``."""
     half = half_width(change, detection.level_of_look(change, alpha, last=last))
     return half is not None and detection.worsening(change, better) > max(half, accepted)
 
@@ -249,8 +249,8 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     """Returns the comparisons, with the CPU time gated only if it has to replace an undecided step time.
 
     More CPU time is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided
-    and not shorter, and is ``regressed`` only if the interim verdict may be a proof (``proves``). If it looks worse and
-    time is left, an ``unchanged`` step time becomes undecided. Less CPU time is not gated.
+    and not shorter, and is ``regressed`` only if the interim verdict may be a proof (``proves``). If the CPU time looks
+    worse and time is left, an ``unchanged`` step time becomes undecided. Less CPU time is not gated.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -277,7 +277,7 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
 def decide_benchmark(
     comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, untimed: bool = False
 ) -> Verdict:
-    """Returns the worst verdict of the gated comparisons; if none is gated, a verdict on the reference alone.
+    """Returns the worst verdict of the gated comparisons; if none is gated, the verdict depends on the reference only.
 
     Compared with another revision or only by counts, a benchmark is ``improved`` if a metric is improved and none is
     worse. Otherwise all gated metrics have to be improved: then the baseline is out of date. ``lost``: the candidate

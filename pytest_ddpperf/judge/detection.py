@@ -62,7 +62,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None
 
     A significant change needs ``(t(1 - alpha/2) + t(POWER)) * standard_error`` (Bloom 1995, "Minimum detectable
     effects"), and an estimate above the tolerance needs ``tolerance + t(POWER) * standard_error``. The result is the
-    larger one, in the unit of ``tolerance``; None if the scatter is unknown.
+    larger of both, in the unit of ``tolerance``; None if the scatter is unknown.
     """
     half = half_width(change, level_of_look(change, alpha, last=True))
     if half is None or change.standard_error is None:
@@ -100,7 +100,7 @@ class Proofs:
     proves: bool = False  # whether this look may prove
 
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
-        """Returns the state at an interim verdict, when up to the fraction ``share`` of ``UNPROVEN`` may be spent.
+        """Returns the new ``Proofs`` at an interim verdict; up to the fraction ``share`` of ``UNPROVEN`` may be spent.
 
         ``over``: the fraction of ``UNPROVEN`` that determines the field ``interval``; None for the same as ``share``.
         """

@@ -205,7 +205,7 @@ class Judge:
         return sequential.Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:
-        """Returns how many launches can confirm a suspect before the time is up; if not paired, only fresh launches."""
+        """Returns how many launches can confirm a suspect in the time left; counts only fresh launches if unpaired."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._phase is sequential.Phase.CONFIRM:

@@ -29,7 +29,7 @@ class AlphaLedger:
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends error as ``Proofs.at_interim`` does, for benchmarks with new launches (for all if ``last``)."""
+        """Spends error probability (see ``Proofs.at_interim``) for benchmarks with new launches (``last``: for all)."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)

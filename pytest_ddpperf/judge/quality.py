@@ -121,7 +121,7 @@ def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalVal
 
 
 def lost(found: Convergence) -> list[str]:
-    """Returns a line of text for each strategy that trains worse than the first one; empty if there is none."""
+    """Returns a line of text for each strategy that trains worse than the first strategy; empty if none does."""
     first = found.strategies[0]
     launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
     of_all = f"in {launches} of {format_count(steps, 'step')}"

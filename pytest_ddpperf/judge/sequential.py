@@ -65,7 +65,7 @@ class Interim:
     before: float = 0.0  # seconds of the call before the first timed launch
 
     def seconds_of(self, keys: Collection[Key] | None) -> float:
-        """Returns the seconds of a round that launches these benchmarks; None for all."""
+        """Returns the seconds of a round that launches the benchmarks ``keys``; None stands for all benchmarks."""
         if not self.of_each:
             return self.round_seconds
         return math.fsum(seconds for key, seconds in self.of_each.items() if keys is None or key in keys)

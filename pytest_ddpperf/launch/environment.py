@@ -174,7 +174,7 @@ def current_folder() -> str:
 
 
 def with_ras(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns ``environ`` with an address for NCCL's RAS service on a free port, unless the user has set one."""
+    """Returns ``environ`` with an address for NCCL's RAS service on a free port, unless ``environ`` has an address."""
     if RAS_ADDRESS in environ or environ.get("NCCL_RAS_ENABLE") == "0":
         return {**environ}
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -33,9 +33,9 @@ class TurnQueue:
 
     The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together. A
     launch's slot, its number from 0, breaks ties. Slots 0 and 1, 2 and 3, and so on are pairs; each launch of a pair
-    takes the first turn equally often. The first turn starts when every launch has requested a turn, because its step
-    is then built. Launches that have ended get no turns. The queue is in the controller. There, one thread for each
-    launch receives requests of the launch's rank 0.
+    takes the first turn equally often. The first turn starts when all launches have requested a turn, because all steps
+    are then built. Launches that have ended get no turns. The queue is in the controller. There, one thread for each
+    launch receives the requests of its rank 0.
     """
 
     def __init__(self, slots: int) -> None:
@@ -68,7 +68,7 @@ class TurnQueue:
         return True
 
     def leave(self, slot: int) -> None:
-        """Removes an ended launch from the queue; records the launches that wait now, as it may have delayed them."""
+        """Removes an ended launch from the queue; records the waiting launches, because it may have delayed them."""
         with self._lock:
             self.held_up.update(self._waiting)
             for waiting in self._waiting:
@@ -80,10 +80,11 @@ class TurnQueue:
             self._go_on()
 
     def _next(self, behind: Collection[int]) -> int:
-        """Returns the slot in ``behind`` with the next turn: after a pair's first slot, the pair's other slot.
+        """Returns the slot in ``behind`` (the launches with least progress) that gets the next turn.
 
-        Otherwise another pair follows, beginning with the slot that has begun less often. The slot that begins finds
-        caches and cores in another state: in a fixed order, one of two equal launches was slower by a sixth.
+        After a pair's first slot, its other slot follows if it is in ``behind``. Otherwise another pair begins, with
+        the slot that has begun less often. The slot that begins finds caches, cores and spinning threads in another
+        state: in a fixed order, one of two equal launches was slower by a sixth.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:
@@ -181,8 +182,8 @@ class TurnClient:
     def rest(self) -> None:
         """Waits until no thread of this process uses a core: OpenMP's threads spin for milliseconds after their work.
 
-        Otherwise the launch with the next turn would share its cores with them. If some threads never become idle, for
-        example because they load data, later calls do not wait.
+        Otherwise the launch with the next turn would share its cores with these threads. If some threads never become
+        idle, for example because they load data, later calls do not wait.
         """
         for _ in range(_MOST_RESTS if self._threads else 0):  # no deadline: a stopped process would miss it
             before = time.process_time()

@@ -138,7 +138,7 @@ class Launchers:
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Returns the process ids of fork servers and their copies, the parents of ranks; None if one does not run."""
+        """Returns the process ids of fork servers and their copies, the parents of ranks; None for ended processes."""
         with self._lock:
             return tuple(pid for launcher in self.every for pid in launcher.parents)
 

@@ -204,7 +204,7 @@ def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -
 
 
 def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
-    """Returns a link to the connecting process, and that process's ``hello``; ForeignPeer if it does not know the key.
+    """Returns a link to the connecting process, and that process's ``hello``; ForeignPeer if the process lacks the key.
 
     The caller then calls ``welcome`` to accept the link, or closes it.
     """

@@ -41,7 +41,7 @@ class Printed:
 
 
 class NodeRanks:
-    """The ranks of a launch on another node. The next launch may use ``link``, to the node's launcher, after ``sweep``.
+    """The ranks of a launch on another node; after ``sweep``, another launch may use ``link`` to the node's launcher.
 
     Raises:
         LaunchError: the node cannot start the ranks, or is gone; every method may raise this.

@@ -102,7 +102,7 @@ def _dump(
 
 
 def _kept(obj: Any) -> StandIn | None:
-    """Returns a replacement for an object that cloudpickle cannot send completely; None for all others."""
+    """Returns a replacement for an object that cloudpickle cannot send completely; None for any other object."""
     if isinstance(obj, CodeType):  # cloudpickle 3.1.3 leaves out the file, which tracebacks and stacks name
         return marshal.loads, (marshal.dumps(obj),)
     # Such as torch.backends.cudnn, whose class is not ModuleType.

@@ -57,7 +57,7 @@ class Overdue:
 
 
 class StageWatch:
-    """Finds ranks that stay longer in a stage than ``seconds`` allows, the setting ``stage_timeouts``."""
+    """Finds ranks that exceed the time limit of their stage; ``seconds``: the setting ``stage_timeouts``, by stage."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self._seconds = seconds

@@ -221,7 +221,7 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """Maps a project's path to the launch's folder or, with ``code``, to the code that ranks import; else no change."""
+    """Maps a project's path to the launch's folder, with ``code`` to the code that ranks import; keeps other paths."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 

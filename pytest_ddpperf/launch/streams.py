@@ -212,7 +212,7 @@ class FollowedOutput:
         self._position = 0
 
     def lines(self, *, last: bool = False) -> list[str]:
-        """Returns the new complete lines, and with ``last`` also an incomplete one."""
+        """Returns the new complete lines, and with ``last`` also an incomplete line at the end."""
         size = os.fstat(self._file.fileno()).st_size
         start = max(self._position, size - OUTPUT_LIMIT)
         skipped = [f"[{start - self._position} bytes are cut here]"] if start > self._position else []

@@ -82,7 +82,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Executes ``ask`` and answers; fails if files are missing (``cut``). In a forked rank, returns its Birth."""
+        """Executes ``ask``, or fails it if files are missing (``cut``), and answers; a forked rank gets its Birth."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:

@@ -82,7 +82,7 @@ def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
 
 @once
 def _steps(launch: Launch) -> list[tuple[float, float]]:
-    """Returns mean (synchronised, unsynchronised) steps in s: of all blocks, then with one pair omitted at a time.
+    """Returns mean (synchronised, unsynchronised) step times in s: of all blocks, then omitting one pair at a time.
 
     Empty if a rank did not run such steps. With a single pair of blocks, the list has only the means of all blocks.
     """

@@ -1,6 +1,6 @@
 """Figures of single launches, and their scatter within a launch, from its blocks of consecutive steps.
 
-Each figure is computed once for a launch, because the judge examines the same launches after each new one.
+Each figure is computed once for a launch, because the judge examines the same launches after each new launch.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def series_from(
 ) -> Series:
     """Returns a metric's series, with value and interval; ``columns``: ``bounds``, and other fields of the series.
 
-    The value of a step time is the mean of all steps, the value of a rate the harmonic mean. The interval is computed
-    from logarithms, and moved to this value by a factor. Value and interval stay within the ``bounds``.
+    The value of a timed metric stands for all steps together: the mean of times, or the harmonic mean of rates. Its
+    interval is computed from logarithms, then scaled to this value. Value and interval stay within the ``bounds``.
     """
     within, bounds = within or Within((), 0.0), columns.pop("bounds", ANY)
     expectation = launches.expected(within.moved, within.own)
@@ -130,7 +130,7 @@ def energy_per_step(launch: Launch) -> float | None:
 def mean_step(launch: Launch) -> float:
     """Returns the seconds of a step of the group, the mean of all timed steps.
 
-    If the host timed the steps, each lasts as long as on its slowest rank. If device events timed them, each block
+    If the host timed the steps, each step lasts as long as on its slowest rank. If device events timed them, each block
     lasts as long as on its slowest rank: taking the slowest rank of every single step would add up the events' jitter.
     """
     return _mean_of_blocks(_device_blocks(launch) or [(seconds, 1) for seconds in launch.step_times])
@@ -191,7 +191,7 @@ def of_steps(measurement: Measurement) -> Within:
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """Returns the scatter of log(rate) within launches: each influence on log(step time) with the other sign."""
+    """Returns the scatter of log(rate) within launches: as ``of_steps``, but influences have the opposite sign."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
     return Within(moved, launches.OWN_ALONE)
 
@@ -212,7 +212,7 @@ def moved_step(launch: Launch) -> Moved:
 
 @once
 def busiest_cpu(launch: Launch) -> float | None:
-    """Returns CPU seconds per step on the busiest rank, in its cheapest blocks if it has blocks; None if unknown."""
+    """Returns CPU seconds per step on the busiest rank, in its cheapest blocks (else in all steps); None if unknown."""
     times = complete(map(_cpu_of, launch.ranks))
     return None if times is None else max(times)
 

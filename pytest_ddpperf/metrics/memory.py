@@ -97,7 +97,7 @@ def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
 
 
 def uneven_memory(measurement: Measurement) -> Finding | None:
-    """Reports that ranks use such different amounts of memory that the largest amount describes no typical rank."""
+    """Reports that ranks' memory differs so much that the largest amount does not represent all ranks."""
     for kind, ranks in memory_by_rank(measurement).items():
         least, most = min(ranks), max(ranks)
         if kind in COMPARED and most > (1 + UNEVEN) * least and most - least > UNEVEN_BYTES:

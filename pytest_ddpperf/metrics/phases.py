@@ -46,7 +46,7 @@ def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
 def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
     """Returns the user's sections, in the order in which steps enter them, averaged as in ``phase_seconds``.
 
-    A rank without a section spends no time in it.
+    A rank that does not enter a section counts with 0 s.
     """
     launches = _diagnosed(measurement)
     # A section that only some ranks have comes last: a dict keeps the order, and rank 0 is first.
@@ -78,7 +78,7 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
 
 
 def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
-    """Returns the largest change and the largest peak of several uses as one; None if there are no uses."""
+    """Returns the largest change and the largest peak of ``uses`` as one MemoryUse; None if ``uses`` is empty."""
     if not uses:
         return None
     peaks = [use.peak for use in uses if use.peak is not None]

@@ -53,7 +53,7 @@ class PhaseNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """The recorded marks of some steps, and the phase and sections that ran from each mark to the next."""
+    """The recorded marks (such as times) of some steps, and the phase and sections from each mark to the next."""
 
     marks: list[Any]  # read at each change and at the end: one more than there are ``places``
     places: list[PhaseNode]  # the node from each mark to the next
@@ -92,7 +92,7 @@ class Recorder:
         return Trace(marks=self._marks, places=self._places[:-1], starts=starts)
 
     def enter(self, phase: str, _name: str = "") -> PhaseNode | None:
-        """Begins a phase and returns the previous node; if ``OPENS`` forbids it, or on another thread, returns None."""
+        """Begins a phase and returns the previous node; returns None if it may not begin there or on this thread."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None

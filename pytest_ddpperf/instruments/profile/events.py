@@ -65,7 +65,7 @@ _NCCL = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfilerEvent:
-    """One event of a profile; None for facts that the profile does not have."""
+    """One event of a profile; a field is None if the profile does not have it."""
 
     name: str
     activity: str  # kineto's word for what it is: ``cpu_op``, ``kernel``, ``user_annotation`` ...
@@ -195,7 +195,7 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 
 
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the note on each collective that ran as exactly one NCCL kernel, by the kernel's correlation id.
+    """Returns a ``Note`` for each collective that ran as exactly one NCCL kernel, by the kernel's correlation id.
 
     ``links`` has the correlation id of each kernel, 0 for none; ``fields`` has torch's records by correlation id. If
     collectives are sent as a group, several kernels share a record, or a kernel has no record. Such kernels get no
@@ -208,9 +208,9 @@ def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any
 
 
 def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the notes on collectives that a GPU's copy engines send, by the correlation id of their copies.
+    """Returns a ``Note`` for each collective that a GPU's copy engines send, by the correlation id of its copies.
 
-    These notes have no bytes: a collective makes one copy for each peer, so no copy has the bytes of the collective.
+    The notes lack the bytes: such a collective makes one copy for each peer, so no copy shows the collective's bytes.
     """
     noted = {number: note_of(fields[number]) for number in links if number in fields}
     return {number: replace(note, nbytes=None, copied=True) for number, note in noted.items() if note is not None}

@@ -51,8 +51,8 @@ def profile_steps(
 
     All ranks call this function after their warm-up steps. First, ``warmup`` more steps warm up the profiler. A last
     step lets gloo's threads record the ends of collectives. On CUDA the host waits for each step, so that the step
-    contains its kernels. DDP wrappers in ``modules`` add their own times. ``exported`` gets a function that returns the
-    Chrome trace.
+    contains its kernels. If ``modules`` has DDP wrappers, the times that DDP measures are returned, too. ``exported``
+    is called with a function that returns the Chrome trace.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -100,7 +100,7 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
 
 
 def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns the notes on the collectives that NCCL ran as kernels or copies, by correlation id.
+    """Returns a ``Note`` for each collective that NCCL ran as a kernel or by copies, by correlation id.
 
     ``trace`` returns the saved Chrome trace. Before torch 2.12, only this trace has the fields of torch's records.
     """

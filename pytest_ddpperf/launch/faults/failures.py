@@ -151,9 +151,9 @@ def failure(
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
     """Returns the error after gloo ended a rank because it received more bytes than it expected.
 
-    The error blames a rank if only this rank is at another line, or sends other tensors, than the others. It must have
+    The error blames the only rank that is at another line, or sends other tensors, than all others. This rank must have
     called as many collectives as another rank, because a rank that called fewer may only be slower. The receiver cannot
-    report how many it called: if all other ranks called equally many, so did the receiver, presumably.
+    report its calls: if all other ranks called equally many, the receiver is assumed to have called as many.
     """
     sequences = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.failure.sequence}
     if len(sequences) == len(ends) - 1 > 1 and len({*sequences.values()}) == 1:

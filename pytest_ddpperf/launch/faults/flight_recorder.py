@@ -87,13 +87,13 @@ def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -
 
 
 def waits_in(calls: RankCalls) -> tuple[str, int] | None:
-    """Returns the name and the number of the collective in which a rank waits; None if there is not exactly one."""
+    """Returns the name and the number of the collective in which a rank waits; None unless it is exactly one."""
     waiting = [min(group.pending.items()) for group in calls.groups.values() if group.pending]
     return (waiting[0][1].partition(" ")[0], waiting[0][0]) if len(waiting) == 1 else None
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """Yields how many collectives the rank has called, then also their tensors, by CUDA calls that may block."""
+    """Yields the rank's collectives, first without, then with their tensors (by CUDA calls that may block)."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:

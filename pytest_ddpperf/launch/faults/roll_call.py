@@ -97,9 +97,10 @@ def heading(
     """Returns the first line of a timeout's message, and the rank to blame (None unless it is exactly one).
 
     Ranks in a collective or in backward wait for the others. A rank that is elsewhere, or has finished, is to blame.
-    The mappings are by rank: ``stacks`` to faulthandler's text of unfinished ranks, ``called`` to the number of
-    collectives called, ``moved`` to whether the rank moved between two stacks, ``waits_in`` to a collective's name and
-    number. ``cure`` is the setting to raise. With ``nccl``, ranks that wait for their GPUs count as waiting for others.
+    Mappings have ranks as keys. ``stacks``: faulthandler's text, not of finished ranks. ``called``: the number of
+    collectives called. ``moved``: whether the rank moved between two stacks. ``waits_in``: name and number of a
+    collective. ``cure``: the setting to raise. With ``nccl``, ranks that wait for their GPUs count as waiting for
+    others.
     """
     order = _positions(stacks, nccl=nccl)
     parts: list[str] = []

@@ -110,7 +110,7 @@ class FileMeeting:
             ) from None
 
     def find(self) -> Card | None:
-        """Returns the card, if it exists; SettingError if another user could have written it."""
+        """Returns the card; None if it does not exist, SettingError if another user could have written it."""
         try:
             descriptor = open_shared(self._path)
         except FileNotFoundError:

@@ -29,7 +29,7 @@ class Task:
 
 
 def task_of(environ: Mapping[str, str], *, terminal: bool = False) -> Task | None:
-    """Returns this process's task of torchrun, mpirun or srun, the innermost if nested; None if it is no task.
+    """Returns the task that torchrun, mpirun or srun (the innermost) runs in this process; None without several tasks.
 
     ``terminal``: whether this process prints to a terminal. If so, a task of srun is ignored: it is an interactive
     shell (``--pty``), which has the variables of a task although srun started only one process.

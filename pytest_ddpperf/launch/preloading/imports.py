@@ -60,7 +60,7 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's imports; calls ``around()`` before an import, and its result afterwards."""
+    """A context that records this thread's imports; calls ``around()`` before an import, and the result after it."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
