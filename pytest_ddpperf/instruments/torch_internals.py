@@ -58,7 +58,7 @@ def gpu_software() -> dict[str, str]:
 
 
 def fp32_switches() -> list[Any]:
-    """Returns torch's objects with ``fp32_precision``, for products, convolutions and RNNs; none before torch 2.9."""
+    """Returns the parts of torch.backends with an ``fp32_precision`` (matmul, conv, rnn); empty before torch 2.9."""
     import torch
 
     backends: Any = torch.backends  # not all of them are typed
@@ -117,7 +117,7 @@ def unnamed(function: F) -> F:
 
 
 def uncompiled(function: F) -> F:
-    """Marks a function that torch.compile must not compile, unlike its callees; hides its frame as ``unnamed`` does."""
+    """Makes torch.compile skip this function, but not the functions it calls; hides its frame as ``unnamed`` does."""
     # torch.compiler.disable(recursive=False) imports the whole compiler, and wraps the function in another one.
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     unnamed(function)
@@ -155,7 +155,7 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Returns, for each graph, why it was compiled (a failed guard) and its function; empty beyond 64 graphs."""
+    """Returns each compiled graph's failed guard, as text, and its function; empty if there are over 64 graphs."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
@@ -185,7 +185,7 @@ def graph_breaks() -> list[tuple[str, Sequence[FrameSummary]]]:
 
 @contextmanager
 def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
-    """Calls ``call(optimizer)``, in this context, after each outermost optimizer step: one not inside another's step.
+    """Calls ``call(optimizer)``, in this context, after each optimizer step that does not run inside another one.
 
     torch's own hooks would run inside the step, and while those hooks run, no further hook can be added.
     """
@@ -223,7 +223,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 def meet(group: Any) -> None:
     """Waits for all ranks of ``group`` at a barrier; None stands for the default group.
 
-    Ranks that measure a script have a bare backend as group; torch's own barrier warns of it on a machine with a GPU.
+    Scripts are measured with an unregistered ProcessGroupGloo: ``dist.barrier`` warns about it on a machine with a GPU.
     """
     import torch
     import torch.distributed as dist
@@ -239,9 +239,9 @@ def meet(group: Any) -> None:
 def tcp_store(
     address: str, port: int, ranks: int, timeout: timedelta, listening: int | None = None, *, waits: bool = False
 ) -> Any:
-    """Returns the ``TCPStore`` at an address and port; this process serves it if ``listening`` is a socket's number.
+    """Returns a ``TCPStore`` client; if ``listening`` is a listening socket's descriptor, also serves the store there.
 
-    torch's preferred server accepts a socket since 2.8. With ``waits`` the call returns when all ranks have joined.
+    With ``waits`` the call returns when all ranks have joined. Before torch 2.8, libuv cannot serve a given socket.
     """
     import torch
     import torch.distributed as dist
@@ -254,7 +254,7 @@ def tcp_store(
 
 
 def forget_received() -> None:
-    """Drops torch's notes of other processes' dead tensors, which keep memory; before torch 2.11, drops all notes."""
+    """Removes dead entries (before torch 2.11: all), which keep memory, from torch's cache of received tensors."""
     import torch
 
     if (received := sys.modules.get("torch.multiprocessing.reductions")) is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.judge import decision
-from pytest_ddpperf.judge.counts import compare_counted, copies_apart, count_findings, of_one_work, ranks_apart
+from pytest_ddpperf.judge.counts import compare_counted, copies_apart, count_findings, gate_changed_work, ranks_apart
 from pytest_ddpperf.judge.metric import compare_metric, slower_than_stored
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.launch_figures import long_steps_of
@@ -26,7 +26,7 @@ LONG_SHARE = 0.1  # by how much long steps' share of the time has to exceed the 
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> Result:
-    """Compares all metrics with the reference and returns the verdict; times only if the environment is the same."""
+    """Returns the benchmark's result: each metric compared with the reference, the verdict, and the findings."""
     every = [
         compare_counted(series, measurement, reference)
         if series.scale == "exact"
@@ -34,7 +34,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
         for series in measurement.series
     ]
     comparisons = decision.with_stand_in(
-        of_one_work(every), proves=context.proofs.proves, last=context.last or context.proofs.share >= 1
+        gate_changed_work(every), proves=context.proofs.proves, last=context.last or context.proofs.share >= 1
     )
     lost = _lost_metrics(measurement, reference)
     apart = (*ranks_apart(measurement, reference), *copies_apart(measurement, reference))
@@ -68,7 +68,7 @@ def unconfirmed(result: Result) -> Result:
 
 
 def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[Acceptance]:
-    """Returns the worse metrics that the settings accept: ``accept`` of the test, or ``--ddpperf-allow`` of the run.
+    """Returns the metrics that may get worse without a failure, by the test's ``accept`` or by ``--ddpperf-allow``.
 
     Raises SettingError for a metric that is neither the plugin's nor in ``added``, the metrics that hooks define.
     """
@@ -143,7 +143,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
     finding = Finding("does_not_fit", {"reason": reason, "fitted": fitted})
     series = () if counts is None else counted_series(counts)
     measurement = replace(_unmeasured(identity, finding, counts), series=series)
-    counted = of_one_work([compare_counted(each, measurement, reference) for each in measurement.series])
+    counted = gate_changed_work([compare_counted(each, measurement, reference) for each in measurement.series])
     return Result(
         test=test,
         measurement=measurement,
@@ -157,7 +157,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding for each gated metric that a comparable reference has and this measurement lacks.
 
-    No finding is on the CPU time, or on metrics of diagnosing launches if the budget left no time for a diagnosis.
+    The CPU time may be missing. Metrics of a diagnosis may be missing if the budget left no time for a diagnosis.
     """
     if reference.record is None or reference.differs:
         return ()
@@ -190,7 +190,7 @@ def _warnings(measurement: Measurement, reference: Reference, context: decision.
 def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding if long steps take a much larger share of the time than in the reference.
 
-    If the reference was measured in other rounds, its steps are unknown: then long steps need regular distances.
+    If the reference's steps are unknown (it ran in other rounds), only long steps at regular intervals are reported.
     """
     pair = reference if isinstance(reference, PairedRevision) else reference.pair
     now = long_steps_of(measurement)

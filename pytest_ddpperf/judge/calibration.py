@@ -49,7 +49,7 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The smallest slowdown of the step time that runs rule out: a fraction, median over runs; None if unknown."""
+        """The smallest slowdown of the step time that a run excludes: a fraction, median over runs; None if unknown."""
         return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property

@@ -59,9 +59,9 @@ def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
 def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:
     """Returns the tolerance of one metric: the test's ``tolerance``, but at least the metric's ``min_tolerance``.
 
-    The result is a fraction for ratios, an amount for differences: a loss of 10 may grow by 3 % of 10, a loss below 1
-    by 0.03. The ``min_tolerance`` of a difference of bytes is a number of bytes. For CPU time and phases of a step, the
-    fraction is of the time ``step``: if ranks mostly wait, a change of their little work by a few % is irrelevant.
+    The result is a fraction for a ratio, and an amount for a difference: with 3 %, a loss of 10 may grow by 0.3, and a
+    loss below 1 by 0.03. For bytes, ``min_tolerance`` is a number of bytes. The CPU time and phases may change by this
+    fraction of the step time ``step``: if ranks mostly wait, a small change of their little work is irrelevant.
     """
     if series.scale == "difference" and series.unit == "B":
         return max(series.min_tolerance, tolerance * abs(baseline))
@@ -83,7 +83,7 @@ def _expected_alone(series: Series) -> Expected | None:
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """Returns the expected scatter between differences of paired launches (``turns``: interleaved); None if unknown."""
+    """Returns the expected scatter of candidate - reference in pairs, interleaved if ``turns``; None if unknown."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
     if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)

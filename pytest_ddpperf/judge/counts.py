@@ -50,11 +50,11 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
 
 
 def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | None]:
-    """Returns whether a changed count may fail the test, and a finding on the change, or on why it may not fail it.
+    """Returns whether a changed count can fail the test, and a finding on the change, or on why the test cannot fail.
 
-    If steps differ irregularly, two runs of the same code may differ, too. Then a count may fail the test only if every
-    step of one revision does more than every step of the other. A count that depends on another one may not fail it
-    if the other one got worse or changed in the same direction. Both ``then`` and ``now`` must have the count.
+    If a count differs irregularly between steps, two runs of the same code may differ, too. Then the test can fail only
+    if every step of one revision does more than every step of the other. A count cannot fail the test if a count that
+    it depends on got worse or changed in the same direction. ``then`` and ``now`` must have the count.
     """
     verdict = decide_count(metric, then, now)
     restless = [counts for counts in (now, then) if metric in counts.unstable]
@@ -103,7 +103,7 @@ def count_findings(
 
 
 def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding if ranks send nothing now, but synchronised gradients in each step of the reference."""
+    """Returns a finding if ranks send nothing now, although the reference's ranks sent gradients in each step."""
     metric, then, now = "collective_calls", counts_of(reference), measurement.counts
     if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
         return ()
@@ -150,8 +150,8 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
     return tuple(wrong)
 
 
-def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a count of a step's work (its batch) changed, only such counts stay gated."""
+def gate_changed_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """Returns the comparisons; if counts of a step's amount of work changed, only these counts stay gated."""
     if not any(_is_other_work(each) for each in comparisons):
         return tuple(comparisons)
     return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)

@@ -50,7 +50,7 @@ class DecisionContext:
         return self.alpha * weight / max(weight, self.weights)
 
     def resolution_of(self, series: Series) -> float | None:
-        """Returns the worsening that the verdict ``ok`` excludes; None if the metric cannot be ok, such as a loss."""
+        """Returns the worsening that the verdict ``ok`` excludes; None for metrics that are never ``ok``: losses."""
         return self.resolution if series.scale == "ratio" else None
 
 
@@ -102,12 +102,12 @@ def decide(
 
     ``REGRESSED`` needs two conditions: the change is a significant worsening (zero lies outside the two-sided
     ``1 - alpha`` interval), and its estimate exceeds the tolerance. If the metric looked worse earlier, fresh launches
-    follow: compared with a stored baseline, they alone have to meet both conditions. Paired, all launches together have
-    to meet both, and fresh launches alone have to look worse (``looks_worse``). ``IMPROVED`` has the mirrored
-    conditions, for all launches. ``UNCHANGED`` is a proof, not a lack of evidence: the one-sided 95 % bound of the
-    worsening lies within the margin, and the estimate within the tolerance. ``OK`` is a weaker proof: the bound lies
-    within the resolution. Neither verdict is given while ``whole`` is worse by more, because the estimate gives little
-    weight to rare launches with long steps. Everything else is ``INCONCLUSIVE``.
+    follow. Compared with a stored baseline, they alone have to meet both conditions. If launches are paired, all
+    launches together have to meet both, and fresh launches alone have to look worse (``looks_worse``). ``IMPROVED`` has
+    the mirrored conditions, for all launches. ``UNCHANGED`` is a proof, not a lack of evidence: the one-sided 95 %
+    bound of the worsening lies within the margin, and the estimate within the tolerance. ``OK`` is a weaker proof: the
+    bound lies within the resolution. Otherwise the verdict is ``INCONCLUSIVE``; if ``whole`` exceeds margin and
+    resolution, it can only be that or ``REGRESSED``, because the estimate gives little weight to rare long steps.
 
     Args:
         change: from the reference to the candidate.
@@ -116,10 +116,10 @@ def decide(
             scale it means the same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput
             divided by 1.03.
         alpha: two-sided significance level of all interim verdicts together.
-        margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
+        margin: the worsening that ``UNCHANGED`` rules out, as a multiple of the tolerance; at least 1.
         resolution: the worsening that ``OK`` rules out, in the unit of the tolerance; None to never give ``OK``.
         last: whether no time is left for another verdict.
-        fresh: the change by only the launches after a suspicion; by all launches if nothing looked worse.
+        fresh: the change in only the launches after a suspicion; in all launches if nothing looked worse.
         proofs: the level of the bound at this interim verdict, and whether the verdict may be a proof.
         whole: the worsening of all steps together, without the worst round; None without common rounds.
     """
@@ -132,7 +132,7 @@ def decide(
         return Verdict.INCONCLUSIVE
     if _worse_by_more(change, "higher" if better == "lower" else "lower", accepted, alpha, last=last):
         return Verdict.IMPROVED
-    worse, bound = detection.worsening(change, better), detection.highest(change, better, proofs.level)
+    worse, bound = detection.worsening(change, better), detection.upper_bound(change, better, proofs.level)
     if bound is None or not proofs.proves:
         return Verdict.INCONCLUSIVE
     if bound <= detection.limit(change, margin * tolerance) and worse <= accepted:
@@ -143,7 +143,7 @@ def decide(
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
-    """Returns whether a change is a significant worsening (at an interim verdict), larger than the accepted one."""
+    """Returns whether a change is a significant worsening (at an interim verdict), and larger than ``accepted``."""
     half = half_width(change, detection.level_of_look(change, alpha, last=last))
     return half is not None and detection.worsening(change, better) > max(half, accepted)
 
@@ -214,9 +214,9 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """Returns ``regressed`` for more or other work on any rank, ``improved`` for less, ``unchanged`` otherwise.
 
-    Changes below the count's floor are ignored, and so are changes that the choice of the counted steps may explain.
-    Counts of a step's amount of work (``of_work``) have other rules: if the step became another one, less work is
-    ``regressed``, more ``incompatible``. If steps differ irregularly, a doubled count is ``inconclusive``.
+    Changes below the count's floor are ignored, and so are changes that the choice of the counted steps may explain. If
+    steps differ irregularly, a doubled count is ``inconclusive``. For the rows of a batch and other counts of a step's
+    amount of work, less is ``regressed`` and more is ``incompatible``, if the FLOPs of forward changed likewise.
     """
     if count_row(metric).wanted_of:
         return Verdict.REGRESSED if is_lost(metric, then, now) else Verdict.UNCHANGED
@@ -233,7 +233,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
-    """Returns the verdict on a count: ``new`` if a value is missing, ``incompatible`` if the reference ``differs``."""
+    """Returns a count's verdict: ``new`` if a value is missing, ``incompatible`` if the environment ``differs``."""
     if then is None or now is None or metric not in then.totals:
         return Verdict.NEW
     return Verdict.INCOMPATIBLE if differs else decide_count(metric, then, now)
@@ -246,11 +246,11 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
 
 
 def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool) -> tuple[Comparison, ...]:
-    """Returns the comparisons; the CPU time is gated only in place of an undecided step time.
+    """Returns the comparisons, with the CPU time gated only if it has to replace an undecided step time.
 
-    More work is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided and
-    not shorter, and ``regressed`` only if the interim verdict may be a proof (``proves``). If the CPU time looks worse
-    and time is left, an ``unchanged`` step time stays undecided. Less CPU time is not gated: steps may not be shorter.
+    More CPU time is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided
+    and not shorter, and is ``regressed`` only if the interim verdict may be a proof (``proves``). If the CPU time looks
+    worse and time is left, an ``unchanged`` step time becomes undecided. Less CPU time is not gated.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -277,12 +277,12 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
 def decide_benchmark(
     comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, untimed: bool = False
 ) -> Verdict:
-    """Returns the worst verdict of the gated comparisons; if none is gated, the reference decides.
+    """Returns the worst verdict of the gated comparisons; if none is gated, the verdict depends on the reference only.
 
-    Compared with another revision or only by counts, a benchmark is improved if a metric is improved and none is worse.
-    With a baseline, all gated metrics have to be improved: then the baseline is out of date. ``lost``: the candidate
-    lacks gated metrics of the reference. ``untimed``: there was no time to measure. If a time is green, an undecided
-    metric with the rule ``alarm_only`` is ignored.
+    Compared with another revision or only by counts, a benchmark is ``improved`` if a metric is improved and none is
+    worse. Otherwise all gated metrics have to be improved: then the baseline is out of date. ``lost``: the candidate
+    lacks gated metrics of the reference. ``untimed``: there was no time to measure. If a timed metric passes, undecided
+    metrics with the rule ``alarm_only`` are ignored.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.drifts and not each.series.rules.alarm_only}
@@ -319,10 +319,10 @@ def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: b
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
-    """Returns the worst of a benchmark's verdicts that fail the test, which ``failing`` lists; None if none fails it.
+    """Returns the worst of a benchmark's verdicts that are in ``failing``, the verdicts that fail a test; else None.
 
-    The verdicts ``incompatible`` and (compared with a baseline) ``new`` on gated metrics count, too: a worse verdict on
-    another metric, such as ``inconclusive``, would hide them.
+    The verdicts are the benchmark's own, and ``incompatible`` or (compared with a baseline) ``new`` on gated metrics.
+    The benchmark's own verdict hides the latter if another metric has a worse verdict.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}

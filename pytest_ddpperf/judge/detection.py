@@ -62,7 +62,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None
 
     A significant change needs ``(t(1 - alpha/2) + t(POWER)) * standard_error`` (Bloom 1995, "Minimum detectable
     effects"), and an estimate above the tolerance needs ``tolerance + t(POWER) * standard_error``. The result is the
-    larger one, in the unit of ``tolerance``; None if the scatter is unknown.
+    larger of both, in the unit of ``tolerance``; None if the scatter is unknown.
     """
     half = half_width(change, level_of_look(change, alpha, last=True))
     if half is None or change.standard_error is None:
@@ -100,9 +100,9 @@ class Proofs:
     proves: bool = False  # whether this look may prove
 
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
-        """Returns the proofs at an interim verdict; up to the fraction ``share`` of ``UNPROVEN`` may be spent.
+        """Returns the new ``Proofs`` at an interim verdict; up to the fraction ``share`` of ``UNPROVEN`` may be spent.
 
-        ``over``: the fraction that the level of ``interval`` depends on; None for ``share``.
+        ``over``: the fraction of ``UNPROVEN`` that determines the field ``interval``; None for the same as ``share``.
         """
         most = UNPROVEN * (OF_LOOK if self.share else 1.0)
         found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))
@@ -115,8 +115,8 @@ UNSPENT = Proofs()
 ONE_LOOK = Proofs(proves=True)
 
 
-def highest(change: Change, better: Better, level: float = UNPROVEN) -> float | None:
-    """Returns the smallest worsening that is ruled out with one-sided error ``level`` (of logarithms for ratios)."""
+def upper_bound(change: Change, better: Better, level: float = UNPROVEN) -> float | None:
+    """Returns the upper bound of the worsening, with one-sided error ``level``; a logarithm for ratios."""
     half = half_width(change, 2 * level)
     return None if half is None else worsening(change, better) + half
 

@@ -33,7 +33,7 @@ class References(Protocol):
 
     @property
     def paired(self) -> bool:
-        """Returns whether the reference is measured in the same rounds."""
+        """Returns whether candidates and references are measured in the same rounds."""
 
     @property
     def derive(self) -> DeriveSeries:
@@ -179,7 +179,7 @@ class Judge:
         )
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
-        """Returns the metrics that may be ``regressed``: those that earlier launches showed worse; None for all."""
+        """Returns the metrics that looked worse in earlier launches: only they may be ``regressed``. None: all may."""
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -205,7 +205,7 @@ class Judge:
         return sequential.Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:
-        """Returns how many launches can prove a suspected metric worse in time; unpaired, only fresh ones count."""
+        """Returns how many launches can confirm a suspect in the time left; counts only fresh launches if unpaired."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._phase is sequential.Phase.CONFIRM:

@@ -31,7 +31,7 @@ SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which the change f
 
 
 def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns a metric's reference: the baseline, or for times the baseline's commit if this run measured it again."""
+    """Returns ``reference``; for times, the baseline's commit instead if this run has measured that commit again."""
     pair = None if isinstance(reference, PairedRevision) else reference.pair
     return pair if pair is not None and pair.record is not None and series.drifts else reference
 
@@ -120,7 +120,7 @@ def _incomparable(
 
 
 def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, context: DecisionContext) -> Comparison:
-    """Returns the comparison of a metric that drifts with the machine, if only stored values are known."""
+    """Returns the comparison of a machine-dependent metric if only stored values are known."""
     series, change = evidence.series, stored.change
     decision = decide_stored_times(evidence, stored, context)
     return Comparison(
@@ -137,9 +137,9 @@ def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, 
 
 
 def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
-    """Returns the change of a drifting metric from stored times, and any doubt about this change.
+    """Returns the change of a machine-dependent metric from stored times, and any doubt about this change.
 
-    The change is known even if environments differ, or if only one was interleaved, which makes steps a little longer.
+    The environments may differ. One of the two measurements may be interleaved, which makes steps a little longer.
     """
     record = stored.record
     base = _series_in(stored, series.metric)
@@ -180,15 +180,15 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns the worsening that is ruled out, in the tolerance's unit, and its error (None if proven earlier)."""
+    """Returns (upper bound of the worsening in the tolerance's unit, its error level or None if proven earlier)."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
-    most = detection.highest(change, series.better, context.proofs.level)
+    most = detection.upper_bound(change, series.better, context.proofs.level)
     return intervals.from_log(most) if most is not None and change.logarithmic else most, context.proofs.level
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:
-    """Returns a finding that says why this metric is not comparable; None if it is, or if there is no reference."""
+    """Returns a finding that says why this metric cannot be compared; None if it can, or without a reference."""
     record = reference.record
     if base is None or record is None:
         return None if record is None else Finding("not_in_reference", {"paired": reference.paired})
@@ -202,7 +202,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns a finding if the baseline had other interleaving, speedups over another base, or other steps."""
+    """Returns a finding if interleaving, the base of speedups or the number of steps differ from the baseline's."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:
@@ -229,7 +229,7 @@ def _tolerance(
 
 
 def _figures(change: Change | None, alpha: float) -> dict[str, Any]:
-    """Returns the fields of a comparison that depend only on the change; ``alpha``: the error of the interval."""
+    """Returns the fields of a comparison that depend on the change; ``alpha``: error probability of its interval."""
     if change is None:
         return {}
     return {

@@ -9,7 +9,7 @@ from pytest_ddpperf.judge.sequential import Key
 
 
 class AlphaLedger:
-    """For each benchmark of a call, its ``Proofs`` at the current interim verdict."""
+    """The state of ``Proofs`` of each benchmark of a call at the current interim verdict."""
 
     def __init__(self) -> None:
         self._launches: Mapping[Key, int] = {}  # of each benchmark at this look
@@ -18,7 +18,7 @@ class AlphaLedger:
         self._before = self._committed  # ``_committed`` when the present look began
 
     def __getitem__(self, key: Key) -> Proofs:
-        """Returns the proofs of a benchmark at the current interim verdict, or before the first one."""
+        """Returns a benchmark's ``Proofs`` at the current interim verdict; ``UNSPENT`` if there is none yet."""
         return self._now.get(key, UNSPENT)
 
     def begin(self, launches: Mapping[Key, int], share: float, *, last: bool) -> None:
@@ -29,7 +29,7 @@ class AlphaLedger:
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends the error up to the fraction ``share``, for benchmarks with new launches (for all if ``last``)."""
+        """Spends error probability (see ``Proofs.at_interim``) for benchmarks with new launches (``last``: for all)."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)

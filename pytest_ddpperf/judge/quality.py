@@ -47,11 +47,11 @@ def held(
 
     Args:
         strategies: trained on the same batches in the same launches.
-        moved: the first strategy again, from weights that differ only by rounding.
-        exact: names of the strategies that average gradients as exactly as the first one.
+        moved: the first strategy, trained again from weights that differ only by rounding.
+        exact: names of the strategies that average gradients as exactly as the first one; compared with ``moved``, too.
         rules: the rules of the comparison.
-        same_buffers: whether all ranks ended with equal buffers. Otherwise no metric has to be equal: with DDP, all
-            ranks get the buffers of rank 0, such as the statistics of a BatchNorm.
+        same_buffers: whether all ranks ended with equal buffers. If not, ``moved`` is not used for the metric: with
+            DDP, all ranks get the buffers of rank 0, such as the statistics of a BatchNorm.
     """
     first, *others = strategies
     rows = [(other, quantity) for other in others for quantity in dict.fromkeys((LOSS, rules.metric))]
@@ -121,7 +121,7 @@ def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalVal
 
 
 def lost(found: Convergence) -> list[str]:
-    """Returns a line of text for each strategy that trains worse than the first one; empty if there is none."""
+    """Returns a line of text for each strategy that trains worse than the first strategy; empty if none does."""
     first = found.strategies[0]
     launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
     of_all = f"in {launches} of {format_count(steps, 'step')}"

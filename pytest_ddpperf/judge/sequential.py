@@ -1,11 +1,11 @@
 """The stopping rule: when to add a launch, when to stop, and when to start a confirmation because of a suspect.
 
 A screening phase judges after every launch until all metrics are decided or half of the time is up. A metric that looks
-worse in a weak test is only a suspect: a second phase has fresh launches, at least as many as the first phase.
-Compared with a stored baseline, only the fresh launches judge memory and losses, with a strict test. Paired, fresh
-launches have to be worse in the weak test, and all launches together in the strict test. A false alarm is worse in all
-these tests, so the first one may be weak, which finds more slowdowns. If a metric did not look worse in the first
-phase, further launches may prove that it is not worse, but cannot find it worse.
+worse in a weak test is only a suspect: a second phase has fresh launches, at least as many as the first phase. Compared
+with a stored baseline, only the fresh launches judge memory and losses, with a strict test. If launches are paired with
+the reference's, fresh launches have to be worse in the weak test, and all launches together in the strict test. A false
+alarm has to pass both tests, so the weak test may be weak: it then finds more slowdowns. If a metric did not look worse
+in the first phase, further launches may prove that it is not worse, but cannot find it worse.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Interim:
     before: float = 0.0  # seconds of the call before the first timed launch
 
     def seconds_of(self, keys: Collection[Key] | None) -> float:
-        """Returns the seconds of a round that launches these benchmarks; None for all."""
+        """Returns the seconds of a round that launches the benchmarks ``keys``; None stands for all benchmarks."""
         if not self.of_each:
             return self.round_seconds
         return math.fsum(seconds for key, seconds in self.of_each.items() if keys is None or key in keys)
@@ -75,7 +75,7 @@ class Interim:
 class Action:
     """The action after an interim verdict: stop, run ``launches`` more launches, or confirm by ``launches`` fresh ones.
 
-    ``benchmarks``: keys of the benchmarks to measure; None for all. After a diagnosis, ``confirm`` is a second one.
+    ``benchmarks``: keys of benchmarks to measure; None for all. ``confirm`` after a diagnosis: by a second diagnosis.
     """
 
     kind: Literal["stop", "more", "confirm"]
@@ -107,8 +107,8 @@ def next_action(
 ) -> Action:
     """Returns the action after an interim verdict; a suspected slowdown is always confirmed, whatever it costs.
 
-    ``launches``: their number in a confirmation; ``suspects``: whether a metric looks worse; ``last``: whether no time
-    is left; ``measure_on``: continue even if all metrics are decided.
+    ``launches``: number of launches in a confirmation; ``suspects``: whether a metric looks worse; ``last``: whether no
+    time is left; ``measure_on``: whether to continue if all metrics are decided.
     """
     seen = set(verdicts)
     if phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):

@@ -14,7 +14,7 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of metrics that more 
 def wants_launches(comparison: Comparison) -> bool:
     """Returns whether more launches could decide the verdict on a metric.
 
-    More launches never decide counts and diagnosed metrics, and stored times only if these look grossly slower.
+    They cannot decide counts and diagnosed metrics. They can decide stored times only if these look grossly slower.
     """
     series = comparison.series
     if series.scale == "exact" or series.rules.diagnosed:
@@ -49,7 +49,7 @@ def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[obje
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the benchmarks to launch again if nothing looks worse: undecided or better ones; None for all.
+    """Returns the benchmarks with metrics that are undecided or look better, to launch them again; None for all.
 
     If ``blind`` has metrics that are too uncertain to show a slowdown, only their benchmarks get more launches.
     """

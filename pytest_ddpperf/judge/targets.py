@@ -35,8 +35,8 @@ class MetricTarget:
     def outcome(self) -> Outcome:
         """``met`` or ``missed`` if the whole interval is better or worse than the target, else ``open``.
 
-        Bytes and counts without an interval are exact. A metric that drifts with the machine is open if it has fewer
-        than three launches, or if it misses its target while the machine is busy.
+        Bytes and counts without an interval are exact. A machine-dependent metric is open if it has fewer than three
+        launches, or if it misses its target while the machine is busy.
         """
         found = self._beside_interval
         few = self.series.drifts and not self.series.rules.diagnosed and len(self.series.samples) < FEW
@@ -44,7 +44,7 @@ class MetricTarget:
 
     @property
     def _busy(self) -> bool:
-        """Returns whether other processes took cores while a metric was measured that drifts with the machine."""
+        """Returns whether the metric is machine-dependent, and other processes took cores while it was measured."""
         return self.series.drifts and self.measurement.lost > BUSY
 
     @property

@@ -68,7 +68,7 @@ PACKAGES = ("numpy", "triton", "transformers", "accelerate", "lightning")  # who
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpus:
-    """The GPUs of a machine, in CUDA's order. If ``instances`` names MIG instances, each rank sees only one of them."""
+    """The GPUs of a machine, in CUDA's order. If ``instances`` names MIG instances, each rank sees one of them only."""
 
     names: tuple[str, ...] = ()
     pci: tuple[str | None, ...] = ()  # PCI ids, such as 0000:c1:00.0; None if torch does not say

@@ -52,7 +52,7 @@ def find_gpus() -> dict[str, Any]:
 def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:
     """Binds this rank to cores near its GPU, makes that GPU current, and returns a warning or an empty text.
 
-    ``addresses``: the PCI id of each rank's GPU. With ``check_memory`` the warning says that others use its memory.
+    ``addresses``: PCI id of each rank's GPU. With ``check_memory``, warns if other processes use the GPU's memory.
     """
     import torch
 

@@ -63,11 +63,11 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
-    """Returns the variables, by name, that must be set before torch is imported; ``mark`` is the value of ``MARK``.
+    """Returns the variables, by name, that must be set before torch is imported; ``mark`` identifies the fork server.
 
-    A rank has one thread unless the user sets another number, as with torchrun: if each rank used all cores, ranks
-    would slow each other down. A fixed seed gives strings the same hashes in reference and candidate; the user may set
-    another seed. Ranks of one machine talk over loopback, so a launch does not need the network.
+    As with torchrun, a rank has one thread unless the user sets another number: if each rank used all cores, ranks
+    would slow each other down. Unless the user sets another hash seed, strings have the same hashes in reference and
+    candidate. Ranks of one machine talk over loopback, so a launch does not need the network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
     return {
@@ -130,7 +130,7 @@ def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
-    """Returns a warning if ``environ`` sets other thread counts than ``threads``, the ones ranks have; else empty."""
+    """Returns a warning if ``environ`` now sets other thread counts than ranks have (``threads``); else empty."""
     late = [name for name in THREADS if environ.get(name) != threads.get(name)]
     if not late:
         return ""
@@ -174,7 +174,7 @@ def current_folder() -> str:
 
 
 def with_ras(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns ``environ`` with an address for NCCL's RAS service on a free port, unless the user has set one."""
+    """Returns ``environ`` with an address for NCCL's RAS service on a free port, unless ``environ`` has an address."""
     if RAS_ADDRESS in environ or environ.get("NCCL_RAS_ENABLE") == "0":
         return {**environ}
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -31,11 +31,11 @@ _MOST_RESTS = 30
 class TurnQueue:
     """The queue of interleaved launches, in which one launch at a time runs steps (has a turn).
 
-    The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together.
-    A launch's slot, its number from 0, breaks ties. Slots 0 and 1, 2 and 3, and so on are pairs; each launch of a pair
-    takes the first turn equally often. The first turn starts when every launch has requested one, and so has built its
-    step. Launches that have ended get no turns. The queue is in the controller; a thread per launch hears the launch's
-    rank 0.
+    The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together. A
+    launch's slot, its number from 0, breaks ties. Slots 0 and 1, 2 and 3, and so on are pairs; each launch of a pair
+    takes the first turn equally often. The first turn starts when all launches have requested a turn, because all steps
+    are then built. Launches that have ended get no turns. The queue is in the controller. There, one thread for each
+    launch receives the requests of its rank 0.
     """
 
     def __init__(self, slots: int) -> None:
@@ -51,7 +51,7 @@ class TurnQueue:
         self._began = [0] * slots  # by slot: turns that followed a turn of another pair
 
     def hear(self, slot: int, connection: socket.socket) -> bool:
-        """Receives a request to run steps, which ends a launch's current turn; returns False if the launch is gone."""
+        """Receives a launch's request for a turn, and ends its current turn; returns False if the launch is gone."""
         message = b""
         with contextlib.suppress(ConnectionResetError):
             message = connection.recv(_REQUEST.size)
@@ -68,7 +68,7 @@ class TurnQueue:
         return True
 
     def leave(self, slot: int) -> None:
-        """Removes an ended launch from the queue; records the launches that wait now, as it may have delayed them."""
+        """Removes an ended launch from the queue; records the waiting launches, because it may have delayed them."""
         with self._lock:
             self.held_up.update(self._waiting)
             for waiting in self._waiting:
@@ -80,10 +80,11 @@ class TurnQueue:
             self._go_on()
 
     def _next(self, behind: Collection[int]) -> int:
-        """Returns the slot of ``behind`` that runs next: the other slot of a pair that has just begun, if it is there.
+        """Returns the slot in ``behind`` (the launches with least progress) that gets the next turn.
 
-        Otherwise another pair begins, with its slot that has begun less often. The slot that begins has caches, cores
-        and spinning threads in another state: in a fixed order, one of two equal launches was slower by a sixth.
+        After a pair's first slot, its other slot follows if it is in ``behind``. Otherwise another pair begins, with
+        the slot that has begun less often. The slot that begins finds caches, cores and spinning threads in another
+        state: in a fixed order, one of two equal launches was slower by a sixth.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:
@@ -126,9 +127,9 @@ class TurnSlot:
 def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable[[], None]) -> list[T]:
     """Runs launches at the same time, the first in this thread, and returns their results.
 
-    If a launch raises an error, the others first run to their end. A failed launch may delay others, so an error of a
-    launch that waited for it is raised only if there is no other error. ``abort`` ends the other launches if this
-    thread is interrupted.
+    If a launch raises an error, the others first run to their end. A launch that waited for a failed launch may fail,
+    too: its error is raised only if there is no other error. ``abort`` ends the other launches if this thread is
+    interrupted.
     """
     __tracebackhide__ = True
 
@@ -171,7 +172,7 @@ asking: socket.socket | None = None
 class TurnClient:
     """A rank's side of interleaving: it requests a turn, in which its launch runs steps while other launches wait.
 
-    Only rank 0 has a ``connection``, and requests turns for all ranks. ``threads``: if several threads run on the rank.
+    Only rank 0 has a ``connection``; it requests turns for all ranks. ``threads``: whether this rank is multithreaded.
     """
 
     def __init__(self, connection: socket.socket | None, *, threads: bool = False) -> None:
@@ -181,8 +182,8 @@ class TurnClient:
     def rest(self) -> None:
         """Waits until no thread of this process uses a core: OpenMP's threads spin for milliseconds after their work.
 
-        Otherwise the launch with the next turn would share its cores with them. If some threads never become idle, for
-        example because they load data, later calls do not wait.
+        Otherwise the launch with the next turn would share its cores with these threads. If some threads never become
+        idle, for example because they load data, later calls do not wait.
         """
         for _ in range(_MOST_RESTS if self._threads else 0):  # no deadline: a stopped process would miss it
             before = time.process_time()

@@ -95,7 +95,7 @@ def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple
 
 @contextlib.contextmanager
 def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
-    """Ends a launch in this context that is long past its deadlines, because a fault of the plugin makes it hang.
+    """Ends the launch in this context if it hangs long past its deadlines, through a fault of the plugin.
 
     If the launch has not ended 10 s after all its deadlines, a thread writes the stacks of this process to standard
     error and kills the fork servers. The launch then fails, because every wait for a rank notices this end.
@@ -147,7 +147,7 @@ def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> Late
         return late_ranks(launch, launch.here.job, seconds)
     if any(rank.mismatch for rank in launch.ends):
         with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
-            launch.hear_others()
+            launch.fail_waiting()
             return launch.stacks()
     return {}
 
@@ -242,12 +242,12 @@ class LaunchedRanks:
         deadline = time.monotonic() + seconds
         self._wait(lambda: deadline)
 
-    def hear_others(self, *first: int) -> None:
-        """Kills the ranks ``first`` and all ranks that have reported; ranks that wait for them then report an error."""
+    def fail_waiting(self, *suspects: int) -> None:
+        """Kills ``suspects`` and all ranks that have reported, so that ranks that wait for them fail and report."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)
-            self._tell(RankProcesses.signal, (*first, *reported), signal.SIGKILL)
+            self._tell(RankProcesses.signal, (*suspects, *reported), signal.SIGKILL)
             self.watch(deadline)
 
     def dismiss(self, seconds: float) -> None:

@@ -185,13 +185,13 @@ class Launcher:
         The function may be a closure or a lambda; the objects that it refers to are sent with it. ``timeout`` is in
         seconds for the whole launch, without the one-off import of torch. The ranks of this and later launches find the
         modules of ``preload`` imported. With ``own_group`` the function makes the group. With ``turns`` the launch is
-        interleaved with others. With ``bind`` each rank has its own cores. The launch uses its own copies of the files
-        in the folders ``projects``.
+        interleaved with other launches. With ``bind`` no two ranks share a core. The launch uses separate copies of the
+        files in the folders ``projects``.
 
         Raises:
-            RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
+            RankFailed: a rank raised, exited or was killed; the error starts with the first rank to fail.
             RanksTimedOut: not all ranks had finished within ``timeout``, or a stage exceeded its ``stage_timeouts``;
-                the message says where they stood.
+                the message says which lines the ranks had reached.
             RankSkipped: a rank called ``pytest.skip``.
             PayloadError: the function or a result cannot be sent, or a result cannot be read in time.
             SettingError: the timeout is no number of seconds, or NCCL was chosen for the CPU.

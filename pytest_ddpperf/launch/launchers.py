@@ -96,7 +96,7 @@ class Launchers:
                     self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
 
     def why_not(self, one: SeenImport) -> str | None:
-        """Returns why a module is not preloaded; empty if unknown, None if the setting ``preload`` has no ``auto``."""
+        """Returns why a module is not preloaded; "" if the reason is unknown, None if ``preload`` has no ``auto``."""
         if not one.installed:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None
@@ -138,7 +138,7 @@ class Launchers:
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Returns the process ids of fork servers and their copies, the parents of ranks; None if one does not run."""
+        """Returns the process ids of fork servers and their copies, the parents of ranks; None for ended processes."""
         with self._lock:
             return tuple(pid for launcher in self.every for pid in launcher.parents)
 

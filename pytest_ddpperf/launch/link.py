@@ -204,7 +204,7 @@ def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -
 
 
 def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
-    """Returns a link to the connecting process, and that process's ``hello``; ForeignPeer if it does not know the key.
+    """Returns a link to the connecting process, and that process's ``hello``; ForeignPeer if the process lacks the key.
 
     The caller then calls ``welcome`` to accept the link, or closes it.
     """
@@ -231,10 +231,10 @@ def welcome(link: Link) -> None:
 
 
 def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: bool) -> Frames:
-    """Exchanges random numbers with the peer; returns frames with a MAC key made from both numbers and ``key``.
+    """Exchanges random numbers with the peer; returns ``Frames`` with a MAC key made from both numbers and ``key``.
 
-    So each end's first message proves that this end knows the key. The connecting process sends its message first, so a
-    port scanner receives nothing that is derived from the key.
+    So the first message of a process proves that the process knows ``key``. The connecting process sends its message
+    first, so a port scanner receives nothing that is derived from the key.
     """
     ours = secrets.token_bytes(_NONCE_BYTES)
     connected.settimeout(_HANDSHAKE_SECONDS)

@@ -166,7 +166,7 @@ class Broken:
 class Ask:
     """The request to call a method of the object at the other end, such as a fork server or the ranks of a node.
 
-    An ``Answer`` with the same number follows; a fork server sends none if the method returns nothing.
+    The reply is an ``Answer`` with the same ``number``; a fork server sends none if the method returns None.
     """
 
     number: int

@@ -41,7 +41,7 @@ class Printed:
 
 
 class NodeRanks:
-    """The ranks of a launch on another node. ``link`` leads to the launcher there; it is free again after ``sweep``.
+    """The ranks of a launch on another node; after ``sweep``, another launch may use ``link`` to the node's launcher.
 
     Raises:
         LaunchError: the node cannot start the ranks, or is gone; every method may raise this.

@@ -41,9 +41,9 @@ _BY_ITSELF = (".git", ".pytest_cache")  # paths that change although no script w
 def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str, str]) -> Iterator[Job]:
     """Yields the job, changed so that its ranks find the files of its projects in a separate folder.
 
-    With an ``other`` checkout, the folder shows that checkout's files, and untracked files of this one. ``mark`` names
-    the folder. Fork servers remove the folder at their end, or else their controller does; if both die, a launch of
-    a later day does. ``remarks`` gets a warning if the launch changed the project itself.
+    With an ``other`` checkout, the folder shows the files of that checkout, and this checkout's untracked files.
+    ``mark`` names the folder. Fork servers remove the folder at their end, or else the controller does. If both crash,
+    a launch on a later day removes it. ``remarks`` gets a warning if the launch changed the project itself.
 
     Raises:
         LaunchError: the folder cannot be made.
@@ -102,7 +102,7 @@ class _Shown:
                 self._plan.setdefault(f"{place}/{path.rpartition('/')[2]}", ("link", path))
 
     def _show(self, path: str, place: str) -> None:
-        """Plans how ``place`` in the launch's folder shows ``path``: folders, copies or links; keeps earlier plans."""
+        """Plans ``place`` in the launch's folder as a view of ``path``: folder, copy or link; keeps earlier plans."""
         waiting = deque([(path, place)])
         while waiting:
             path, place = waiting.popleft()

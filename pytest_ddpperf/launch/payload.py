@@ -49,7 +49,7 @@ def dump_result(value: object, rank: int) -> bytes:
 
 
 def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
-    """Unpickles the values that ranks returned; raises PayloadError if this takes over ``seconds`` and over 2 s."""
+    """Unpickles the values that ranks returned; raises PayloadError after ``seconds``, or 2 s if that is longer."""
     deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
     return tuple(_value_of(end, deadline) for end in ends)
 
@@ -86,7 +86,7 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
 def _dump(
     value: object, named: object, problem: str, cure: str, stand_in: Callable[[Any], StandIn | None] = lambda _: None
 ) -> bytes:
-    """Pickles a value; raises a PayloadError that names the object that cannot be pickled, and the path to it."""
+    """Pickles a value; raises PayloadError with the text of ``unpicklable.explain`` if a part cannot be pickled."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
@@ -102,7 +102,7 @@ def _dump(
 
 
 def _kept(obj: Any) -> StandIn | None:
-    """Returns a replacement for an object that cloudpickle cannot send completely; None for all others."""
+    """Returns a replacement for an object that cloudpickle cannot send completely; None for any other object."""
     if isinstance(obj, CodeType):  # cloudpickle 3.1.3 leaves out the file, which tracebacks and stacks name
         return marshal.loads, (marshal.dumps(obj),)
     # Such as torch.backends.cudnn, whose class is not ModuleType.

@@ -47,7 +47,7 @@ def laid_out_alike() -> Iterator[None]:
 
 
 class CopiedProcess:
-    """A copied fork server, the child of another one, with the methods of ``subprocess.Popen`` that the plugin calls.
+    """A copied fork server, the child of another fork server, with the methods of ``subprocess.Popen`` that are needed.
 
     The process has ended when its connection ends; its exit status stays unknown.
     """
@@ -202,7 +202,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_headless(pids: Iterable[int]) -> set[int]:
-    """Kills the children whose main thread has ended, which no signal reports to this process; returns their pids."""
+    """Kills the children that outlive their main thread, because no signal reports its end; returns their pids."""
     headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
     for pid in headless:
         kill(pid, group=False)
@@ -228,7 +228,7 @@ def tracks_resources(pid: int) -> bool:
 
 
 def kill(pid: int, *, group: bool) -> None:
-    """Kills a process; with ``group`` also its process group, if it leads one."""
+    """Kills a process; with ``group`` also its process group, if the process leads a group."""
     for send in (os.killpg, os.kill) if group else (os.kill,):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             send(pid, signal.SIGKILL)
@@ -263,10 +263,7 @@ def touches_gpu(root: Path = _ROOT) -> bool:
 
 
 def out_of_memory_kills(root: Path = _ROOT) -> int:
-    """Returns the number of processes that the kernel has killed for lack of memory; 0 if it is unknown.
-
-    The kernel counts in this process's control group, or else on the whole machine.
-    """
+    """Returns how many processes the kernel killed for lack of memory, in this control group or machine; else 0."""
     folders = list(group_folders("memory", root))[:1]
     files = [folder / name for folder in folders for name in ("memory.events", "memory.oom_control")]
     tables = (kernel_table(kernel_text(file)) for file in (*files, root / "proc/vmstat"))

@@ -57,7 +57,7 @@ class Overdue:
 
 
 class StageWatch:
-    """The start time of each rank's stage, to find ranks that exceed ``seconds``, the setting ``stage_timeouts``."""
+    """Finds ranks that exceed the time limit of their stage; ``seconds``: the setting ``stage_timeouts``, by stage."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self._seconds = seconds

@@ -51,7 +51,6 @@ class _RankProcess:
 
     @property
     def output(self) -> streams.RankOutput:
-        """Returns the text that the rank has printed so far."""
         name = f"rank {self.state.rank}"
         return streams.RankOutput(
             streams.read_output(self.stdout, f"{name}'s stdout"), streams.read_output(self.stderr, f"{name}'s stderr")
@@ -77,7 +76,7 @@ class _RankProcess:
 
 @contextlib.contextmanager
 def enough_files(ranks: int) -> Iterator[None]:
-    """Raises LaunchError if code in this context fails because too many files are open, or are being sent to ranks."""
+    """Raises LaunchError if code in this context opens, or passes to ranks, more files than this process may have."""
     try:
         yield
     except OSError as error:
@@ -245,7 +244,7 @@ class RankProcesses:
         return {number: rank.calls for number, rank in asked.items() if rank.calls is not None}
 
     def _told(self, files: dict[int, IO[bytes]], since: dict[int, int], number: int, deadline: float) -> dict[int, str]:
-        """Makes faulthandler write ranks' stacks, by a signal; returns files' texts after ``since`` bytes, by rank."""
+        """Signals ranks to write stacks to ``files``, and returns each file's text from byte ``since``, by rank."""
         sizes = old = [os.fstat(file.fileno()).st_size for file in files.values()]
         self.signal(tuple(files), number)
         while time.monotonic() < deadline:

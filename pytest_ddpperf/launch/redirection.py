@@ -44,8 +44,8 @@ class Redirection:
     def path(self, entry: str) -> str:
         """Maps a file or folder of the project to the target, and returns any other entry unchanged.
 
-        A relative path starts from the current folder and has to exist there, because setuptools puts placeholders that
-        are no paths on the search path.
+        A relative path starts from the current folder and has to exist there, because setuptools also adds entries to
+        ``sys.path`` that are not paths.
         """
         if not Path(entry).is_absolute() and not Path(entry).exists():
             return entry
@@ -89,7 +89,7 @@ def within(path: str, folder: str) -> bool:
 
 @functools.cache
 def installed_folders() -> tuple[str, ...]:
-    """Returns the folders of the standard library and of installed packages, and their real paths, all with a slash."""
+    """Returns the folders of the standard library and of packages, and their real paths, all ending with a slash."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {entry for entry in sys.path if isinstance(entry, str) and Path(entry).name in PACKAGES}
     return tuple(f"{folder}/" for folder in {*folders, *map(os.path.realpath, folders)})
@@ -161,7 +161,7 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
 
 
 def look_up(module: str, file: str, name: str) -> Any:
-    """Imports a test module of the target; returns its object with this dotted name, or for "" the module."""
+    """Imports a test module of the target; returns the object with the dotted name ``name``, or the module for ""."""
     file = own(file)
     if not Path(file).is_file():
         raise LookupError(f"the reference revision has no file {Path(file).name}")
@@ -175,7 +175,7 @@ def look_up(module: str, file: str, name: str) -> Any:
 
 
 def _loaded(module: str, file: str) -> ModuleType:
-    """Imports ``file`` by the name ``module`` if that finds it, so that relative imports work; else by its path."""
+    """Imports ``file`` by the name ``module`` if this name finds the file (for relative imports); else by its path."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin == file:
@@ -221,7 +221,7 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """Maps a project's path to the launch's folder or, with ``code``, to the running checkout; other texts stay."""
+    """Maps a project's path to the launch's folder, with ``code`` to the code that ranks import; keeps other paths."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 

@@ -61,8 +61,8 @@ class GarbledMessage(Exception):
 class Frames:
     """The messages in a stream of bytes, each with a magic word, its length and its MAC in front.
 
-    The MAC is computed with ``key`` from the body, its number and its sender, ``ours`` or ``theirs``: without the key
-    nobody can add, change, repeat or remove a message.
+    The MAC is computed with ``key`` from the sender's name (``ours`` or ``theirs``), the message's number and its body:
+    without the key nobody can add, change, repeat or remove a message.
     """
 
     def __init__(self, key: bytes = b"", ours: bytes = b"", theirs: bytes = b"") -> None:
@@ -77,7 +77,7 @@ class Frames:
         return _HEADER.pack(_MAGIC, len(mac) + len(body)) + mac
 
     def take(self) -> bytes | None:
-        """Returns the next received message; None if it is incomplete, GarbledMessage if the bytes are no message."""
+        """Returns the next received message; None if it is incomplete. Raises GarbledMessage for any other bytes."""
         if not _MAGIC.startswith(self.received[: len(_MAGIC)]):
             raise GarbledMessage
         if len(self.received) < _HEADER.size:
@@ -205,14 +205,14 @@ def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: i
 
 
 class FollowedOutput:
-    """A reader of new lines of a stream; each call of ``lines`` returns at most 64 KiB, the last ones."""
+    """A reader of new lines of a stream; each call of ``lines`` returns at most the last 64 KiB of new text."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._position = 0
 
     def lines(self, *, last: bool = False) -> list[str]:
-        """Returns the new complete lines, and with ``last`` also an incomplete one."""
+        """Returns the new complete lines, and with ``last`` also an incomplete line at the end."""
         size = os.fstat(self._file.fileno()).st_size
         start = max(self._position, size - OUTPUT_LIMIT)
         skipped = [f"[{start - self._position} bytes are cut here]"] if start > self._position else []

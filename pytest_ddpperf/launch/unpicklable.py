@@ -32,7 +32,7 @@ class _HeldObject:
 
 
 def explain(value: object, named: object, error: BaseException, problem: str, cure: str) -> str:
-    """Returns the error message for ``named``: which object in it cannot be pickled, the path to it, reason, cure."""
+    """Returns the error message for ``named``: the part that cannot be pickled, the path to that part, reason, cure."""
     way, culprit, reason = _culprit(value, error)
     about = describe(named)
     wrapped = [i for i, part in enumerate(way) if part.of_plugin]

@@ -64,7 +64,7 @@ class Zygote:
     descriptors: tuple[int, ...] = ()  # that have come with a request
 
     def serve(self) -> Birth | None:
-        """Serves requests until the controller is gone, then returns None; in a new rank returns its arguments."""
+        """Serves requests until the controller is gone, then returns None; in a forked rank, returns its Birth."""
         while not self.terminated:  # also by a signal that a sweep has heard
             ready = readable([self.control, self.signals[0]], _LOOK_SECONDS if self.ranks else None)
             if self.signals[0].fileno() in ready:
@@ -82,7 +82,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Calls the requested method; with ``cut`` (files are missing) it fails. In a new rank it returns a Birth."""
+        """Executes ``ask``, or fails it if files are missing (``cut``), and answers; a forked rank gets its Birth."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:
@@ -130,13 +130,13 @@ class Zygote:
             return pid
         try:
             control, output = self.descriptors
-            self._serve_other(mark, control, output, original)
+            self._become_copy(mark, control, output, original)
         except BaseException:  # noqa: BLE001  no launcher listens to the copy yet
             os._exit(1)
         return None
 
-    def _serve_other(self, mark: str, control: int, output: int, original: int) -> None:
-        """Replaces the original's mark, session, sockets and ranks by this copy's; the copy ends with the original."""
+    def _become_copy(self, mark: str, control: int, output: int, original: int) -> None:
+        """Gives this copy a new mark, session and sockets, and no ranks; makes it end with the process ``original``."""
         processes.overwrite_variable(environment.MARK, mark)
         os.setsid()
         for number in (1, 2):
@@ -247,7 +247,7 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
 
 
 def main(control: int, controller: int, *, redirection: str | None, modules: list[str]) -> NoReturn:
-    """Runs the fork server until the controller is gone; its forks run ranks here, too. Never returns.
+    """Runs the fork server until the controller is gone. A forked rank runs in this call, too. Never returns.
 
     ``control`` is the descriptor of the controller's socket, ``controller`` the controller's pid. The fork server first
     imports ``modules``.

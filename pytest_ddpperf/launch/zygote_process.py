@@ -86,7 +86,7 @@ class ZygoteProcess:
         self.control.settimeout(_SEND_SECONDS)
 
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
-        """Copies a fork server that imported torch under the same variables; returns None if it cannot be copied."""
+        """Copies a fork server that imported torch with the same environment variables; returns None if that fails."""
         alike = {**original.pinned, environment.MARK: self.mark} == self.pinned and original.imports_as(self._environ)
         if not alike:
             return None
@@ -181,7 +181,7 @@ class ZygoteProcess:
         return number
 
     def answer(self, number: int, seconds: float) -> Answer | None:
-        """Waits for the answer to the request ``number`` and returns it; None if it does not come in ``seconds``."""
+        """Waits for the answer to the request ``number`` and returns it; None if ``seconds`` pass without an answer."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for event in self._answers(deadline):
@@ -190,7 +190,7 @@ class ZygoteProcess:
         return None
 
     def events(self, seconds: float) -> list[ZygoteEvent]:
-        """Returns the events that have arrived; waits at most ``seconds`` for the first one."""
+        """Returns the events that have arrived; waits at most ``seconds`` for the first event."""
         events: list[ZygoteEvent] = []
         while readable([self.control], 0 if events else max(0.0, seconds)):
             try:

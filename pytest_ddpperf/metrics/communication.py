@@ -44,7 +44,7 @@ def of_overhead(measurement: Measurement) -> Within:
 
 
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
-    """Returns the mean steps without each pair of blocks, by launch; omits launches with a single pair."""
+    """Returns, by launch, the entries of ``_steps`` that omit a pair of blocks; skips launches with a single pair."""
     return [without for _, *without in filter(None, map(_steps, measurement.every)) if without]
 
 
@@ -82,7 +82,7 @@ def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
 
 @once
 def _steps(launch: Launch) -> list[tuple[float, float]]:
-    """Returns (synchronised, unsynchronised) mean steps in s: of all blocks, then of all but each pair of blocks.
+    """Returns mean (synchronised, unsynchronised) step times in s: of all blocks, then omitting one pair at a time.
 
     Empty if a rank did not run such steps. With a single pair of blocks, the list has only the means of all blocks.
     """

@@ -122,7 +122,7 @@ def compute_to_communication(measurement: Measurement) -> Samples | None:
 class Peak(NamedTuple):
     """Peak FLOP/s of one GPU, without sparsity and at boost clocks; None for a precision that the GPU lacks.
 
-    ``half`` is the peak of fp16 as torch computes it, with sums in fp32, and of bf16 if ``bf16`` is true.
+    ``half``: peak of fp16 with fp32 accumulation, as in torch; also the peak of bf16 if the field ``bf16`` is True.
     """
 
     fp32: float

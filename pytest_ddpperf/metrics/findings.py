@@ -193,7 +193,7 @@ def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
 def _above(
     measurement: Measurement, node: str, limit: float, figure: Callable[[CpuHealth, float], float | None]
 ) -> Mapping[str, float]:
-    """Returns the least, most and number of the launches' figures above ``limit``; empty if there are none."""
+    """Returns minimum, maximum and number of launches' figures above ``limit``, by name; empty if there are none."""
     figures = [
         figure(launch.processors[node], launch.seconds) for launch in measurement.launches if node in launch.processors
     ]

@@ -1,6 +1,6 @@
 """Figures of single launches, and their scatter within a launch, from its blocks of consecutive steps.
 
-Each figure is computed once for a launch, because the judge examines the same launches after each new one.
+Each figure is computed once for a launch, because the judge examines the same launches after each new launch.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def series_from(
 ) -> Series:
     """Returns a metric's series, with value and interval; ``columns``: ``bounds``, and other fields of the series.
 
-    A metric of step times has the value of all steps together: the mean of times, the harmonic mean of rates. Its
-    interval is as wide as the interval of the logarithms. Value and interval stay within the ``bounds``.
+    The value of a timed metric stands for all steps together: the mean of times, or the harmonic mean of rates. Its
+    interval is computed from logarithms, then scaled to this value. Value and interval stay within the ``bounds``.
     """
     within, bounds = within or Within((), 0.0), columns.pop("bounds", ANY)
     expectation = launches.expected(within.moved, within.own)
@@ -94,7 +94,7 @@ def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
 
 
 def of_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Makes a metric of a function of a launch: one sample for each timed launch, or None if a sample is missing."""
+    """Turns a function of a launch into a metric: one sample for each timed launch, or None if a sample is missing."""
     kept = once(figure)
     return lambda measurement: complete(map(kept, measurement.launches))
 
@@ -111,7 +111,7 @@ def used_gpus(launch: Launch) -> set[str | None]:
 
 
 def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Makes a metric of a figure of the whole machine, as ``of_launches`` does; None if launches were interleaved."""
+    """Turns a figure of the whole machine into a metric, like ``of_launches``; None for interleaved launches."""
     samples = of_launches(figure)
     return lambda measurement: None if measurement.turns else samples(measurement)
 
@@ -130,7 +130,7 @@ def energy_per_step(launch: Launch) -> float | None:
 def mean_step(launch: Launch) -> float:
     """Returns the seconds of a step of the group, the mean of all timed steps.
 
-    If the host timed the steps, each lasts as long as on its slowest rank. If device events timed them, each block
+    If the host timed the steps, each step lasts as long as on its slowest rank. If device events timed them, each block
     lasts as long as on its slowest rank: taking the slowest rank of every single step would add up the events' jitter.
     """
     return _mean_of_blocks(_device_blocks(launch) or [(seconds, 1) for seconds in launch.step_times])
@@ -186,18 +186,18 @@ def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
 
 
 def of_steps(measurement: Measurement) -> Within:
-    """Returns the scatter within launches of the logarithm of their mean step."""
+    """Returns the scatter of log(mean step time) within launches."""
     return Within(tuple(map(moved_step, measurement.launches)), launches.OWN_ALONE)
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """Returns the scatter of log(rate) in launches; as it is -log(mean step time), the influences change their sign."""
+    """Returns the scatter of log(rate) within launches: as ``of_steps``, but influences have the opposite sign."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
     return Within(moved, launches.OWN_ALONE)
 
 
 def of_cpu(measurement: Measurement) -> Within:
-    """Returns the scatter within launches of the logarithm of their CPU time."""
+    """Returns the scatter of log(CPU time) within launches."""
     return Within(tuple(map(_moved_cpu, measurement.launches)), launches.OWN_ALONE)
 
 
@@ -212,7 +212,7 @@ def moved_step(launch: Launch) -> Moved:
 
 @once
 def busiest_cpu(launch: Launch) -> float | None:
-    """Returns CPU seconds of a step on the busiest rank, over its cheapest blocks if it has any; None if unknown."""
+    """Returns CPU seconds per step on the busiest rank, in its cheapest blocks (else in all steps); None if unknown."""
     times = complete(map(_cpu_of, launch.ranks))
     return None if times is None else max(times)
 

@@ -97,7 +97,7 @@ def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
 
 
 def uneven_memory(measurement: Measurement) -> Finding | None:
-    """Reports that ranks use too unequal amounts of memory for the largest amount to stand for all ranks."""
+    """Reports that ranks' memory differs so much that the largest amount does not represent all ranks."""
     for kind, ranks in memory_by_rank(measurement).items():
         least, most = min(ranks), max(ranks)
         if kind in COMPARED and most > (1 + UNEVEN) * least and most - least > UNEVEN_BYTES:
@@ -127,7 +127,7 @@ def memory_growth(measurement: Measurement) -> Samples | None:
 
 
 def growing_memory(measurement: Measurement) -> Finding | None:
-    """Reports that memory grows from step to step, beyond chance and beyond torch's own records."""
+    """Reports that memory grows from step to step, by more than chance and torch's flight recorder explain."""
     samples = memory_growth(measurement)
     if not samples:
         return None
@@ -152,9 +152,9 @@ def growing_memory(measurement: Measurement) -> Finding | None:
 
 
 def mean_allocated(measurement: Measurement) -> Samples | None:
-    """Returns, for each diagnosed launch, the most bytes of live CUDA tensors that a rank has after a step; else None.
+    """Returns, by diagnosed launch, the mean bytes of live CUDA tensors after a step, on the rank with the most.
 
-    On the CPU the reading would cover the whole heap, including a process's imports.
+    None on the CPU: the reading would cover the whole heap, including a process's imports.
     """
     if measurement.environment.device == "cpu":
         return None

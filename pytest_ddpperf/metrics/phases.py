@@ -46,7 +46,7 @@ def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
 def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
     """Returns the user's sections, in the order in which steps enter them, averaged as in ``phase_seconds``.
 
-    A rank without a section spends no time in it.
+    A rank that does not enter a section counts with 0 s.
     """
     launches = _diagnosed(measurement)
     # A section that only some ranks have comes last: a dict keeps the order, and rank 0 is first.
@@ -55,10 +55,7 @@ def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
 
 
 def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
-    """Returns each phase's largest change and largest peak of memory, over all ranks and launches.
-
-    Phases in which no rank could read its memory are omitted.
-    """
+    """Returns each phase's largest change and peak of memory over ranks and launches; omits phases without readings."""
     ranks = [rank for phases in _diagnosed(measurement) for rank in phases]
     uses = {phase: _largest([rank.memory[phase] for rank in ranks if phase in rank.memory]) for phase in PHASES}
     return {phase: use for phase, use in uses.items() if use is not None}
@@ -81,7 +78,7 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
 
 
 def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
-    """Returns the largest change and the largest peak of several uses as one; None if there are no uses."""
+    """Returns the largest change and the largest peak of ``uses`` as one MemoryUse; None if ``uses`` is empty."""
     if not uses:
         return None
     peaks = [use.peak for use in uses if use.peak is not None]

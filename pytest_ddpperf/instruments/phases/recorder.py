@@ -53,7 +53,7 @@ class PhaseNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """The marks of some steps; from each mark to the next, the phase and the sections."""
+    """The recorded marks (such as times) of some steps, and the phase and sections from each mark to the next."""
 
     marks: list[Any]  # read at each change and at the end: one more than there are ``places``
     places: list[PhaseNode]  # the node from each mark to the next
@@ -61,7 +61,7 @@ class Trace:
 
 
 class Recorder:
-    """Records the phases of the main thread; work of other threads belongs to the main thread's present phase."""
+    """Records the phases of the main thread; work of other threads counts for the main thread's current phase."""
 
     def __init__(self) -> None:
         for instrument in (
@@ -81,7 +81,7 @@ class Recorder:
         self._places: list[PhaseNode] = []
 
     def record(self, run: Callable[[], object], steps: int, mark: Callable[[], Any]) -> Trace:
-        """Returns the trace of ``steps`` calls of ``run``; calls ``mark`` at each change, and keeps its result."""
+        """Calls ``run`` ``steps`` times; the trace has the result of ``mark()`` at each change of phase or section."""
         self._mark, self._marks, self._places = mark, [], []
         starts = []
         for _ in range(steps):
@@ -92,7 +92,7 @@ class Recorder:
         return Trace(marks=self._marks, places=self._places[:-1], starts=starts)
 
     def enter(self, phase: str, _name: str = "") -> PhaseNode | None:
-        """Begins a phase; returns the node that was current before, or None if that node includes the phase."""
+        """Begins a phase and returns the previous node; returns None if it may not begin there or on this thread."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None
@@ -100,7 +100,7 @@ class Recorder:
         return before
 
     def enter_section(self, name: str) -> PhaseNode | None:
-        """Begins a user's section; returns the node that was current before, or None in another thread."""
+        """Begins a user's section and returns the previous node; returns None on threads other than the main thread."""
         if get_ident() != self._thread:
             return None
         before = self._top
@@ -108,7 +108,7 @@ class Recorder:
         return before
 
     def go(self, place: PhaseNode) -> None:
-        """Marks the change to another phase, which contains the current phase or is a part of it."""
+        """Makes ``place`` the current node, and records a mark for the change."""
         self._marks.append(self._mark())
         self._places.append(place)
         self._top = place

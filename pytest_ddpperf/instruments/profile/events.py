@@ -1,12 +1,12 @@
 """Divides the events of a torch profile into communication and computation, step by step, without side effects.
 
-On CPU gloo's threads run the collectives: a span ``gloo:all_reduce`` lasts from the moment that a thread begins the
-collective, before the other ranks have come, to its end. A collective that waits for a thread has no span yet.
-Computation is every operator of the dispatcher, except operators that wait for a collective, or that only contain
-others (autograd's functions, which run hooks). On CUDA both are kernels on streams; NCCL's have its name. Copies and
-memsets are neither, except copies that torch's notes assign to a collective: NCCL 2.28 and newer may send by the copy
-engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do. On a GPU
-the span of gloo includes the copy back to the device; the copy to the host precedes it and is no communication.
+On the CPU, gloo's threads run the collectives. A span ``gloo:all_reduce`` begins when a thread starts the collective,
+even if other ranks have not reached it. A collective that waits for a free thread has no span yet. Computation is every
+operator, except operators that wait for a collective or only contain other operators. On CUDA, kernels of NCCL are
+communication, and other kernels are computation. Copies and memsets are neither, except copies that torch's records
+assign to a collective: NCCL 2.28 and newer may send by the copy engines alone. A kernel of NCCL spins until the other
+ranks have come, so it lasts as long as a span of gloo. With gloo on a GPU, the span includes the copy back to the GPU,
+but not the earlier copy to the host.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _NCCL = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfilerEvent:
-    """One event of a profile; None for facts that the profile does not have."""
+    """One event of a profile; a field is None if the profile does not have it."""
 
     name: str
     activity: str  # kineto's word for what it is: ``cpu_op``, ``kernel``, ``user_annotation`` ...
@@ -189,17 +189,17 @@ def note_of(fields: Mapping[str, Any]) -> Note | None:
 
 
 def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """Returns the fields of torch's notes on collectives in a saved trace, by the number that links them to kernels."""
+    """Returns the fields of torch's records on collectives in a saved Chrome trace, by correlation id."""
     events = (event for event in trace.get("traceEvents", ()) if event.get("name") == EVENT)
     return {event["args"]["External id"]: event["args"] for event in events if "External id" in event.get("args", {})}
 
 
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns torch's records (notes) of collectives with exactly one NCCL kernel, by the number that links both.
+    """Returns a ``Note`` for each collective that ran as exactly one NCCL kernel, by the kernel's correlation id.
 
-    ``links`` holds the number of each kernel, 0 for none; ``fields`` holds each note's fields by number. If collectives
-    are sent as a group, one note stands for several kernels, or one kernel for several notes. The bytes of such a
-    kernel are unknown. A kernel that stands for several notes is linked to none of them.
+    ``links`` has the correlation id of each kernel, 0 for none; ``fields`` has torch's records by correlation id. If
+    collectives are sent as a group, several kernels share a record, or a kernel has no record. Such kernels get no
+    note, because their bytes are unknown.
     """
     noted = {
         number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields
@@ -208,9 +208,9 @@ def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any
 
 
 def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns torch's records (notes) of collectives that copy engines send, by the number that links their copies.
+    """Returns a ``Note`` for each collective that a GPU's copy engines send, by the correlation id of its copies.
 
-    Such a collective has a copy for each peer, so no copy shows the bytes of the whole collective.
+    The notes lack the bytes: such a collective makes one copy for each peer, so no copy shows the collective's bytes.
     """
     noted = {number: note_of(fields[number]) for number in links if number in fields}
     return {number: replace(note, nbytes=None, copied=True) for number, note in noted.items() if note is not None}

@@ -1,4 +1,4 @@
-"""Runs steps under torch's profiler, and reads torch's notes on the collectives in them."""
+"""Runs steps under torch's profiler, and reads torch's records on the collectives in them."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ def profile_steps(
     warmup: int = 1,
     exported: Callable[[Callable[[], Mapping[str, Any]]], object] = lambda _: None,
 ) -> RankProfile:
-    """Profiles the communication and computation of ``steps`` calls of ``run``; all ranks call it after the warm-up.
+    """Runs ``run`` ``steps`` times under torch's profiler; returns the communication and computation in these steps.
 
-    Before these steps, ``warmup`` steps run, in which the profiler itself warms up; one step follows, in which gloo's
-    threads note the ends of collectives. On CUDA the host waits for each step, so that the step contains its kernels.
-    ``modules``: known models, whose DDP wrappers report figures too. ``exported`` gets a function that returns a trace.
+    All ranks call this function after their warm-up steps. First, ``warmup`` more steps warm up the profiler. A last
+    step lets gloo's threads record the ends of collectives. On CUDA the host waits for each step, so that the step
+    contains its kernels. If ``modules`` has DDP wrappers, the times that DDP measures are returned, too. ``exported``
+    is called with a function that returns the Chrome trace.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -99,9 +100,9 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
 
 
 def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns torch's records (notes) of the collectives of NCCL's kernels, by the number that links note and kernel.
+    """Returns a ``Note`` for each collective that NCCL ran as a kernel or by copies, by correlation id.
 
-    ``trace`` returns the trace as torch saves it, because before torch 2.12 only the trace holds some of these facts.
+    ``trace`` returns the saved Chrome trace. Before torch 2.12, only this trace has the fields of torch's records.
     """
     noted = [event for event in recorded if event.name() == EVENT]
     if not noted:

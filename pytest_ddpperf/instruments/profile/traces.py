@@ -19,10 +19,7 @@ _MOST_ALLOCATIONS = 100_000  # in a snapshot; torch's viewer gets slow beyond
 
 
 def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Sequence[LearningRates]) -> None:
-    """Writes the Chrome trace of a rank, with the rates of its optimizers.
-
-    Raises a SettingError if the file cannot be written.
-    """
+    """Writes a rank's Chrome trace with its optimizers' learning rates; SettingError if the file cannot be written."""
     text = json.dumps(completed(document, rank, rates), separators=(",", ":"))
     _replaced(file, lambda draft: draft.write_text(text, encoding="utf-8"))
 
@@ -61,20 +58,20 @@ def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, 
     The steps run even after an error, because other ranks wait for them. Recording each allocation makes steps slow.
     """
     memory: Any = torch.cuda.memory
-    reason = _refused(lambda: memory._record_memory_history(max_entries=_MOST_ALLOCATIONS))  # noqa: SLF001  no public way
+    reason = _error_of(lambda: memory._record_memory_history(max_entries=_MOST_ALLOCATIONS))  # noqa: SLF001  no public way
     for _ in range(steps):
         run()
     torch.cuda.synchronize(device)
     if reason:
         return reason
     try:
-        return _refused(lambda: _replaced(file, lambda draft: memory._dump_snapshot(str(draft))))  # noqa: SLF001  the same
+        return _error_of(lambda: _replaced(file, lambda draft: memory._dump_snapshot(str(draft))))  # noqa: SLF001  the same
     finally:
         memory._record_memory_history(enabled=None)  # noqa: SLF001  the same
 
 
-def _refused(call: Callable[[], object]) -> str:
-    """Returns the error's text if an allocator refuses a call; empty if it does not."""
+def _error_of(call: Callable[[], object]) -> str:
+    """Calls ``call``; returns the first line of its RuntimeError or AttributeError, or "" if it raises none."""
     try:
         call()
     except (RuntimeError, AttributeError) as error:

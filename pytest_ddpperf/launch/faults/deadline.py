@@ -35,7 +35,7 @@ class _Launch(Protocol):  # the methods of LaunchedRanks that this module calls
     def progress(self) -> dict[int, Progress]: ...
     def calls(self) -> dict[int, RankCalls]: ...
     def look(self, seconds: float) -> None: ...
-    def hear_others(self, *first: int) -> None: ...
+    def fail_waiting(self, *suspects: int) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class LateRanks:
 
     @property
     def pace(self) -> str:
-        """Returns a sentence that says whether the launch is slow or hangs; empty if the ranks do not show it."""
+        """Returns a sentence that says whether the launch is slow or hangs; empty if too few stacks were collected."""
         if self.advances:
             return f"steps went on at the deadline, so the launch is slow and does not hang: raise {self.cure}"
         moving = [rank for rank, moved in self.moved.items() if moved]
@@ -127,7 +127,7 @@ def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
     suspect = roll_call.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
     if suspect is not None and (stalled is None or (stalled.rank is None and not nccl)):
         with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
-            launch.hear_others(suspect)
+            launch.fail_waiting(suspect)
     return LateRanks(
         seconds=job.timeout if launch.overdue is None else round(seconds, 1),
         overdue=launch.overdue,

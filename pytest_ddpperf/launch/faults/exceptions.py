@@ -60,7 +60,7 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Returns the error in a list; before a SystemExit, the errors that led to it, as in Hydra, the first one first."""
+    """Returns the error in a list; if it is a SystemExit (as with Hydra), the errors that led to it come first."""
     chain = [error]
     answers = isinstance(error, SystemExit) and error.code and not error.__suppress_context__
     before = error.__context__ if answers else None

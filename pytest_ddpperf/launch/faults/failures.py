@@ -151,9 +151,9 @@ def failure(
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
     """Returns the error after gloo ended a rank because it received more bytes than it expected.
 
-    The error blames the one rank that is at another line, or sends other tensors, than the others. This rank must have
-    called as many collectives as another rank, because a rank that called fewer may only be slower. The receiver is
-    never blamed. It cannot report its number, and is assumed to have the others' number if these are equal.
+    The error blames the only rank that is at another line, or sends other tensors, than all others. This rank must have
+    called as many collectives as another rank, because a rank that called fewer may only be slower. The receiver cannot
+    report its calls: if all other ranks called equally many, the receiver is assumed to have called as many.
     """
     sequences = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.failure.sequence}
     if len(sequences) == len(ends) - 1 > 1 and len({*sequences.values()}) == 1:
@@ -203,7 +203,7 @@ def _wanted_memory(end: RankEnd) -> bool:
 
 
 def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tuple[str, str], ...]:
-    """Returns titles and texts of ranks' output; stacks lack frames of this plugin, and the rank ``root`` has none."""
+    """Returns titles and texts of ranks' output, without stack frames of this plugin, and without ``root``'s stack."""
     shown = {end.rank: "".join(_dump(end)[: 1 if end is root else 2]) for end in ends}
     return titled((end.rank, replace(end.output, stderr=shown[end.rank])) for end in ends)
 

@@ -1,8 +1,8 @@
 """Reads torch's flight recorder: which collectives ranks have called, and for which rank the others wait.
 
 NCCL's collectives do not block Python: a rank goes on until it needs a value, or until the queue of its GPU is full. So
-stacks rarely show the collective that a rank waits in, but numbers of collectives do. Torch 2.11 and later also record
-gloo's collectives, and torch 2.9 does if TORCH_FR_BUFFER_SIZE is above 0. No torch records gloo's send and recv.
+stacks rarely show the collective that a rank waits in, but the number of collectives called does. Torch 2.11 and later
+also record gloo's collectives; torch 2.9 needs TORCH_FR_BUFFER_SIZE for it. No torch records gloo's send and recv.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -
 
 
 def waits_in(calls: RankCalls) -> tuple[str, int] | None:
-    """Returns the name and the number of the collective in which a rank waits; None if there is not exactly one."""
+    """Returns the name and the number of the collective in which a rank waits; None unless it is exactly one."""
     waiting = [min(group.pending.items()) for group in calls.groups.values() if group.pending]
     return (waiting[0][1].partition(" ")[0], waiting[0][0]) if len(waiting) == 1 else None
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """Yields the rank's collectives: first their numbers, then with tensors, which needs CUDA calls that may block."""
+    """Yields the rank's collectives, first without, then with their tensors (by CUDA calls that may block)."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:
@@ -173,7 +173,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """Returns the ranks of a group that have called the fewest collectives, by a sentence on them; {} if none waits."""
+    """Returns the ranks of a group that called the fewest collectives, keyed by a sentence; {} if no rank waits."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:

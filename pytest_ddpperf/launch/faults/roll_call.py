@@ -72,8 +72,8 @@ def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mappin
     """Returns the rank that all others seem to wait for, if their numbers of collectives confirm it; else None.
 
     Some collectives let a rank leave before others enter, so stacks alone may suggest the wrong rank. ``called`` has
-    the number of collectives that each rank called. It confirms the stacks if, among the other ranks, each line of code
-    belongs to one number.
+    the number of collectives that each rank called. The numbers confirm the stacks if the other ranks have equal
+    numbers exactly when they are at the same line.
     """
     odd = suspect(stacks, finished)
     agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
@@ -97,9 +97,10 @@ def heading(
     """Returns the first line of a timeout's message, and the rank to blame (None unless it is exactly one).
 
     Ranks in a collective or in backward wait for the others. A rank that is elsewhere, or has finished, is to blame.
-    By rank, ``stacks`` has faulthandler's text (not for finished ranks), ``called`` the number of collectives called,
-    ``moved`` whether the rank moved between two stacks, and ``waits_in`` the collective it waits in and its number.
-    ``cure`` is the setting to raise. With ``nccl``, ranks that wait for their GPUs count as waiting for others.
+    Mappings have ranks as keys. ``stacks``: faulthandler's text, not of finished ranks. ``called``: the number of
+    collectives called. ``moved``: whether the rank moved between two stacks. ``waits_in``: name and number of a
+    collective. ``cure``: the setting to raise. With ``nccl``, ranks that wait for their GPUs count as waiting for
+    others.
     """
     order = _positions(stacks, nccl=nccl)
     parts: list[str] = []
@@ -138,9 +139,9 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
 
 
 def _guilty(
-    order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
+    order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], suspected: int | None
 ) -> int | None:
-    """Returns the only rank that does not wait, or ``odd`` if ranks wait at several lines; else None."""
+    """Returns the only rank that does not wait; if ranks wait at several lines, ``suspected``; else None."""
     waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
     running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
     if not waiting:  # finished ranks delay nobody, and a rank that waits gives its stack
@@ -149,7 +150,7 @@ def _guilty(
     elif running or len(finished) == len(waiting) == 1:
         elsewhere = running + finished
     elif len(waiting) > 1:
-        return odd
+        return suspected
     else:  # in a collective that no other rank has called, unless ranks leave it before others enter
         elsewhere = [] if waiting[0][0].call in _ROOTED else waiting[0][1]
     return elsewhere[0] if len(elsewhere) == 1 else None

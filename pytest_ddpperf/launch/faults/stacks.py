@@ -91,7 +91,6 @@ def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | N
 
 
 def _waits_for_gpu(innermost: Frame) -> bool:
-    """Returns whether a frame waits for the GPU, judged by its source line."""
     if innermost.file.endswith(_SYNCHRONISING):
         return innermost.function == "synchronize"
     return _NEEDS_VALUE.search(linecache.getline(innermost.file, innermost.line)) is not None
@@ -108,7 +107,7 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
-    """Returns the ranks outside the largest group: all if there is one group, none if two groups are largest."""
+    """Returns the ranks outside the largest group; all ranks of a single group; none if two groups are largest."""
     if len(groups) <= 1:
         return [rank for group in groups for rank in group]
     first, second, *_ = sorted(groups, key=len, reverse=True)

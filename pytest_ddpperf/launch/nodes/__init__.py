@@ -1,1 +1,1 @@
-"""Support for runs on several nodes by a launcher such as torchrun: a controller, and an agent on each other node."""
+"""Support for runs on several nodes by torchrun, srun or mpirun: a controller, and an agent on each other node."""

@@ -40,7 +40,7 @@ GONE = 1  # the status of a task whose controller is gone
 
 
 class Agent:
-    """The process of a node that serves the controller over ``link``; ``card`` has the address for further links."""
+    """A node's process that serves the controller over ``link``; ``card`` has the controller's address and key."""
 
     def __init__(self, link: Link, card: Card, node: int, check_out: CheckOut) -> None:
         self._link, self._card, self._node = link, card, node
@@ -49,7 +49,7 @@ class Agent:
         self._watch: Watch = lambda _: Health(cpu=CpuHealth())  # until the controller asks to watch
 
     def serve(self) -> int:
-        """Serves the controller until it closes the link; returns the exit status of this task."""
+        """Serves the controller until the controller closes the link; returns the exit status for this process."""
         try:
             while not isinstance(message := self._link.receive(), Close):
                 self._link.reply(message, self)
@@ -144,7 +144,7 @@ class NodeLauncher(threading.Thread):
             return 0
 
     def get_ready(self, changes: Mapping[str, str | None]) -> None:
-        """Waits until torch is imported; ``changes``: environment variables that the controller set (None: removed)."""
+        """Sets the environment variables ``changes`` (None removes a variable), and waits until torch is imported."""
         changed = {**self._base, **changes}
         self.launcher.environ = {name: value for name, value in changed.items() if value is not None}
         if self.launcher.redirection is not None:
@@ -157,7 +157,7 @@ class NodeLauncher(threading.Thread):
         self.launcher.preload(Wanted(asked=(), seen=(*modules,), ranks=0), self._judged)
 
     def launch(self, job: Job, *, echo: bool) -> list[RankEnd]:
-        """Runs a job's ranks, and serves the controller until it ends the launch; returns how each rank ended."""
+        """Runs a job's ranks, and serves the controller until it closes the launch; returns how each rank ended."""
 
         def printed(rank: int, lines: list[str]) -> None:
             self._link.send(Printed(rank, tuple(lines)))
@@ -177,7 +177,7 @@ class NodeLauncher(threading.Thread):
             return [replace(end, report=None) for end in ranks.ends]
 
     def _serve(self, ranks: RankProcesses) -> None:
-        """Sends the states of ranks to the controller, and executes its requests, until it closes the launch."""
+        """Sends ranks' states to the controller and executes its requests, until the controller closes the launch."""
         told: dict[int, RankEnd] = {}
         closed = False
 

@@ -1,4 +1,4 @@
-"""The nodes of a run, as the controller sees them. One of the launcher's tasks on each node becomes its agent."""
+"""The nodes of a run, as the controller sees them. On each node, one task of torchrun, srun or mpirun is the agent."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Cluster:
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
     def gather(self, seconds: float = MEETING_SECONDS) -> None:
-        """Waits for all processes of the launcher, and makes one on each node its agent.
+        """Waits for all tasks of torchrun, srun or mpirun, and makes one task on each node the node's agent.
 
         Raises:
-            SettingError: a task's versions or test files differ from the controller's, or its GPUs from its node's.
-            LaunchError: a task has not come in time, or a process that is no task has come.
+            SettingError: a task has other versions or test files than the controller, or sees other GPUs than its node.
+            LaunchError: a task has not come in time, or another program has connected.
         """
         expected = set(range(1, self._size))
         with self._news:
@@ -127,7 +127,7 @@ class Cluster:
         return interface_of(self.nodes[0].link.address if self.nodes else self.card.host, os.environ)
 
     def changes(self, environ: Mapping[str, str]) -> dict[str, str | None]:
-        """Returns the variables of ``environ`` that have changed since the start, by name; None for a removed one."""
+        """Returns the variables of ``environ`` changed since the start, by name; None stands for a removed variable."""
         gone: dict[str, str | None] = dict.fromkeys(self._environ.keys() - environ.keys())
         return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
 
@@ -173,7 +173,7 @@ class Cluster:
     def close(self, status: int, *, first: bool = False) -> None:
         """Ends all tasks with this exit status; with ``first`` they wait until this process has ended.
 
-        Launchers treat the first task that ends as the cause, and end the others.
+        torchrun, srun and mpirun treat the first task that ends as the cause of a failure, and end the other tasks.
         """
         for link, _ in tuple(self._met.values()):
             with contextlib.suppress(LinkEnded):
@@ -254,7 +254,7 @@ def offset(link: Link) -> tuple[int, int]:
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:
-    """Returns the first of a node's processes, which becomes its agent.
+    """Returns the facts about the first of a node's processes, which becomes the node's agent.
 
     Raises:
         SettingError: the tasks of the node see different GPUs, so none could start ranks on all of them.
@@ -269,6 +269,6 @@ def require_one_agent(hellos: Sequence[Hello]) -> Hello:
 
 
 def use_cores(cores: frozenset[int]) -> None:
-    """Binds this process and its later ranks to ``cores``, because the launcher had bound it to some of them."""
+    """Binds this process and its later ranks to ``cores``, because torchrun, srun or mpirun had bound it to fewer."""
     with contextlib.suppress(OSError):  # a control group forbids it
         os.sched_setaffinity(0, cores)

@@ -49,7 +49,7 @@ class Hello:
 
     @classmethod
     def of(cls, plain: Any) -> Hello:
-        """Returns the facts in the dict of ``plain``; TypeError or KeyError if the dict has other data."""
+        """Returns the facts in ``plain``, a result of the method ``plain``; TypeError or KeyError for other data."""
         fields = {**plain, "rank": int(plain["rank"]), "cores": frozenset(plain["cores"]), "gpus": (*plain["gpus"],)}
         return cls(**fields)
 
@@ -77,7 +77,7 @@ class Card:
 
     @classmethod
     def loads(cls, text: str) -> Card:
-        """Returns the address and key in a text of ``dumps``; ValueError for any other text."""
+        """Returns the card that ``dumps`` turned into ``text``; ValueError for any other text."""
         try:
             raw = json.loads(text)
             return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]))
@@ -86,7 +86,7 @@ class Card:
 
 
 class FileMeeting:
-    """The file in a shared ``folder`` with the controller's address and key (the card); only its user can read it."""
+    """The file in a shared ``folder`` with the controller's address and key (the card), unreadable for other users."""
 
     def __init__(self, task: Task, folder: Path) -> None:
         self._folder = folder
@@ -110,7 +110,7 @@ class FileMeeting:
             ) from None
 
     def find(self) -> Card | None:
-        """Returns the card, if it exists; SettingError if another user could have written it."""
+        """Returns the card; None if it does not exist, SettingError if another user could have written it."""
         try:
             descriptor = open_shared(self._path)
         except FileNotFoundError:
@@ -141,13 +141,14 @@ def own_folder() -> Path:
 
 
 def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:
-    """Sends the card ``text`` to all nodes by torchrun's store, or receives a card if it is None; runs on a lone rank.
+    """Passes the controller's card to all nodes through torchrun's store; runs on the only rank of a launch.
 
-    Every process that reaches the store can read the card, so the last node deletes it. The store may have the card of
-    an earlier run, to which nobody answers: then this function waits until the controller has replaced that card.
+    The controller passes its card as ``text``. Other nodes pass None, and wait for a card at whose address a controller
+    answers, because the store may have the card of an earlier run. The last node deletes the card, because every
+    process that reaches the store can read it.
 
     Returns:
-        The card as text. After ``seconds``, it may be a card to which nobody answers.
+        The card as text. After ``seconds``, it may be the card of an earlier run.
     """
     from datetime import timedelta
 

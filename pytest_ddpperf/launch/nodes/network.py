@@ -51,7 +51,7 @@ def addresses() -> list[tuple[str, str]]:
 def own_address(other: str, environ: Mapping[str, str]) -> str:
     """Returns this machine's IP address on the network interface that the user chose, else on the route to ``other``.
 
-    ``other`` is the name or address of a node, which may be this one; empty if none is known.
+    ``other``: name or address of a node, which may be this node; empty if no node is known.
     """
     for named in filter(None, map(environ.get, INTERFACES)):
         for name, address in addresses():

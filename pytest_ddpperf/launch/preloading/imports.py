@@ -60,7 +60,7 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's imports; ``around()`` runs before an import, its result after the import."""
+    """A context that records this thread's imports; calls ``around()`` before an import, and the result after it."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
@@ -151,7 +151,7 @@ def _is_installed(module: str) -> bool:
 
 @contextmanager
 def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]:
-    """Records, in the last of ``imports``, environment variables that are read, and which differ from ``known``."""
+    """Records which environment variables the last of ``imports`` reads, and which of them differ from ``known``."""
     kind: Any = type(os.environ)
     original = kind.__getitem__
 

@@ -1,4 +1,4 @@
-"""Copies of the fork server that import modules once for all ranks; if an import has side effects, its copy ends."""
+"""Copies of the fork server that import modules once for all ranks; a copy ends if its imports have side effects."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Judged:
             self.of_rank.discard(module)
             self.refused[module] = answer.reason
 
-    def late(self, wanted: Wanted) -> list[SeenImport]:
-        """Returns the wanted modules that read RANK or LOCAL_RANK: each rank needs a separate copy for them."""
+    def per_rank(self, wanted: Wanted) -> list[SeenImport]:
+        """Returns the wanted modules that read RANK or LOCAL_RANK, so that each rank needs its own fork server."""
         return [one for one in wanted.modules if one.module in self.of_rank]
 
     def copies(self, wanted: Wanted) -> int:
         """Returns how many copies of a fork server are needed to import the wanted modules."""
-        return bool(wanted.modules) + (wanted.ranks if self.late(wanted) else 0)
+        return bool(wanted.modules) + (wanted.ranks if self.per_rank(wanted) else 0)
 
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
         """Returns the modules to import once for all ranks; in place of an unsafe module, the modules it imports."""
@@ -112,7 +112,7 @@ class PreloadedZygotes:
 def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: Judged) -> PreloadedZygotes:
     """Copies a fork server and imports the wanted modules in the copy, with the environment in ``request``.
 
-    If an import fails or has side effects, its copy ends, and a new copy is tried without that import.
+    If an import fails or has side effects, the copy ends, and a new copy imports the other modules.
 
     Raises:
         SettingError: a module that the user named cannot be imported before ranks are forked.
@@ -122,7 +122,7 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
             base = _copied(zygote, closing)
             variables: dict[str, str | None] = {}
             wrong = _imported([base], [request], judged.common(wanted.modules), variables)
-            late = judged.late(wanted) if wrong is None else []
+            late = judged.per_rank(wanted) if wrong is None else []
             zygotes = tuple(_copied(base, closing) for _ in range(wanted.ranks if late else 0))
             numbers = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(zygotes)))
             requests = [replace(request, environ={**request.environ, **own}, of_rank=True) for own in numbers]
