@@ -32,7 +32,7 @@ class Scale:
     exact: bool = False
 
     def number(self, value: float) -> str:
-        """Formats the value in this unit, without the unit's name, as ``significant`` does or as a whole number."""
+        """Formats the value in this unit, without the unit's name: to three digits, or to a whole number if exact."""
         scaled = value / self.factor
         return f"{scaled:.0f}" if self.exact else significant(scaled)
 
@@ -126,7 +126,7 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
 
 
 def _differ_as(values: Sequence[float], texts: Sequence[str]) -> bool:
-    """Returns whether rounded texts show each difference between successive values to within half of the difference."""
+    """Returns whether rounded texts show each difference of successive values, with an error of at most 50 %."""
     told = [float(text.split()[0].replace(",", "")) for text in texts]
     unit = max(map(abs, values), default=0.0) / (max(map(abs, told), default=0.0) or 1.0)
     pairs = zip(pairwise(values), pairwise(told), strict=True)

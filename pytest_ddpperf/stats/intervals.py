@@ -23,8 +23,8 @@ WIDEST = 3.0  # a value has no interval if its ends differ by more than this fac
 class Change:
     """The change from a baseline to a new run, and its uncertainty.
 
-    Ratios are analysed as differences of logarithms, so that a doubling and a halving are equally large: ``shift``,
-    ``standard_error`` and the variances then belong to logarithms. ``estimate`` does not.
+    Ratios are analysed as differences of logarithms, so that a doubling and a halving are equally large. Then
+    ``shift``, ``standard_error`` and the variances are on the scale of logarithms; ``estimate`` never is.
     """
 
     shift: float  # new minus base on the scale of analysis
@@ -67,8 +67,8 @@ def center(
 
     Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise. The
     ``expected`` scatter of launches is combined with the samples' scatter. Without expected scatter, a single
-    sample or two different samples have no interval (None). An interval whose upper end is more than three times
-    its lower end is None, too. ``robust``: as in ``center_of``.
+    sample or two different samples have no interval (None). A geometric interval is also None if its upper end is
+    more than three times its lower end. ``robust``: as in ``center_of``.
     """
     logarithmic = scale == "ratio" and min(samples) > 0
     side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, robust=robust)
@@ -95,9 +95,9 @@ def change(
 
     The smaller sample gives the degrees of freedom (Hsu 1938): Welch's approximation is too optimistic for few
     launches if the scatter is examined after each launch. A single launch borrows the scatter of the other sample.
-    If a sample of a ratio is not positive, it has no logarithm: the change is then the difference of means as a
-    fraction of the base's mean, and the base's error is propagated to first order. Returns None for a ratio to
-    zero, and if samples are missing or not finite.
+    Ratios of samples that are not positive have no logarithm: the change is then the difference of means as a
+    fraction of the base's mean, and the base's error is propagated to first order. Returns None for a ratio to a
+    mean of zero, and if samples are missing or not finite.
     """
     if not (new and base) or not all(map(math.isfinite, (*new, *base))):
         return None
@@ -121,8 +121,8 @@ def paired(
 ) -> Change | None:
     """Returns the change from ``base`` to ``new``, measured in the same rounds, with its uncertainty.
 
-    A disturbance of a whole round affects both samples and cancels out (Student 1908). Both samples get more
-    precise with more rounds. As in ``change``, the result may be None, and a ratio that is not positive is a
+    A disturbance of a whole round affects both samples and cancels out (Student 1908). More rounds reduce the error
+    of both samples. As in ``change``, the result may be None, and a ratio of samples that are not positive is a
     difference relative to the base's mean. ``expected``: the expected scatter of the differences.
     """
     if not all(map(math.isfinite, (*new, *base))):
@@ -152,7 +152,8 @@ def paired(
 def with_launches(change: Change, launches: int) -> Change:
     """Returns the change with the uncertainty that ``launches`` launches of the new run would give.
 
-    Estimate and scatter stay the same. More launches add degrees of freedom, except to the ``assumed`` ones.
+    Estimate and scatter stay the same, and so do the ``assumed`` degrees of freedom; the others increase with
+    launches.
     """
     if change.sampling_variance is None:
         return change

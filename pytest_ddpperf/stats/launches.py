@@ -31,8 +31,8 @@ def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
     """Finds the long steps of launches, from the seconds of each launch's steps in order.
 
     A candidate takes more than ``LONG`` times the median step of its launch. A candidate is long if it takes at
-    least half of the candidates' mean, weighted by seconds: so short pauses of the machine do not hide long pauses
-    of the code.
+    least half of the candidates' mean, weighted by seconds: short pauses of the machine do not count if the code
+    has long pauses.
     """
     usual = [median(times) for times in launches]
     found = [
@@ -133,7 +133,8 @@ def even_sizes(steps: int) -> tuple[int, ...]:
 def influences(without: Sequence[float]) -> tuple[float, ...]:
     """Returns the jackknife influence of each block on a launch's estimate (Quenouille 1956; Tukey 1958).
 
-    Positive if the block makes the estimate larger; the mean is 0. ``without``: estimates that omit one block each.
+    Positive if the block makes the estimate larger; their mean is 0. ``without``: the estimate from all other
+    blocks.
     """
     mean = fmean(without)
     return tuple((len(without) - 1) * (mean - number) for number in without)
@@ -148,8 +149,7 @@ def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, 
     """Returns, for each pair of launches, the influences of their blocks on the difference between the two.
 
     ``new`` and ``base`` have the influences in each launch. They are subtracted in pairs, so a disturbance of both
-    blocks cancels out. Launches with different numbers of blocks are not paired: all blocks influence the
-    difference.
+    blocks cancels out. Launches with different numbers of blocks are not paired: all blocks have an influence.
     """
     return tuple(map(_paired, new, base))
 
@@ -169,8 +169,7 @@ def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...
 def expected(within: Sequence[Sequence[float]], between: float) -> Expected | None:
     """Returns the expected scatter of launches, from their blocks; None if no launch has enough blocks.
 
-    ``within``: influences of each launch's blocks. ``between``: standard deviation of launches that blocks do not
-    show.
+    ``within``: influences of each launch's blocks. ``between``: a standard deviation that only whole launches show.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     if not telling:
@@ -246,9 +245,9 @@ def _capped(ordered: Sequence[float]) -> Center:
     """Returns Huber's M-estimate of the mean ("Proposal 2", 1964), which caps samples ``CAP`` scales away from it.
 
     The error is Huber's (1981, section 7.6); its degrees of freedom are the number of samples within the cap, less
-    one. Intervals miss the true value of normal samples up to 1.25 times as often as they should, of disturbed ones
-    less often. If no sample is beyond the cap, or most are equal, the result is the plain mean with its standard
-    error.
+    one. Intervals miss the true value up to 1.25 times as often as they should if samples are normal, and less
+    often if they are disturbed. If no sample is beyond the cap, or most are equal, the result is the plain mean
+    with its standard error.
     """
     n = len(ordered)
     middle = ordered[n // 2]  # subtracted, because large numbers cost digits
@@ -266,7 +265,8 @@ def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
     """Returns the center, the distance at which samples are capped, and the number of uncapped samples.
 
     The set of capped samples determines center and distance in closed form. If these lead to the same set again,
-    they are the only solution. Otherwise a step of plain iteration gives the next set. None if no set is found.
+    they are the only solution. Otherwise a step of plain iteration gives the next set. None if no solution is
+    found.
     """
     n = len(ordered)
     mean = math.fsum(ordered) / n
@@ -295,9 +295,9 @@ def _beyond(ordered: Sequence[float], mean: float, reach: float) -> tuple[int, i
 
 
 def _solved(inside: Sequence[float], below: int, above: int) -> tuple[float, float] | None:
-    """Returns center and distance for the uncapped samples ``inside``, and the numbers of samples capped at both ends.
+    """Returns center and distance if ``inside`` are the uncapped samples; ``below`` and ``above`` count capped samples.
 
-    The capped deviations add up to 0, and their squares to the sum that is expected of normal samples; else None.
+    The capped deviations add up to 0, and their squares to the expected sum of normal samples; None if impossible.
     """
     if not inside:
         return None

@@ -101,7 +101,7 @@ def _power_sgd(wrapped: DistributedDataParallel, rank: int, start: int) -> Paral
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
-    """Returns how many steps average gradients exactly, before the hook starts; with a static graph one less."""
+    """Returns the number of exactly averaged steps before the hook starts; a static graph makes it one less."""
     return max(0, start - wrapped.static_graph)
 
 

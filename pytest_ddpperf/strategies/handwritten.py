@@ -98,7 +98,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects, times ``share``, gradients that this backward left alone: zeros, or sums of earlier backwards."""
+        """Collects, multiplied by ``share``, gradients that this backward did not compute: zeros or earlier sums."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:

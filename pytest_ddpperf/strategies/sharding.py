@@ -104,7 +104,7 @@ def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[s
 
 @contextmanager
 def gradients_kept() -> Iterator[None]:
-    """Makes backward, in this context, reduce nothing: a rank's shard has only the gradients of this rank.
+    """Skips FSDP's reduction of gradients in this context: each shard then holds gradients of this rank alone.
 
     FSDP's own ``no_sync`` keeps gradients whole, but the optimizer of the shards cannot step with whole gradients.
     Only the communication of FSDP's modules is skipped; a model's own collectives go on.

@@ -100,7 +100,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
 
 
 def _require_different_batches(ctx: RankView, workload: Workload, first: Any) -> None:
-    """Raises an error if ranks have the same first batch, because a strategy need not average gradients then."""
+    """Raises an error if ranks have equal first batches: a strategy that averages nothing would then train as well."""
     sums = [number for (number,) in of_all_ranks((_checksum(first),), ctx)]
     if len(set(sums)) == len(sums):
         return
@@ -121,7 +121,7 @@ def _checksum(batches: Any) -> int:
 def _evaluate(
     ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str, *, may_diverge: bool
 ) -> dict[str, float]:
-    """Returns ``evaluate``'s numbers by name (default: ``unnamed``); refuses NaN and inf unless ``may_diverge``."""
+    """Returns ``evaluate``'s numbers by name (default name: ``unnamed``); NaN and inf need ``may_diverge``."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]

@@ -149,7 +149,7 @@ def _shared_out(
 
 
 def _generator() -> torch.Generator:
-    """Returns a new generator with the rank's seed, whatever random numbers the rank has drawn since it was seeded."""
+    """Returns a new generator with the rank's seed; it does not depend on random numbers that were drawn before."""
     return torch.Generator().manual_seed(torch.initial_seed())
 
 

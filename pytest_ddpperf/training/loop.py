@@ -263,7 +263,7 @@ def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
 
 
 def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
-    """Returns step times without periods in which an fp16 overflow occurred: a step without optimizer is too fast."""
+    """Returns step times without the periods of fp16 overflows, which skip the optimizer and so take less time."""
     without = {number // period for number in skipped}
     kept = tuple(time for i, time in enumerate(times) if i not in without)
     if not kept:

@@ -13,7 +13,7 @@ from pytest_ddpperf.training.workload import located, unfit
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None]:
-    """Returns a function to call after each step, which raises the learning rate; step i has (i + 1) / ``steps`` of it.
+    """Returns a function to call after each step, which raises the learning rate linearly during the first ``steps``.
 
     torch's schedulers are not used: they warn if an fp16 overflow skips a step, and depend on the optimizer's
     class, which is another class for a sharded optimizer.

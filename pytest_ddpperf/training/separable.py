@@ -45,8 +45,8 @@ class OwnSynchronisation:
         """Returns, in words, the communication that a step without synchronisation still does.
 
         Runs a step with and a step without synchronisation; a collective. Raises SynchronisationKept if the
-        second calls no fewer collectives: it skips nothing, or the step synchronises only now and then, and not
-        now.
+        second calls no fewer collectives: it skips nothing, or the step synchronises only in some calls, and
+        not in these.
         """
         whole = _collectives_of(run)
         with self.unsynchronised():

@@ -126,7 +126,7 @@ def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float)
 
 
 def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode | None) -> list[Finding]:
-    """Returns a finding if the batches of a user's step have more or fewer rows than the test states as samples."""
+    """Returns a finding if a user's step trains on more or fewer rows than the test gives as samples."""
     rows, samples = counts.totals.get("batch_rows"), step.samples_per_step
     # A workload's batches are known before; and ranks may have parts of samples, or of batches.
     if not rows or samples is None or step.data is not None or settings.mesh is not None or mode == "strong":
@@ -174,7 +174,7 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
 
 
 def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[PhaseHook, ...]:
-    """Returns hooks on the functions of a workload's step that are timed as phases; none if they would recompile it."""
+    """Returns hooks on the functions of a workload's step that are phases; none if hooks would recompile the step."""
     if settings.compile == "step":
         return ()
     return (

@@ -133,8 +133,7 @@ def timed_block(
 ) -> tuple[tuple[float, ...], Any]:
     """Calls ``run`` for each step; returns the seconds of each call, and the last result.
 
-    ``losses`` gets the result of each call; a scalar tensor becomes a number, so that no whole tensor is kept
-    alive.
+    ``losses`` gets the result of each call; a scalar tensor becomes a number, because a tensor might hold memory.
 
     One step's end is the next one's start, so the loop's own time is included, and the times add up. If CUDA events
     miss work, for example of a stream that the marked stream does not wait for, each step gets an equal part of the

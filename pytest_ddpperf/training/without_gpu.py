@@ -85,7 +85,7 @@ class GpuCalls:
             self._stack.enter_context(replaced(owner, name, functools.wraps(function)(called)))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by ``answers``, and records their calls; torch still answers what libraries ask."""
+        """Replaces functions by ``answers`` and records their calls; if a library asks for devices, torch answers."""
 
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -74,8 +74,8 @@ def search(
 def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
     """Raises an error if the last ten doublings of the batch size, up to half of ``size``, did not raise peak memory.
 
-    The search would never end then. Readings scatter, so without growth the last of the eleven peaks is the highest
-    with a probability of 1/11; the check before the next doubling then raises the error.
+    The search would never end then. Without growth, the last of the eleven peaks is the highest by chance with a
+    probability of 1/11; in this case the check before the next doubling raises the error.
     """
     latest = trials.get(size // 2)
     if latest is None or latest.peak is None:

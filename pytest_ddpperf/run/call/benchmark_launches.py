@@ -143,8 +143,7 @@ class BenchmarkLaunches:
     ) -> LaunchResult[Any]:
         """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, which launcher number ``slot`` starts.
 
-        The deadline is ``patience`` times the setting ``timeout``. With ``turns``, launches take turns to run
-        steps.
+        The deadline is ``patience`` times the setting ``timeout``. With ``turns``, several launches take turns.
         """
         launchers = self._own.with_variables(variant.variables)
         run = launchers[slot].run

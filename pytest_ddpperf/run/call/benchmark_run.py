@@ -74,8 +74,7 @@ class BenchmarkRun:
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
         """Returns the variants with the results of pilots (short trial launches), counting and verification.
 
-        Usually one launch of a variant gives all three. None is needed if this session already has the same
-        results.
+        One launch of a variant usually gives all three; none is needed if this session already has the results.
         """
 
         def launch(variant: Variant, job: jobs.PrepareJob) -> LaunchResult[jobs.RankPrepared]:

@@ -151,7 +151,7 @@ class JudgedRun(BenchmarkRun):
         return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self) -> tuple[Result, ...]:
-        """Returns the results of candidates that fit into memory; if a variant fails, may measure the others again."""
+        """Returns the results of candidates that fit into memory; measures again without a reference that failed."""
         references = self._references(self._fit.left)
         session = self._session
         # A probe of a bisection asks on which side of its tolerance a commit is.

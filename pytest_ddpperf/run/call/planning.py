@@ -80,7 +80,7 @@ class LaunchLimits:
 
     @property
     def few(self) -> int:
-        """The number of launches that have to fit into ``screening`` seconds; it limits the length of each launch."""
+        """The number of launches that must fit into ``screening`` seconds, the time to the first verdict."""
         return min(self.settings.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 

@@ -81,7 +81,7 @@ def measurement_of(
     diagnoses: Sequence[Launch] = (),
     fresh_from: int = 0,
 ) -> Measurement:
-    """Returns the measurement of launches; launches from index ``fresh_from`` on are used to confirm a suspicion."""
+    """Returns the measurement of launches; only ``launches[fresh_from:]`` count when a slowdown is confirmed."""
     measured = Measurement(
         **variant.identity_fields,
         plan=plan,

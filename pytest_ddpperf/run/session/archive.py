@@ -102,8 +102,8 @@ class Archive:
         """Returns the commit of the code that a baseline measured; raises GitError, with advice, if none is known.
 
         Uncommitted code is often committed together with its baselines. So the commit that added the baseline
-        is returned if it contains the measured code. ``fetch_it``: whether to fetch a commit that this clone
-        lacks.
+        is returned if it contains the measured code. ``fetch_it``: whether to fetch a commit that is missing
+        here.
         """
         root, came_with = self._root, None
         try:

@@ -110,7 +110,7 @@ class Extensions:
             call()
 
     def tell(self, test: str) -> None:
-        """Makes the stored hook calls about a test, because the test does not run again."""
+        """Makes the hook calls that were stored for a test, because the test does not run again."""
         for call in self._kept.pop(test, ()):
             call()
 

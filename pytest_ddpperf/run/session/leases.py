@@ -159,7 +159,7 @@ class Leases:
 
     @property
     def finding(self) -> tuple[Finding, ...]:
-        """A finding for the session's results, that another run measures on the machine; empty if no other run does."""
+        """The finding that another run measures on the machine, for all results of the session; else empty."""
         found = self._beside
         return () if found is None else (Finding("measured_beside", {"pid": found.pid, "folder": found.folder}),)
 

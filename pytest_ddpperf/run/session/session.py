@@ -140,7 +140,7 @@ class Session:
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def begin_test(self, test: str, attempt: int) -> None:
-        """Begins an attempt of a test; forgets earlier attempts, after which pytest-rerunfailures repeats the test."""
+        """Begins a test, forgetting its earlier attempts: pytest-rerunfailures repeats attempts without a verdict."""
         self.attempts[test] = attempt
         self.budget.begin_anew(test)
         self.prepared.clear()  # results of an attempt that failed may be wrong

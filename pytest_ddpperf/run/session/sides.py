@@ -109,7 +109,7 @@ class Sides:
 
     @property
     def remarks(self) -> list[str]:
-        """The different warnings of candidate's and reference's launchers, to be reported when the session ends."""
+        """The distinct warnings of candidate's and reference's launchers, to be reported when the session ends."""
         both = [self._launchers, None if self.reference is None else self.reference.launchers]
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 

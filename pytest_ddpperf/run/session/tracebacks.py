@@ -29,7 +29,7 @@ def skipping() -> Iterator[None]:
 
 
 def end_in_code_of_user(error: BaseException) -> None:
-    """Removes the frames of this package at the end of an error's traceback, so that it ends in the user's code.
+    """Removes this package's frames from the end of an error's traceback, which then ends in the user's code.
 
     A debugger then stops at the user's line, and a report shows it. Frames of the standard library and hidden
     frames, such as a timeout handler's, do not count as the user's code.

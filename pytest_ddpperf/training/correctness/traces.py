@@ -95,7 +95,7 @@ def _different_losses(
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
-    """Returns the losses of the calls in optimizer step ``number``; in a trace without steps, the loss of that call."""
+    """Returns the losses of the calls in optimizer step ``number``; without optimizer steps, of call ``number``."""
     if not trace.steps:
         return trace.losses[number : number + 1]
     first = trace.steps[number - 1].call + 1 if number else 0
