@@ -98,7 +98,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects, multiplied by ``share``, gradients that this backward did not compute: zeros or earlier sums."""
+        """Collects gradients that this backward did not compute (zeros, or sums so far), multiplied by ``share``."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:

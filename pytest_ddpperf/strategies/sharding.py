@@ -23,7 +23,7 @@ _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the b
 
 
 def still_sent(*, resharded: bool) -> str:
-    """Returns, in words, what FSDP sends in a step that averages no gradients; ``resharded``: backward gathers, too."""
+    """Returns, in words, what FSDP sends in a step without averaging; ``resharded``: whether backward gathers again."""
     return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
 
 

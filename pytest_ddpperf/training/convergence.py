@@ -119,9 +119,9 @@ def _checksum(batches: Any) -> int:
 
 
 def _evaluate(
-    ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str, *, may_diverge: bool
+    ctx: RankView, workload: Workload, module: torch.nn.Module, default_name: str, *, may_diverge: bool
 ) -> dict[str, float]:
-    """Returns ``evaluate``'s numbers by name (default name: ``unnamed``); NaN and inf need ``may_diverge``."""
+    """Returns ``evaluate``'s numbers by name; raises a WorkloadError for NaN and inf unless ``may_diverge``."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]
@@ -130,7 +130,7 @@ def _evaluate(
         given: Any = workload.evaluate(module, ctx.device)
     for each, training in modes:
         each.training = training
-    named = given if isinstance(given, Mapping) else {unnamed: given}
+    named = given if isinstance(given, Mapping) else {default_name: given}
     found = {}
     for name, value in named.items():
         number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value

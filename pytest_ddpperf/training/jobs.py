@@ -80,14 +80,14 @@ class LaunchJob:
     def steps_to_diagnose(self, steps: int = 1) -> int:
         """Returns how many steps a diagnosis examines; if long steps recur, at least one whole period of steps.
 
-        ``steps`` is the number of steps that one reported time covers.
+        ``steps``: the number of steps per reported time.
         """
         period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
         return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 
     @property
     def diagnosed_steps(self) -> int:
-        """Returns the number of timed steps in a launch that the diagnosis explains, which may be another launch."""
+        """Returns the number of timed steps in the launches that a diagnosis explains: this launch, or earlier ones."""
         return self.plan.steps if self.stands_for is None else self.stands_for
 
 

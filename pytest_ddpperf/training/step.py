@@ -147,7 +147,7 @@ def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:
-    """Returns a rank's samples or tokens per step; ``count``: the number in a batch (in strong mode, of all ranks)."""
+    """Returns a rank's samples or tokens per step; ``count``: the number per batch (in strong mode, of all ranks)."""
     ranks = ctx.world_size if ctx.mode == "strong" else 1
     return None if count is None else count * batches_per_step / ranks
 

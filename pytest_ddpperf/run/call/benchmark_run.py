@@ -140,7 +140,7 @@ class BenchmarkRun:
         return measurements
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
-        """Returns the object that runs rounds of launches; in a second pass it continues the first pass's rounds."""
+        """Returns an object that runs rounds of launches, continuing the rounds of a first pass if there was one."""
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
         shared = budget.share(
@@ -171,7 +171,7 @@ class BenchmarkRun:
         return Measuring(variants, limits, run, observer, budget, rounds)
 
     def _accepted(self, judge: Judge) -> list[Result]:
-        """Returns the judge's results; failures that the call accepts do not count, so that measuring goes on."""
+        """Returns the judge's results, without accepted failures: undecided times have to be measured despite them."""
         from pytest_ddpperf.judge.benchmark import with_accepted
 
         return [with_accepted(result, self._accepts) for result in judge.results]

@@ -205,7 +205,7 @@ def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
 
 
 def _diagnosis_steps(steps: int) -> int:
-    """Returns the number of steps in a diagnosis of launches with ``steps`` timed steps, including untimed steps."""
+    """Returns the number of steps that a diagnosis needs, timed and untimed; ``steps``: a launch's timed steps."""
     pairs, of_block = blocks_for(steps)
     return 1 + growth_steps(steps) + DIAGNOSED_STEPS + 2 * pairs * (of_block + 1)
 

@@ -181,6 +181,7 @@ class VerbCall:
                 f"{said} needs {format_count(ranks, 'rank')}, but world_size is {world_size}; give world_size={ranks}"
             )
         elif ranks > 1 and not shares_data(self.settings.mesh):
+            # This may be intended, or the dimension has an unknown name.
             return (Finding("mesh_without_data", {"mesh": said, "names": OF_DATA}),)
         return ()
 

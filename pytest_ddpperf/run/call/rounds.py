@@ -83,7 +83,8 @@ class Measuring:
                 wanted, least = self._confirm(action)
 
     def _confirm(self, action: Action) -> tuple[int, int]:
-        """Begins to confirm suspected slowdowns, even if time is up; returns the wanted and least number of rounds."""
+        """Begins to confirm suspected slowdowns; returns the wanted and least number of rounds."""
+        # A suspicion is no verdict, so confirming goes on even if time is up.
         self._confirming, self.rounds.deferred = True, None
         self.rounds.choose(action.benchmarks)
         return action.launches, max(MIN_LAUNCHES, self.rounds.begin_again(action.suspects))

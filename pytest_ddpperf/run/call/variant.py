@@ -1,4 +1,4 @@
-"""A variant (one training to measure, of the candidate or of the reference), and the measurement of its launches."""
+"""A variant, which is one training to measure (of the candidate or of the reference), and its measurement."""
 
 from __future__ import annotations
 

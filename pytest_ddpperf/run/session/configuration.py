@@ -122,7 +122,7 @@ def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str
 
 
 def counts_alone(config: pytest.Config) -> bool:
-    """Returns whether the run only counts: ``--benchmark-disable`` is given, and no ddpperf option that needs times."""
+    """Returns whether the run only counts: with ``--benchmark-disable``, unless a ddpperf option asks for times."""
     if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
         return False
     asking = ("counts", "budget", "max_time", "launches", "steps")
@@ -235,7 +235,7 @@ def may_be_task(settings: Settings) -> bool:
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether another process of torchrun, srun or mpirun runs the tests; UsageError if no process can."""
+    """Returns whether another process of torchrun, srun or mpirun runs the tests; UsageError if it cannot do so."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 

@@ -30,7 +30,7 @@ class Probe:
     python: Interpreter | None = None  # interpreter that runs this checkout, in place of the commit ``measured``
 
     def revision(self, reference: Revision) -> Revision:
-        """Returns the revision to measure: the ``reference`` at the bisected commit, or with the bisected Python."""
+        """Returns the revision to measure: the ``reference`` at the bisected commit, or with the probe's Python."""
         if self.python is not None:
             return replace(reference, python=self.python)
         return Revision(self.measured, self.measured, reference.root, python=reference.python)

@@ -66,7 +66,7 @@ def excused(noise: float, size: float) -> float:
 
 
 def leniency(precision: str, parallel: Parallel) -> Leniency | None:
-    """Returns why a strategy has to be compared less strictly with a single process; None if it does not."""
+    """Returns the reason to compare a strategy less strictly with a single process at this precision, or None."""
     if parallel.lossy:
         return Leniency(precision=None, exact_steps=parallel.exact_steps)
     return Leniency(precision=parallel.precision) if tolerance(parallel.precision) > tolerance(precision) else None

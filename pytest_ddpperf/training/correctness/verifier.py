@@ -154,8 +154,8 @@ class StrategyVerifier:
     def compare_training(self) -> None:
         """Trains on one small batch, and checks that training works with a lossy strategy, such as PowerSGD.
 
-        After at least one step all ranks must have the same parameters (post-local SGD averages them only in
-        some steps), and the loss must fall by at least the fraction ``FALL`` of its fall in a single process.
+        At least one step must leave all ranks with the same parameters (post-local SGD averages them only in
+        some steps). The loss must fall by at least the fraction ``FALL`` of its fall in a single process.
         """
         losses, reference, alike = [], [], False
         for step in range(1, LOSSY_STEPS + 1):
