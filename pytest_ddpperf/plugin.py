@@ -246,13 +246,13 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo is not None else None  # unittest's only now
     verdict = None
     if error is not None:
-        from pytest_ddpperf.run.session.tracebacks import finding_in, show, standing
+        from pytest_ddpperf.run.session.tracebacks import error_of_repeat, finding_in, show
 
         show(report, error, item)
         verdict = finding_in(error)
         known = item.config.stash.get(SESSION, None)
         if verdict is not None and known is not None and not known.budget.defers:  # else a second pass may follow
-            item.stash.setdefault(STANDS, standing(verdict, str(item.path), item.nodeid))
+            item.stash.setdefault(STANDS, error_of_repeat(verdict, str(item.path), item.nodeid))
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True
