@@ -49,7 +49,7 @@ def by_stored_times(result: Result) -> bool:
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
     """Returns the comparisons without metrics that only repeat the verdict on the step time, such as throughput.
 
-    A metric stays if its change does not follow from the step time: then a step does another amount of work.
+    A metric stays if its change does not follow from the step time, for example because a step has more samples.
     """
     steps = {c.verdict: c for c in comparisons if c.series.metric == "step_time"}
     kept = []
@@ -179,7 +179,7 @@ def bound_text(comparison: Comparison, bound: float | None = None) -> str:
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """Returns the slowdown that a metric may hide: ``could be +35.2 % slower``; its verdict if there is no bound."""
+    """Returns the slowdown that undecided metrics may hide: ``could be +35.2 % slower``; a verdict if it is unknown."""
     first, worst = undecided[0], []
     for each in undecided:
         if each.bound is None:
