@@ -286,5 +286,5 @@ def is_lost(metric: str, then: Counts, now: Counts) -> bool:
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:
-    """Returns the values of a metric in one unit, with all digits if fewer digits would hide a difference."""
+    """Returns the values of a metric as texts in one unit, with all digits if fewer digits would hide a difference."""
     return tuple(exact_texts(count_row(metric).unit, values))

@@ -111,7 +111,7 @@ def value_texts(comparison: Comparison) -> tuple[str, ...]:
 
 
 def values_text(comparison: Comparison) -> str:
-    """Returns the old and the new value in one unit: ``41.8 ms -> 47.3 ms``; only the new one if there is no old."""
+    """Returns the old and the new value in one unit: ``41.8 ms -> 47.3 ms``; without an old value, only the new."""
     return " -> ".join(value_texts(comparison))
 
 
@@ -254,7 +254,7 @@ def counts_words(result: Result) -> str:
 
 
 def compared_counts(result: Result) -> tuple[int, int]:
-    """Returns two numbers: the compared counts, and those among them that changed."""
+    """Returns the number of compared counts, and how many of these counts changed."""
     accepted = [finding.facts["worse"].series.metric for finding in result.findings if finding.code == "acceptance"]
     gated = [c for c in result.comparisons if c.gated or c.series.metric in accepted]
     verdicts = [c.verdict for c in gated if c.series.scale == "exact" and c.verdict in _COMPARED]

@@ -181,9 +181,9 @@ def cause_in_words(result: Result, *, below: bool = False) -> str:
 
 
 def reasons(result: Result) -> list[str]:
-    """Returns why a benchmark is red, a line for each metric; if it could not be measured, its remarks.
+    """Returns why a benchmark failed, regressed or broke: a line for each metric, or else the remarks.
 
-    If it is not red, the line describes the change of its step time.
+    For other benchmarks, the line describes the change of the step time.
     """
     if result.failure and result.verdict is not Verdict.BROKEN:
         return result.failure.splitlines()
