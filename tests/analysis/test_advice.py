@@ -115,20 +115,25 @@ def test_others_wait_for_the_rank_that_waits_longest_for_data() -> None:
     )
 
 
-def test_a_step_of_ones_own_gets_no_advice_on_settings() -> None:
-    assert gains("communication", 0.5, strategy="custom") == {}
-    assert gains("memory_capacity", 0.0, strategy="custom") == {}
-    assert gains("overhead", 0.5, strategy="custom") == {"larger_batch": 0.375, "compile": 0.25}
-
-
-def test_what_is_compiled_is_not_to_be_compiled() -> None:
-    assert gains("overhead", 0.5, recipe={"compile": "model"}) == {"larger_batch": 0.375}
-    assert gains("memory_bandwidth", 0.5, recipe={"compile": "step"}) == {}
-
-
-def test_a_small_gain_is_no_advice() -> None:
-    assert gains("straggler", 0.02) == {}
-    assert gains("straggler", 0.04) == {"even_work": 0.04}
+@pytest.mark.parametrize(
+    ("bottleneck", "share", "fields", "expected"),
+    [
+        # A step of one's own gets no advice on settings.
+        ("communication", 0.5, {"strategy": "custom"}, {}),
+        ("memory_capacity", 0.0, {"strategy": "custom"}, {}),
+        ("overhead", 0.5, {"strategy": "custom"}, {"larger_batch": 0.375, "compile": 0.25}),
+        # What is compiled is not to be compiled.
+        ("overhead", 0.5, {"recipe": {"compile": "model"}}, {"larger_batch": 0.375}),
+        ("memory_bandwidth", 0.5, {"recipe": {"compile": "step"}}, {}),
+        # A small gain is no advice.
+        ("straggler", 0.02, {}, {}),
+        ("straggler", 0.04, {}, {"even_work": 0.04}),
+    ],
+)
+def test_only_what_can_be_changed_and_gains_enough_is_advised(
+    bottleneck: Bottleneck, share: float, fields: dict[str, Any], expected: dict[str, float]
+) -> None:
+    assert gains(bottleneck, share, **fields) == expected
 
 
 def test_a_full_memory_needs_room() -> None:

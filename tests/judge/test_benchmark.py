@@ -73,19 +73,14 @@ def test_what_there_was_no_time_to_measure_is_undecided_unless_its_counts_are_wo
         late["step_time"]
 
 
-def test_without_a_baseline_everything_is_new() -> None:
-    result = judged(measured(series("step_time", STEADY)), StoredBaseline(record=None, origin="no baseline"))
-    assert result.verdict is Verdict.NEW
-    assert result["step_time"].verdict is Verdict.NEW
-    assert (result["step_time"].change, result["step_time"].mde, result["step_time"].baseline) == (None, None, None)
-
-
 def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> None:
     new = measured(series("peak_allocated", STEADY), series("peak_resident", [5e8] * 8))
     result = judged(new, found(series("peak_allocated", STEADY)))
     assert result["peak_allocated"].verdict is Verdict.UNCHANGED
     assert result["peak_resident"].verdict is Verdict.NEW
     assert finding_text(result["peak_resident"].note) == "the baseline has no such metric"
+    foreign = judged(new, found(series("peak_allocated", STEADY), differs=("cores 4 -> 8",)))
+    assert foreign["peak_resident"].verdict is Verdict.INCOMPATIBLE
 
 
 @pytest.mark.parametrize("metric", ["step_time", "peak_allocated"])

@@ -229,7 +229,7 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
     """Their scatter is far below what is accepted, so they raise no false alarm that others would have to share."""
 
     def seen(side: Measurement) -> float | None:
-        one = Judge("test_it", Settings(launches=4), paired([make_variant("ddp")], alone))
+        one = of_one()
         one((side, side), AT_THE_END)
         return one.results[0]["step_time"].mde
 
@@ -498,8 +498,6 @@ def test_what_is_gated_over_another_one_is_launched_on_with_it() -> None:
 @pytest.mark.parametrize("slower", [1.2, 1.0])
 def test_what_ends_with_a_regression_is_proven_by_what_is_left_of_the_errors(slower: float) -> None:
     """After an eighth of the time, when the other variant is red; while none is, the looks to come need their part."""
-    environment = measured(STEADY).environment
-    variants = [make_variant(name, environment=environment) for name in "ab"]
 
     def sides(launches: int) -> tuple[Measurement, ...]:
         steady = [0.1] * launches
@@ -507,7 +505,7 @@ def test_what_ends_with_a_regression_is_proven_by_what_is_left_of_the_errors(slo
         here = [replace(in_turns(times[name]), name=name) for name in "ab"]
         return *here, *(replace(in_turns(steady), name=name) for name in "ab")
 
-    one = Judge("test_it", Settings(launches=4), paired(variants, alone))
+    one = of_several("ab", Settings(launches=4))
     action = one(sides(4), after(4.0))
     assert action.kind == ("confirm" if slower > 1 else "more")
     action = one(sides(8), after(8.0))
@@ -530,13 +528,11 @@ def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
 
 def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     """Twice as fast on both sides: the speedup is the same, and so is what is held against the other side."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
     sides = tuple(
         replace(measured([factor * time for time in STEADY]), name=name)
         for factor, name in ((1.2, "a"), (0.6, "b"), (1.0, "a"), (0.5, "b"))
     )
-    derive = partial(with_speedup, over="a")
-    one = Judge("test_it", Settings(launches=4), paired(variants, derive))
+    one = of_several("ab", Settings(launches=4), partial(with_speedup, over="a"))
     assert one(sides, after(4.0)) == Action("confirm", 4, ("step_time of a and b",))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
     assert [result.reference.origin for result in one.results] == [
@@ -660,22 +656,6 @@ def test_all_launches_show_what_is_slower_where_fresh_ones_look_so_again(fresh: 
     assert result.verdict is verdict
 
 
-def test_looks_share_the_error_of_proofs() -> None:
-    """A quarter of the time may spend a quarter of 5 %, all by the first look; a later one has 0.6 of what it may."""
-    first = Proofs().at_interim(0.25, last=False)
-    assert (first.proves, first.spent) == (True, 0.0125)
-    assert first.level == 0.0125
-    soon = first.at_interim(0.4, last=False)
-    assert (soon.proves, soon.spent) == (False, first.spent)
-    second = soon.at_interim(0.5, last=False)
-    assert second.proves
-    assert second.level == pytest.approx(0.015)
-    end = second.at_interim(1.0, last=True)
-    assert end.proves
-    assert end.level == pytest.approx(0.03)
-    assert not end.at_interim(1.0, last=True).proves
-
-
 @pytest.mark.parametrize(
     ("shares", "launches", "most"),
     [
@@ -702,12 +682,11 @@ def test_all_looks_together_prove_in_5_percent_what_is_worse_by_the_margin(
 
 def test_a_look_that_leads_to_a_confirmation_spends_nothing() -> None:
     """The last look may spend as much as if it were the only one."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
     slower = in_turns([1.2 * time for time in STEADY])
     every = replace(in_turns([*(1.2 * time for time in STEADY), *STEADY]), fresh_from=4)
     bounds = []
     for confirming in (True, False):
-        one = Judge("test_it", Settings(launches=4), paired([variant], alone))
+        one = of_one()
         if confirming:
             assert one((slower, in_turns(STEADY)), after(20.0)).kind == "confirm"
         one((every, in_turns(STEADY * 2)), after(60.0))

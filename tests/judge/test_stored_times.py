@@ -189,11 +189,6 @@ def test_of_times_that_are_subtracted_gross_is_a_part_of_the_baseline(more: floa
     assert one.verdict is verdict
 
 
-def test_a_time_that_the_baseline_lacks_is_new() -> None:
-    one = judged(on_machine(measured(slower(9.0))), found(series("final_loss", STEADY)))["step_time"]
-    assert (one.verdict, one.note) == (Verdict.NEW, Finding("not_in_reference", {"paired": False}))
-
-
 # A baseline whose commit is measured in the same rounds.
 
 

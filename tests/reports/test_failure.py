@@ -146,22 +146,36 @@ def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored() -> 
 # The cause.
 
 
-def test_a_count_that_only_shows_what_others_name_is_a_cause_if_it_is_alone() -> None:
-    operators = counted("operators", 15, 19, "aten.mul 5 -> 8 per step (+3)")
-    calls = counted("synchronisations", 1, 2, "item 1 -> 2 waits for the device per step (+1)")
-    for comparisons, cause in (
-        ((operators,), "aten.mul 5 -> 8 per step (+3)"),
-        ((operators, calls), "item 1 -> 2 waits for the device per step (+1)"),
-    ):
-        assert paragraph(failure_text(make_result(comparisons=comparisons)), "Cause") == cause
+OPERATORS = counted("operators", 15, 19, "aten.mul 5 -> 8 per step (+3)")
+WAITS = counted("synchronisations", 1, 2, "item 1 -> 2 waits for the device per step (+1)")
+STATE = counted("model_state_bytes", 100, 200, "parameters 100 B -> 200 B per step (+100 B)")
+FEWER = counted("collective_calls", 2, 1, "all_gather 2 -> 1 calls per step (-1): 1 gone from a:2")
+SAME = replace(counted("collective_calls", 2, 2, ""), verdict=Verdict.UNCHANGED)
+LOSS = make_comparison("final_loss", 1.2, Verdict.NEW, note="the baseline has no such metric")
 
 
-def test_what_a_step_does_less_of_in_exchange_is_part_of_the_cause() -> None:
-    state = counted("model_state_bytes", 100, 200, "parameters 100 B -> 200 B per step (+100 B)")
-    calls = counted("collective_calls", 2, 1, "all_gather 2 -> 1 calls per step (-1): 1 gone from a:2")
-    assert paragraph(failure_text(make_result(comparisons=(state, calls))), "Cause") == (
-        "parameters 100 B -> 200 B per step (+100 B) in exchange: collective_calls 2 -> 1"
-    )
+@pytest.mark.parametrize(
+    ("comparisons", "cause"),
+    [
+        pytest.param((OPERATORS,), "aten.mul 5 -> 8 per step (+3)", id="operators alone"),
+        pytest.param((OPERATORS, WAITS), "item 1 -> 2 waits for the device per step (+1)", id="what they are made of"),
+        pytest.param(
+            (STATE, FEWER),
+            "parameters 100 B -> 200 B per step (+100 B) in exchange: collective_calls 2 -> 1",
+            id="what a step does less of",
+        ),
+        pytest.param(
+            (*make_result().comparisons, SAME),
+            "not known: by its counts a step does the same as before",
+            id="counts are the same",
+        ),
+        pytest.param((LOSS,), "final_loss new: the baseline has no such metric", id="a metric that the baseline lacks"),
+    ],
+)
+def test_the_cause_is_what_explains_most(comparisons: tuple[Comparison, ...], cause: str) -> None:
+    verdict = Verdict.NEW if comparisons == (LOSS,) else Verdict.REGRESSED
+    text = failure_text(make_result(comparisons=comparisons, verdict=verdict), accept=ACCEPT)
+    assert paragraph(text, "Cause") == cause
 
 
 def test_counts_of_all_kinds_are_named_in_exchange_the_largest_shares_first() -> None:
@@ -237,13 +251,6 @@ def test_counts_come_before_leaks_times_and_losses() -> None:
     ]
 
 
-def test_if_the_counts_are_the_same_the_failure_says_so() -> None:
-    same = counted("collective_calls", 2, 2, "")
-    same = replace(same, verdict=Verdict.UNCHANGED)
-    text = failure_text(make_result(comparisons=(*make_result().comparisons, same)))
-    assert paragraph(text, "Cause") == "not known: by its counts a step does the same as before"
-
-
 def test_a_time_that_is_not_the_codes_says_so_as_its_cause() -> None:
     step = replace(make_result().comparisons[0], note=Finding("not_the_code", {"change": 0.8}))
     text = failure_text(make_result(comparisons=(step,)))
@@ -290,13 +297,6 @@ def test_a_missing_baseline_is_named_once() -> None:
         f"Save one   {ACCEPT}",
         MORE,
     ]
-
-
-def test_a_metric_that_the_baseline_lacks_is_named() -> None:
-    loss = make_comparison("final_loss", 1.2, Verdict.NEW, note="the baseline has no such metric")
-    text = failure_text(make_result(comparisons=(loss,), verdict=Verdict.NEW), accept=ACCEPT)
-    assert paragraph(text, "Cause") == "final_loss new: the baseline has no such metric"
-    assert "final_loss  1.20  FAIL" in text
 
 
 def test_a_foreign_baseline_names_the_facts_that_differ() -> None:

@@ -13,7 +13,6 @@ from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.remarks import common_text, headline, overall_lines
 from pytest_ddpperf.reports.screen import last_lines, summary_parts
 from pytest_ddpperf.stats.suites import change_of_suite
-from tests.factories import make_results_document
 from tests.reports.golden_runs import outputs
 from tests.reports.made import BASELINE, counted, make_comparison, make_result
 
@@ -128,10 +127,9 @@ BESIDE = PairedRevision(revision="3f2a1c0", commit=None, launches=6)
 
 
 def changed(test: str, change: float | None, **fields: Any) -> Result:
-    """A benchmark that was measured side by side; beside stored times alone if neither side is given."""
+    """A benchmark that was measured side by side, unless it is not paired."""
     given = {"paired": BESIDE, **fields}
-    beside = given["paired"] is not None or "reference" in given
-    step = make_comparison("step_time", 0.04, Verdict.OK, change=change, paired=beside)
+    step = make_comparison("step_time", 0.04, Verdict.OK, change=change, paired=given["paired"] is not None)
     return make_result(test=f"t.py::{test}", verdict=Verdict.OK, comparisons=(step,), **given)
 
 
@@ -155,16 +153,3 @@ def test_what_is_no_part_of_the_common_change() -> None:
     found = change_of_suite([*variants, *others, *stored, changed("test_c", 0.01)])
     assert found is not None
     assert (found.tests, round(found.change, 3)) == (3, 0.01)
-
-
-def test_what_was_measured_beside_the_baselines_commit_has_a_common_change() -> None:
-    stored = StoredBaseline(record=None, origin="cpu", pair=BESIDE)
-    results = [changed(f"test_{i}", 0.03 + 0.001 * i, paired=None, reference=stored) for i in range(3)]
-    assert common_text(change_of_suite(results)) == [
-        "all 3 tests together: step time +3.1 % [95 % CI +2.9 .. +3.3] slower"
-    ]
-
-
-def test_the_figures_of_a_session_have_every_verdict() -> None:
-    verdicts = make_results_document([changed("test_a", 0.01)], None)["overall"]["verdicts"]
-    assert verdicts == dict.fromkeys((verdict.value for verdict in Verdict), 0) | {"ok": 1}

@@ -13,10 +13,8 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.two_runs import two_runs
 from tests.factories import judged_anew, make_environment, make_launch, make_results_document, read_again
-from tests.reports.formats.test_html import data_of
 from tests.reports.made import make_comparison, make_document, make_result
 
 QUIET = ((0.010,) * 4,) * 3
@@ -46,21 +44,6 @@ def test_step_times_are_the_means_of_all_steps() -> None:
     assert rows["step_time"][:2] == ("10.0 ms", "15.0 ms")
     assert rows.keys() == {"step_time", "speedup", "peak_resident"}
     assert notes == []
-
-
-def test_a_page_draws_the_launches_of_both() -> None:
-    before, after = run(PAUSES), run(QUIET)
-    both = judged_anew(before, after)
-    charts = data_of(two_runs_page(after, both, two_runs(before, after, both)))["charts"]
-    (steps,) = [chart for chart in charts if chart["title"] == "step_time by launch"]
-    assert [(each["name"], each["y"]) for each in steps["series"]] == [("this run", [10] * 3), ("baseline", [15] * 3)]
-    assert steps["x"]["name"] == "launch"
-
-
-def test_a_change_whose_interval_says_nothing_is_noisy() -> None:
-    """Launches of 5 and 20 ms are 10 ms in the middle; a factor of 4 between two of them leaves any change open."""
-    rows, _ = told(run(((0.005,), (0.020,))), run(((0.005,), (0.020,))))
-    assert rows["step_time"][2] == "+0.0 % (noisy)"
 
 
 ALONE = Health(cpu=CpuHealth(others=0.0, steal=0.0, throttled=0.0))
