@@ -15,7 +15,7 @@ from pytest_ddpperf.records.diagnosis import Diagnosis
 from pytest_ddpperf.records.launch import MachineRates
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.phases import PHASES, BlockTimes, PhaseTimes
-from tests.factories import make_environment, make_launch, make_measurement, make_rank_launch
+from tests.factories import known, make_environment, make_launch, make_measurement, make_rank_launch
 
 RATES = MachineRates(products=100e9, copies=20e9, operator=2e-6)
 NOTHING: dict[str, Any] = {
@@ -131,8 +131,9 @@ def test_large_shares_worked_by_hand(
 
 @pytest.mark.parametrize("counts", [{"collectives": 2.0, "sent": 8.0}, {}])
 def test_only_counted_collectives_are_a_fact(counts: dict[str, float]) -> None:
-    cause = diagnosed(evidence(communication=0.05, cpu=0.05, **counts), make_environment()).cause("communication")
-    assert cause is not None
+    cause = known(
+        diagnosed(evidence(communication=0.05, cpu=0.05, **counts), make_environment()).cause("communication")
+    )
     assert cause.facts == counts
 
 
@@ -154,16 +155,14 @@ def test_communication_that_nothing_timed_is_unclear() -> None:
     found = diagnosed(evidence(unmeasured=True, collectives=4.0, cpu=0.04, flops=2e9), make_environment())
     assert (found.bottleneck, found.cause("communication")) == ("unclear", None)
     assert share_of(found) == pytest.approx(0.6)
-    cause = found.cause("unclear")
-    assert cause is not None
+    cause = known(found.cause("unclear"))
     assert cause.facts["collectives"] == 4.0
 
 
 def test_a_wait_outside_of_all_phases_holds_no_collective() -> None:
     """Of 100 ms a rank sleeps for 50 after the optimizer, and its collectives are in backward."""
     fields = {"unmeasured": True, "collectives": 4.0, "cpu": 0.04, "flops": 2e9, "outside": 0.05}
-    cause = diagnosed(evidence(**fields), make_environment()).cause("unclear")
-    assert cause is not None
+    cause = known(diagnosed(evidence(**fields), make_environment()).cause("unclear"))
     assert cause.share == pytest.approx(0.6)
     assert (cause.facts["outside"], "collectives" in cause.facts) == (0.05, False)
 
@@ -212,11 +211,9 @@ def test_ranks_of_a_script_that_differ_in_their_flops_have_a_straggler() -> None
         by_rank={"flops": (7e9, 1e9)},
     )
     launch = replace(make_launch((0.1,) * 4), ranks=ranks)
-    found = diagnosis_of(make_measurement(launches=(launch,), counts=counts, environment=make_environment()))
-    assert found is not None
+    found = known(diagnosis_of(make_measurement(launches=(launch,), counts=counts, environment=make_environment())))
     assert found.bottleneck == "straggler"
-    cause = found.cause("straggler")
-    assert cause is not None
+    cause = known(found.cause("straggler"))
     assert (cause.facts["rank"], cause.facts["phase"]) == (0, "forward")
     assert cause.seconds == pytest.approx(0.06)
 
@@ -229,8 +226,7 @@ def test_a_wait_in_one_of_several_steps_is_a_part_of_all_of_them() -> None:
     times = (0.1, 0.1, 0.6, 0.1) * 3
     ranks = tuple(make_rank_launch(rank, times, cpu_time=0.1, phases=waits, rates=RATES) for rank in (0, 1))
     launch = replace(make_launch(times), ranks=ranks)
-    found = diagnosis_of(make_measurement(launches=(launch,), environment=make_environment()))
-    assert found is not None
+    found = known(diagnosis_of(make_measurement(launches=(launch,), environment=make_environment())))
     assert found.bottleneck == "data"
     assert share_of(found) == pytest.approx(5 / 9)
 
@@ -258,16 +254,14 @@ def test_a_measurement_gives_the_evidence() -> None:
         details={"operator_bytes": {"aten.addmm": 1e9, "aten.relu": 2e6}},
         unstable={},
     )
-    found = diagnosis_of(make_measurement(launches=(launch,), counts=counts, environment=make_environment()))
-    assert found is not None
+    found = known(diagnosis_of(make_measurement(launches=(launch,), counts=counts, environment=make_environment())))
     seconds = {cause.bottleneck: cause.seconds for cause in found.causes}
     # 100 ms with synchronisation, 70 ms without on the slower rank and 30 ms on the other; 10 ms of data on both.
     assert seconds["data"] == pytest.approx(0.01)
     assert seconds["communication"] == pytest.approx(0.03)
     assert seconds["straggler"] == pytest.approx(0.04)
     assert found.bottleneck == "straggler"
-    cause = found.cause("straggler")
-    assert cause is not None
+    cause = known(found.cause("straggler"))
     assert (cause.facts["rank"], cause.facts["phase"]) == (1, "forward")
 
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.errors import NotTimed
-from pytest_ddpperf.judge.benchmark import LONG_SHARE, compare, unfit
-from pytest_ddpperf.judge.decision import DecisionContext
+from pytest_ddpperf.judge.benchmark import LONG_SHARE, unfit
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
@@ -219,8 +218,7 @@ def test_an_alarm_turns_a_result_red_and_stays_undecided_alone() -> None:
 def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], work: float, *, gated: bool) -> None:
     cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
     base = beside(series("step_time", UNSTEADY), series("cpu_time", STEADY))
-    rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=True)
-    result = compare("test_x.py::test_a", measured(series("step_time", step), cpu_time), base, rules)
+    result = judged(measured(series("step_time", step), cpu_time), base, last=True)
     assert result["cpu_time"].gated is gated
     assert (
         finding_text(result["cpu_time"].note).startswith("the step time is undecided, so the CPU time decides") is gated
@@ -241,8 +239,7 @@ def test_no_step_is_proven_unchanged_while_its_work_looks_more(
 ) -> None:
     cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
     base = beside(series("step_time", STEADY), series("cpu_time", STEADY))
-    rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=last)
-    result = compare("test_x.py::test_a", measured(series("step_time", STEADY, factor=step), cpu_time), base, rules)
+    result = judged(measured(series("step_time", STEADY, factor=step), cpu_time), base, last=last)
     assert (result["step_time"].verdict, result["cpu_time"].gated) == (verdict, verdict is Verdict.INCONCLUSIVE)
     assert result.verdict is verdict
 
@@ -257,12 +254,11 @@ def test_what_no_launch_diagnosed_is_not_missed() -> None:
 
 
 def test_work_that_may_be_more_keeps_no_step_time_from_ok() -> None:
-    rules = DecisionContext(tolerance=0.05, alpha=0.0025, resolution=0.12, last=True)
     wild = [1 + (one - 1) * 160 for one in STEADY]
     wilder = [1 + (one - 1) * 300 for one in STEADY]
     base = beside(series("step_time", [*wild[3:], *wild[:3]]), series("cpu_time", [*wilder[3:], *wilder[:3]]))
     cpu_time = replace(series("cpu_time", wilder, factor=1.02), gated=True)
-    result = compare("test_x.py::test_a", measured(series("step_time", wild, factor=1.02), cpu_time), base, rules)
+    result = judged(measured(series("step_time", wild, factor=1.02), cpu_time), base, resolution=0.12, last=True)
     assert (result.verdict, result["step_time"].verdict) == (Verdict.OK, Verdict.OK)
     assert (result["cpu_time"].verdict, result["cpu_time"].gated) == (Verdict.INCONCLUSIVE, True)
 
@@ -306,7 +302,6 @@ def test_as_many_launches_as_a_comparison_names_decide_it(
     scatter: float, factor: float, now: Verdict, then: Verdict
 ) -> None:
     """Of the same scatter; what looks worse is decided as worse, and what is ok as unchanged."""
-    rules = DecisionContext(tolerance=0.05, alpha=0.0025, resolution=0.12, last=True)
 
     def judged_by(launches: int) -> Comparison:
         wild = [1 + (one - 1) * scatter for one in STEADY]
@@ -314,7 +309,7 @@ def test_as_many_launches_as_a_comparison_names_decide_it(
             [side[number % len(side)] for number in range(launches)] for side in (wild, [*wild[3:], *wild[:3]])
         )
         of_new = measured(series("step_time", new, factor=factor))
-        return compare("test_x.py::test_a", of_new, beside(series("step_time", base)), rules)["step_time"]
+        return judged(of_new, beside(series("step_time", base)), resolution=0.12, last=True)["step_time"]
 
     few = judged_by(len(STEADY))
     assert few.verdict is now

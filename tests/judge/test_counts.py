@@ -7,25 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.decision import DecisionContext, decide_count
+from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Alike, Counts
-from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import make_baseline_record, make_environment, make_measurement
+from tests.judge.made_up import ENVIRONMENT, judged, measured, stored
 
-ENVIRONMENT = make_environment(cpu_model="some cpu")
-MEASURED = make_measurement(plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT)
-BASELINE = make_baseline_record(plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT, commit="3f2a1c0")
-
-
-def judged(new: Measurement, base: StoredBaseline) -> Result:
-    return compare("test_x.py::test_a", new, base, DecisionContext(tolerance=0.05, alpha=0.0025))
+MEASURED, BASELINE = measured(), stored()
 
 
 def counts(**totals: float) -> Counts:
@@ -347,9 +339,9 @@ def test_ranks_that_send_nothing_any_more_are_broken_and_not_improved(
     )
     found = counts(collective_calls=now)
     environment = replace(ENVIRONMENT, world_size=ranks)
-    measured = replace(MEASURED, counts=found, series=counted_series(found), environment=environment)
+    new = replace(MEASURED, counts=found, series=counted_series(found), environment=environment)
     base = replace(BASELINE, counts=before)
-    result = judged(measured, StoredBaseline(record=None, origin="no baseline", differs=(), counted=base))
+    result = judged(new, StoredBaseline(record=None, origin="no baseline", differs=(), counted=base))
     assert (result.verdict is Verdict.BROKEN) is apart
     assert broken_reason(result) == (
         "2 ranks send each other nothing, so each trains alone: the baseline has 4 collective calls a step"
@@ -405,16 +397,13 @@ def test_counts_beside_another_torch_are_told_and_gate_nothing(
     beside = PairedRevision(
         revision="this checkout", commit=None, record=replace(BASELINE, counts=then), counted_differs=differs
     )
-    result = compare("t.py::test_a", measurement, beside, DecisionContext(tolerance=0.05, alpha=0.0025))
+    result = judged(measurement, beside)
     assert (result["collective_calls"].verdict, result["collective_calls"].gated) == (verdict, False)
     assert result["collective_calls"].note is None or result["collective_calls"].note.code == "count_changed"
     facts = {"differs": differs, "changed": told, "number": 2}
     assert [finding.facts for finding in result.findings if finding.code == "told_counts"] == [facts]
     assert result.verdict is Verdict.INCOMPATIBLE
-    alike = compare(
-        "t.py::test_a", measurement, replace(beside, counted_differs=()), DecisionContext(tolerance=0.05, alpha=0.0025)
-    )
-    assert alike.verdict is verdict
+    assert judged(measurement, replace(beside, counted_differs=())).verdict is verdict
 
 
 def test_counts_that_only_another_torch_has_are_not_lost() -> None:
@@ -425,7 +414,7 @@ def test_counts_that_only_another_torch_has_are_not_lost() -> None:
     codes = {}
     for differs in ((), ("torch 2.11 -> 2.13",)):
         beside = PairedRevision(revision="main", commit=None, record=record, counted_differs=differs)
-        result = compare("t.py::test_a", measurement, beside, DecisionContext(tolerance=0.05, alpha=0.0025))
+        result = judged(measurement, beside)
         codes[bool(differs)] = any(finding.code == "lost_metric" for finding in result.findings)
     assert codes == {False: True, True: False}
 

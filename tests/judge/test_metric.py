@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.changes import tolerance_of
 from pytest_ddpperf.judge.decision import PAIRED_TOLERANCE, TOLERANCE, DecisionContext
 from pytest_ddpperf.metrics.table import counted_series
@@ -220,11 +219,9 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     assert re.fullmatch(r"about (\d+) launches would decide it", finding_text(one.note))
 
     def note(*, last: bool) -> str:
-        rules = DecisionContext(
-            tolerance=0.02, alpha=0.0025, last=last, max_time_for=lambda launches: 30.1 + 2 * launches
-        )
         new, base = measured(one.series), beside(series("step_time", STEADY[:6]))
-        return finding_text(compare("test_x.py::test_a", new, base, rules)["step_time"].note)
+        rules = {"last": last, "max_time_for": lambda launches: 30.1 + 2 * launches}
+        return finding_text(judged(new, base, tolerance=0.02, **rules)["step_time"].note)
 
     assert note(last=False) == finding_text(one.note)  # there is time yet
     more = known(re.fullmatch(r"about (\d+) launches \(--ddpperf-max-time=(\d+)\) would decide it", note(last=True)))

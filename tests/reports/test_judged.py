@@ -18,7 +18,7 @@ from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.summary import benchmark_table
 from pytest_ddpperf.stats.suites import change_of_suite
-from tests.factories import make_launch, make_rank_launch, make_results_document, read_again
+from tests.factories import known, make_launch, make_rank_launch, make_results_document, read_again
 from tests.reports.golden_runs import RUNS, result
 from tests.reports.made import make_comparison, make_result
 
@@ -77,8 +77,7 @@ def test_the_common_change_is_the_same_when_it_is_read_again(reference: Referenc
         make_result(test=f"t.py::test_{number}", reference=reference, comparisons=(step,))
         for number, step in enumerate(steps)
     ]
-    common = change_of_suite(results)
-    assert common is not None
+    common = known(change_of_suite(results))
     read = read_again(make_results_document(results, None))
     assert read.common_change is not None
     assert (read.common_change.tests, read.common_change.slower) == (common.tests, common.slower)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,18 +203,16 @@ def test_the_environment_of_ranks_is_part_of_what_they_do(
     assert (identity(job, SAME) == before) is same
 
 
-def test_the_working_directory_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_working_directory_is_part_of_it_and_told_if_it_was_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     job = prepare_job(Settings(), SAME)
     before = identity(job, SAME)
     monkeypatch.chdir(tmp_path)
     assert identity(job, SAME) != before
-
-
-def test_a_working_directory_that_was_removed_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with pytest.raises(LaunchError, match=r"^the current folder was removed; run pytest in a folder that exists$"):
-        identity(prepare_job(Settings(), SAME), SAME)
+        identity(job, SAME)
 
 
 def test_what_cannot_be_sent_is_named_as_by_a_launch() -> None:
@@ -285,10 +284,8 @@ def test_a_verification_that_shares_its_launch_has_not_the_last_word(shared: Ver
 
 @pytest.mark.parametrize("verification", [WRONG, Verification(unverified="it communicates")])
 def test_one_that_has_its_launch_for_itself_has_it(verification: Verification) -> None:
-    ranks = Ranks(ddp=verification)
     settings = Settings(counts="only")
-    job = prepare_job(settings, training())
-    assert job.parts == 2
+    assert prepare_job(settings, training()).parts == 2
     ranks = Ranks(ddp=verification, alone=verification)
     if verification.discrepancy is None:
         (found,) = prepared(settings, [training()], ranks, {})

@@ -22,7 +22,7 @@ from pytest_ddpperf.launch.nodes.tasks import task_of
 from pytest_ddpperf.run.session.configuration import may_be_task
 from pytest_ddpperf.run.session.under_launcher import takes_part
 from pytest_ddpperf.settings import Settings
-from tests.factories import git
+from tests.factories import git, known
 
 SECONDS = 240.0
 
@@ -125,8 +125,7 @@ def test_processes_share_tests_that_use_ranks_if_the_launcher_has_started_them_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, others = (cast("pytest.Item", SimpleNamespace(fixturenames=names)) for names in (["ddpperf_group"], []))
-    task = task_of(variables(1))
-    assert task is not None
+    task = known(task_of(variables(1)))
     assert (takes_part(task, [ours]), takes_part(task, [others]), takes_part(task, [])) == (True, False, False)
     with pytest.raises(SettingError, match=r"restarted all processes .*=2., so failed tests would run again until"):
         takes_part(replace(task, restarts=2), [ours])
