@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,7 +209,7 @@ def test_ranks_of_a_script_that_differ_in_their_flops_have_a_straggler() -> None
         unstable={},
         by_rank={"flops": (7e9, 1e9)},
     )
-    launch = replace(make_launch((0.1,) * 4), ranks=ranks)
+    launch = make_launch(ranks=ranks)
     found = known(diagnosis_of(make_measurement(launches=(launch,), counts=counts, environment=make_environment())))
     assert found.bottleneck == "straggler"
     cause = known(found.cause("straggler"))
@@ -225,7 +224,7 @@ def test_a_wait_in_one_of_several_steps_is_a_part_of_all_of_them() -> None:
     )
     times = (0.1, 0.1, 0.6, 0.1) * 3
     ranks = tuple(make_rank_launch(rank, times, cpu_time=0.1, phases=waits, rates=RATES) for rank in (0, 1))
-    launch = replace(make_launch(times), ranks=ranks)
+    launch = make_launch(ranks=ranks)
     found = known(diagnosis_of(make_measurement(launches=(launch,), environment=make_environment())))
     assert found.bottleneck == "data"
     assert share_of(found) == pytest.approx(5 / 9)
@@ -248,7 +247,7 @@ def test_a_measurement_gives_the_evidence() -> None:
         )
         for rank, (forward, alone) in enumerate([(0.02, 0.03), (0.06, 0.07)])
     ]
-    launch = replace(make_launch((0.1,) * 4), ranks=tuple(own))
+    launch = make_launch(ranks=tuple(own))
     counts = Counts(
         totals={"flops": 1e9, "operators": 50.0, "collective_bytes": 8.0, "collective_calls": 1.0},
         details={"operator_bytes": {"aten.addmm": 1e9, "aten.relu": 2e6}},

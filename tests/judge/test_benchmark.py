@@ -13,13 +13,13 @@ from pytest_ddpperf.judge.benchmark import LONG_SHARE, unfit
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import CpuHealth, Health, Launch, LongSteps
+from pytest_ddpperf.records.launch import CpuHealth, Health, LongSteps
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import failure_text, make_launch, make_rank_launch
+from tests.factories import failure_text, make_counts, make_launch, make_rank_launch
 from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, on_machine, series
 
 
@@ -58,7 +58,7 @@ def test_in_how_many_launches_a_metric_was_worse(
 
 def test_what_there_was_no_time_to_measure_is_undecided_unless_its_counts_are_worse() -> None:
     def counted(collectives: float) -> tuple[Counts, tuple[Series, ...]]:
-        counts = Counts(totals={"collective_calls": collectives}, details={}, unstable={})
+        counts = make_counts({}, collective_calls=collectives)
         return counts, counted_series(counts)
 
     finding = Finding("no_time_to_measure")
@@ -109,7 +109,7 @@ def test_the_worst_gated_metric_decides() -> None:
 
 def test_findings_of_the_measurement_come_with_the_result() -> None:
     crowded = replace(ENVIRONMENT, world_size=16)
-    launch = Launch(round=0, ranks=(make_rank_launch(rank=0, step_times=(0.04,) * 60),), seconds=1.0)
+    launch = make_launch(ranks=(make_rank_launch(rank=0, step_times=(0.04,) * 60),))
     new = replace(measured(environment=crowded, findings=(Finding("said before"),)), launches=(launch,))
     result = judged(new, StoredBaseline(record=None, origin="no baseline"))
     assert findings(result)[0] == "said before"
@@ -394,9 +394,7 @@ def test_what_was_counted_of_a_benchmark_that_does_not_fit_is_judged(
     """The baseline makes two calls a step, and was measured where it fitted, or only counted."""
 
     def counts(calls: float) -> Counts:
-        return Counts(
-            totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
-        )
+        return make_counts({"collective_calls": {"all_reduce": calls}})
 
     base = found(*((series("step_time", STEADY),) if fitted else ()))
     assert base.record is not None

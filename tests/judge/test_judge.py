@@ -20,7 +20,7 @@ from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.metrics.scaling import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import CpuHealth, Health, Launch
+from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
@@ -29,7 +29,7 @@ from pytest_ddpperf.run.call.references import PairedReferences, StoredReference
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import t_quantile
-from tests.factories import known, make_environment, make_rank_launch, make_variant
+from tests.factories import known, make_environment, make_launch, make_rank_launch, make_variant
 
 PLAN = Plan(warmup=1, steps=4)
 REVISION = Revision("main", "3f2a1c0" + "0" * 33, Path("/project"))
@@ -46,7 +46,7 @@ def measured(
     environment = make_environment(cores=cores, world_size=world_size, recorded={"host": "here"})
     sizes: Sequence[float | None] = [None] * len(times) if memory is None else memory
     launches = tuple(
-        Launch(
+        make_launch(
             round=i,
             ranks=tuple(
                 make_rank_launch(
@@ -58,7 +58,6 @@ def measured(
                 )
                 for r in range(world_size)
             ),
-            seconds=1.0,
             health=QUIET,
         )
         for i, (time, size) in enumerate(zip(times, sizes, strict=True))
@@ -166,7 +165,7 @@ def growing(growth: float, name: str = "ddp") -> Measurement:
     held = tuple(int(step * growth * 2**10) for step in range(8))
     one = replace(taking(STEADY), name=name)
     ranks = tuple(replace(rank, held=held) for rank in one.launches[0].ranks)
-    one = replace(one, diagnoses=(Launch(round=0, ranks=ranks, seconds=1.0),))
+    one = replace(one, diagnoses=(make_launch(ranks=ranks),))
     return replace(one, series=series_of(one))
 
 

@@ -12,15 +12,13 @@ import pytest
 from pytest_ddpperf.judge.changes import tolerance_of
 from pytest_ddpperf.judge.decision import PAIRED_TOLERANCE, TOLERANCE, DecisionContext
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan, Series
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import known, make_rank_launch
+from tests.factories import known, make_counts, make_launch, make_rank_launch
 from tests.judge.made_up import STEADY, beside, found, judged, measured, on_machine, series, stored, with_commit
 
 
@@ -231,7 +229,7 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
 
 
 def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
-    made = tuple(Launch(round=i, ranks=(make_rank_launch(rank=0, step_times=(1.0,)),), seconds=1.0) for i in range(6))
+    made = tuple(make_launch(round=i, ranks=(make_rank_launch(rank=0, step_times=(1.0,)),)) for i in range(6))
     few = [0.92, 1.08, 1.0, 0.93]
     new = replace(measured(series("phase_forward", few), series("memory_growth", few, factor=3e6)), launches=made)
     base = beside(series("phase_forward", [1.0, 0.95, 1.05, 1.0]), series("memory_growth", [3e6, 2.85e6, 3.15e6, 3e6]))
@@ -260,9 +258,7 @@ def test_what_only_thousands_of_launches_would_decide_says_what_else_might() -> 
 
 
 def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
-    now, then = (
-        Counts(totals={"collective_calls": calls, "flops": 10.0}, details={}, unstable={}) for calls in (1.0, 2.0)
-    )
+    now, then = (make_counts({}, collective_calls=calls, flops=10.0) for calls in (1.0, 2.0))
     new = replace(measured(), counts=now, series=counted_series(now))
     result = judged(new, beside(then=then))
     assert result.verdict is Verdict.IMPROVED

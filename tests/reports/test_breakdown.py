@@ -9,12 +9,11 @@ import pytest
 
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.phases import PHASES, BlockTimes, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
-from tests.factories import PROFILE, make_rank_launch
+from tests.factories import PROFILE, make_counts, make_interval, make_launch, make_rank_launch
 from tests.reports.made import make_comparison, make_result
 
 
@@ -33,7 +32,7 @@ def taken_apart() -> Result:
         make_rank_launch(rank, (0.01,), phases=PhaseTimes(seconds=seconds, sections=(encode,))) for rank in range(2)
     )
     comparisons = tuple(make_comparison(f"phase_{phase}", seconds[phase][0], Verdict.NEW) for phase in PHASES)
-    return make_result(comparisons=comparisons, measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)})
+    return make_result(comparisons=comparisons, measured={"launches": (make_launch(ranks=ranks),)})
 
 
 def test_shares_of_a_step_add_up(taken_apart: Result) -> None:
@@ -64,8 +63,8 @@ EXPOSED = make_comparison(  # from 1.2 to 6.3 ms
     Verdict.UNCHANGED,
     baseline=0.0012,
     change=0.0051,
-    change_interval=Interval(low=0.004, high=0.0062, confidence=0.95),
-    interval=Interval(low=0.006, high=0.0066, confidence=0.95),
+    change_interval=make_interval(0.004, 0.0062),
+    interval=make_interval(0.006, 0.0066),
     gated=False,
 )
 EXPOSED = replace(EXPOSED, series=replace(EXPOSED.series, unit="s", scale="difference"))
@@ -75,7 +74,7 @@ def blocks(*steps: float, **more: Any) -> tuple[Launch, ...]:
     """Launches of a rank whose synchronised steps take so long."""
     times = (BlockTimes(synchronised=(step,), unsynchronised=(step / 2,), **more) for step in steps)
     ranks = (make_rank_launch(0, (0.02,), communication=each) for each in times)
-    return tuple(Launch(round=i, ranks=(rank,), seconds=1.0) for i, rank in enumerate(ranks))
+    return tuple(make_launch(round=i, ranks=(rank,)) for i, rank in enumerate(ranks))
 
 
 def test_a_row_shows_exposed_communication_and_its_share() -> None:
@@ -89,7 +88,7 @@ def test_a_row_shows_exposed_communication_and_its_share() -> None:
     assert table.notes == ()
 
 
-BELOW = replace(EXPOSED.series, value=-0.001, interval=Interval(low=-0.003, high=0.001, confidence=0.95))
+BELOW = replace(EXPOSED.series, value=-0.001, interval=make_interval(-0.003, 0.001))
 UNPLACED = replace(PROFILE, transfer=None, wait=None, slowest=None, bandwidths=(), window=None, unplaced=True)
 UNKNOWN = (
     "transfer, wait and bandwidths are unknown: some process groups have fewer ranks, and the profile does not show "
@@ -167,7 +166,7 @@ def test_what_models_of_each_size_send_is_told_where_there_are_several() -> None
     """Two small models expose 6.3 of 20 and of 60 ms, 31.5 and 10.5 %, and a large one 6.3 of 20 ms."""
 
     def of_size(name: str, parameters: float, step: float) -> Result:
-        counts = Counts(totals={"parameters": parameters}, details={}, unstable={})
+        counts = make_counts({}, parameters=parameters)
         return make_result(comparisons=(EXPOSED,), measured={"name": name, "counts": counts, "launches": blocks(step)})
 
     small = [of_size("a", 4e6, 0.02), of_size("b", 9e6, 0.06)]

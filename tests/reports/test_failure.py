@@ -10,7 +10,7 @@ from pytest_ddpperf.errors import RankFailed
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import LongSteps
-from pytest_ddpperf.records.measurement import Interval, Plan
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import (
     BaselineRecord,
     Comparison,
@@ -24,7 +24,7 @@ from pytest_ddpperf.reports.causes import parts_text, reason_text
 from pytest_ddpperf.reports.failure import error_text, failures_text
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.remarks import cause_in_words
-from tests.factories import failure_text
+from tests.factories import failure_text, make_interval
 from tests.reports.failing import BOTH, COUNTS, CRASH, FAILURES, HANG, INCORRECT, STACKS, STACKS_OF, TIMES
 from tests.reports.made import make_comparison, make_result
 
@@ -380,7 +380,7 @@ def test_a_broken_benchmark_tells_its_reason_once() -> None:
 
 def part(metric: str, before: float, now: float, low: float, high: float) -> Comparison:
     """Makes a part of a step: its metric, seconds before and now, and the ends of the interval of its change."""
-    interval = Interval(low=low, high=high, confidence=0.95)
+    interval = make_interval(low, high)
     made = make_comparison(
         metric, now, Verdict.UNCHANGED, baseline=before, change=now - before, change_interval=interval
     )

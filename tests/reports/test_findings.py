@@ -15,12 +15,11 @@ import pytest_ddpperf
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import LongSteps, SlowImport
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import WORDS, broken_reason, finding_text, sentence
-from tests.factories import make_series
+from tests.factories import make_counts, make_interval, make_series
 from tests.reports.golden_runs import golden
 from tests.reports.made import make_result
 
@@ -47,7 +46,7 @@ STARTING = {"starting": 12.0, "working": 3.5, "launches": 3, "slowest": None, "s
 
 def counts(**operators: float) -> Counts:
     """Counts of operators alone."""
-    return Counts(totals={"operators": sum(operators.values())}, details={"operators": operators}, unstable={})
+    return make_counts({"operators": operators}, operators=sum(operators.values()))
 
 
 MEANT = Comparison(
@@ -202,7 +201,7 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "busy_baseline": [{"lost": None}, {"lost": 0.5}],
     "scaling_law": [
         {**LAW, "points": [("good", 2), ("good", 4), ("poor", 8)]},
-        {**LAW, "interval": Interval(low=0.1, high=0.3, confidence=0.95), "pays": 9, "sharing": [16]},
+        {**LAW, "interval": make_interval(0.1, 0.3), "pays": 9, "sharing": [16]},
     ],
     "best_variants": [
         {"fastest": ("ddp",), "leanest": ("fsdp2", "zero1"), "unbeaten": ("ddp", "fsdp2")},

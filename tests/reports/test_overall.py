@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import names_of
@@ -13,14 +12,14 @@ from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.remarks import common_text, headline, overall_lines
 from pytest_ddpperf.reports.screen import last_lines, summary_parts
 from pytest_ddpperf.stats.suites import change_of_suite
-from tests.factories import known
+from tests.factories import known, make_interval
 from tests.reports.golden_runs import outputs
 from tests.reports.made import BASELINE, counted, make_comparison, make_result
 
 
 def timed(verdict: Verdict, bound: float | None = None, *others: Comparison, name: str = "a") -> Result:
     """A benchmark with a verdict by its step time, which has a bound, and with other metrics."""
-    interval = None if bound is None else Interval(low=bound - 0.1, high=bound, confidence=0.95)
+    interval = None if bound is None else make_interval(bound - 0.1, bound)
     step = make_comparison("step_time", 0.04, verdict, bound=bound, change_interval=interval)
     return make_result(test=f"t.py::test_{name}[bucketed]", verdict=verdict, comparisons=(step, *others))
 

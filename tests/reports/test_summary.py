@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import PairedRevision, Result
 from pytest_ddpperf.records.verbs import Search, Trial
 from pytest_ddpperf.records.verdict import Verdict
@@ -16,7 +15,7 @@ from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.remarks import every_remark, told_once, undecided_lines
 from pytest_ddpperf.reports.screen import summary_parts
 from pytest_ddpperf.reports.summary import brief_table, summary_table
-from tests.factories import failure_text
+from tests.factories import failure_text, make_interval
 from tests.reports.made import counted, make_comparison, make_result
 
 CHANGE = "change of the step time from the reference to now"
@@ -92,7 +91,7 @@ def test_a_time_without_a_baseline_and_counts_with_one_are_both_told() -> None:
 
 def test_a_time_that_cannot_be_compared_shows_no_change() -> None:
     """Its baseline is of another machine, so the change is that of the machines; the failure has none either."""
-    interval = Interval(low=0.1, high=0.3, confidence=0.95)
+    interval = make_interval(0.1, 0.3)
     known = {"baseline": 0.04, "change": 0.2, "change_interval": interval}
     foreign = make_comparison("step_time", 0.048, Verdict.INCOMPATIBLE, **known)
     loss = make_comparison("final_loss", 1.2, Verdict.INCOMPATIBLE, **known | {"baseline": 1.0})
@@ -224,7 +223,7 @@ def test_what_is_ok_by_stored_times_is_told_apart() -> None:
 
 def test_a_value_or_a_change_without_a_telling_interval_is_noisy() -> None:
     """From 0.6 times to 1.9 times is more than a factor of three; two launches show no scatter, one has none."""
-    wide = Interval(low=-0.4, high=0.9, confidence=0.95)
+    wide = make_interval(-0.4, 0.9)
     known = {"baseline": 0.04, "change": 0.1, "change_interval": wide}
     results = [
         make_result(

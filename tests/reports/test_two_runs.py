@@ -14,7 +14,7 @@ from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.two_runs import two_runs
-from tests.factories import judged_anew, make_environment, make_launch, make_results_document, read_again
+from tests.factories import judged_anew, make_counts, make_environment, make_launch, make_results_document, read_again
 from tests.reports.made import make_comparison, make_document, make_result
 
 QUIET = ((0.010,) * 4,) * 3
@@ -63,9 +63,7 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
     now: tuple[float, Health, float], verdict: Verdict
 ) -> None:
     def made(time: float, health: Health, calls: float) -> Run:
-        counts = Counts(
-            totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
-        )
+        counts = make_counts({"collective_calls": {"all_reduce": calls}})
         (exact,) = counted_series(counts)
         metrics = (
             make_comparison("step_time", time, Verdict.NEW, samples=(time,) * 4),
@@ -123,7 +121,7 @@ def test_a_count_that_may_have_doubled_is_undecided_unless_times_are_good(launch
 
 def test_a_count_that_its_own_baseline_could_not_judge_is_judged_by_the_first_run() -> None:
     """That baseline lacked it, for instance."""
-    once, twice = (Counts(totals={"synchronisations": n}, details={}, unstable={}) for n in (1.0, 2.0))
+    once, twice = (make_counts({}, synchronisations=n) for n in (1.0, 2.0))
     (result,) = judged_anew(of_counts(Verdict.NEW, once), of_counts(Verdict.NEW, twice, gated=False))
     assert result.verdict is Verdict.REGRESSED
 

@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.sequential import Interim
-from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import MetricRules
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.budget.allocation import MAX_FACTOR, SEEN, Priority, TimeRequest, allocate, request_of
-from tests.factories import known, make_new_result, make_rank_launch, make_series
+from tests.factories import known, make_launch, make_new_result, make_rank_launch, make_series
 
 LOOK = Interim(elapsed=6.0, round_seconds=1.5, last=False, diagnosis=5.0)
 EXPLAINED = 1.1 * 5.0  # s: a diagnosis of 5 s, with a margin
@@ -60,7 +59,7 @@ def compared(
 
 def result(*comparisons: Comparison, made: int = 4, verdict: Verdict | None = None) -> Result:
     new = make_new_result("t.py::test_a")
-    launch = Launch(round=0, ranks=(make_rank_launch(),), seconds=1.0)
+    launch = make_launch(ranks=(make_rank_launch(),))
     measured = replace(new.measurement, launches=tuple(replace(launch, round=i) for i in range(made)))
     worst = max((each.verdict for each in comparisons), key=lambda each: each.severity, default=Verdict.NEW)
     beside = PairedRevision(revision="main", commit=None, launches=made)

@@ -24,7 +24,6 @@ from pytest_ddpperf.errors import (
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.ranks import merged
@@ -37,10 +36,10 @@ from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.verification import Discrepancy, Leniency, Verification
 from pytest_ddpperf.training.workload import Workload
-from tests.factories import make_environment, make_rank_launch, make_variant
+from tests.factories import make_counts, make_environment, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()
-COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
+COUNTS = merged([make_counts({}, flops=1.0)])
 WRONG = Verification(
     discrepancy=Discrepancy(quantity="gradients", name="weight", rank=1, step=1, error=0.5, tolerance=1e-3)
 )
@@ -157,7 +156,7 @@ def test_what_is_not_asked_is_not_known() -> None:
 
 @pytest.mark.parametrize(("calls", "ranks", "told"), [(0.0, 2, True), (1.0, 2, False), (0.0, 1, False)])
 def test_a_script_whose_ranks_send_nothing_trains_alone(calls: float, ranks: int, *, told: bool) -> None:
-    counts = merged([Counts(totals={"collective_calls": calls}, details={}, unstable={})])
+    counts = merged([make_counts({}, collective_calls=calls)])
     script = replace(training(subject=Script("train.py")), environment=make_environment(world_size=ranks))
     found = Prepared(counts=counts).given_to(script)
     assert found.findings == ((Finding("ranks_send_nothing", {"ranks": 2}),) if told else ())

@@ -24,7 +24,7 @@ from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import PeriodicPlan
-from tests.factories import make_environment, make_limits, make_rank_launch, make_variant
+from tests.factories import make_environment, make_launch, make_limits, make_rank_launch, make_variant
 
 STEP = 0.05  # seconds, on the slower rank
 Progress = tuple[int, int, float, float, Launch | None]  # launch, of so many, seconds, expected ones, the last one
@@ -442,7 +442,7 @@ def test_three_launches_or_all_that_were_asked_for_are_no_shortage(launches: int
 
 def started(seconds: float, worked: float, imported: SlowImport | None = None) -> Launch:
     ranks = (make_rank_launch(0, worked=worked / 2, imported=imported), make_rank_launch(1, worked=worked))
-    return Launch(round=0, ranks=ranks, seconds=seconds)
+    return make_launch(ranks=ranks, seconds=seconds)
 
 
 def test_launches_that_spend_more_on_starting_than_on_steps_are_told_with_their_slowest_import() -> None:
