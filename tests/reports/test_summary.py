@@ -264,6 +264,14 @@ def test_what_is_undecided_of_a_red_benchmark_stands_in_its_failure_alone() -> N
     assert remarks_on(make_result(verdict=Verdict.REGRESSED, comparisons=(memory, step))) == ()
 
 
+def test_what_got_better_is_told_where_the_rest_stayed() -> None:
+    faster = make_comparison("step_time", 0.032, Verdict.IMPROVED, baseline=0.04, change=-0.2)
+    steady = make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED, baseline=412 * 2.0**20, change=0.0)
+    assert remarks_on(make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, steady))) == (
+        f"test_step[bucketed]: improved: step_time 40.0 ms -> 32.0 ms (-20.0 %){STALE}",
+    )
+
+
 def test_a_row_says_what_fits_what_it_takes_and_what_was_tried() -> None:
     """5 fit, and of 6 and 8, which do not, 6 is told. The second search ends at its limit; its memory has none."""
     fits = dict.fromkeys((1, 2, 4, 5), True) | dict.fromkeys((6, 8), False)
