@@ -128,7 +128,7 @@ NOTHING = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, ban
 def test_a_row_shows_what_is_known_of_communication(
     comparison: Comparison | None, measured: dict[str, Any], row: tuple[str, ...], notes: tuple[str, ...]
 ) -> None:
-    given = {} if comparison is None else {"comparisons": (comparison,)}
+    given: dict[str, Any] = {} if comparison is None else {"comparisons": (comparison,)}
     table = communication_table([make_result(measured=measured, **given)])
     assert (table.rows[0][1:], table.notes) == (row, notes)
 
