@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.judge.suspects import blind_metrics, suspicious_metrics, undecided, wants_launches
+from pytest_ddpperf.judge.suspects import blind_metrics, suspicious_metrics, wants_launches
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import MetricRules
 from pytest_ddpperf.records.results import Comparison, Result
@@ -88,12 +88,3 @@ def test_blind_is_what_more_launches_may_make_see() -> None:
         compared("e", paired=True, gated=False),
     )
     assert blind_metrics(result(paired, *others)) == [paired]
-
-
-def test_nothing_is_launched_on_for_stored_times() -> None:
-    """Of two benchmarks one has only these open."""
-    stored = result(compared(note=NOT_GROSS))
-    paired = result(compared(paired=True))
-    other = replace(paired, measurement=replace(paired.measurement, name="other"))
-    found = undecided([stored, other], lambda _: False, {})
-    assert found == frozenset({("other", 2)})
