@@ -182,7 +182,7 @@ class JudgedRun(BenchmarkRun):
                 environment=partial(environment_beside, self._session),
             )
         following, found = self._with_baselines(variants)
-        side = side_of_baselines(self._test, found, self.settings, self._session)
+        side = side_of_baselines(self._test, found, self.settings, self._session) if self._timed else Unpaired()
         if isinstance(side, Unpaired):
             return self._stored_times(following, found, side)
         for launchers in side.every:
