@@ -183,7 +183,7 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"ranks": 2, "threads": 1, "shared": 1, "resource": "GPU"},
         {"ranks": 2, "threads": 4, "shared": 4, "resource": "core"},
     ],
-    "no_time_to_diagnose": [{"setting": "budget"}, {"setting": "max_time"}],
+    "no_time_to_diagnose": [{"setting": "--ddpperf-budget"}, {"setting": "max_time"}],
     "slow_starts": [
         {"starting": 12.0, "working": 3.5, "launches": 3, "slowest": None, "setting": "max_time"},
         {

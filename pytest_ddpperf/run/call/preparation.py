@@ -72,10 +72,7 @@ def prepared(
     *,
     timed: bool = True,
 ) -> list[Variant]:
-    """Prepares each variant in a launch, or takes its ``known`` results; returns the variants with these results.
-
-    ``timed``: whether timed launches follow, so that a pilot (a short trial launch) has to plan them.
-    """
+    """Prepares each variant, or takes its ``known`` results; returns them. ``timed``: whether timed launches follow."""
     done: list[Variant] = []
     wrong: list[tuple[Variant, Discrepancy]] = []
     picked: dict[int, tuple[str, str]] = {}  # by world size; compared variants load alike
