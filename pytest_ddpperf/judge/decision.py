@@ -109,19 +109,8 @@ def decide(
     within the resolution. Neither verdict is given while ``whole`` is worse by more, because the estimate gives little
     weight to rare launches with long steps. Everything else is ``INCONCLUSIVE``.
 
-    Args:
-        change: from the reference to the candidate.
-        better: the direction of an improvement.
-        tolerance: the worsening that is accepted: a fraction for ratios, an amount for differences. On a logarithmic
-            scale it means the same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput
-            divided by 1.03.
-        alpha: two-sided significance level of all interim verdicts together.
-        margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
-        resolution: the worsening that ``OK`` rules out, in the unit of the tolerance; None to never give ``OK``.
-        last: whether no time is left for another verdict.
-        fresh: the change by only the launches after a suspicion; by all launches if nothing looked worse.
-        proofs: the level of the bound at this interim verdict, and whether the verdict may be a proof.
-        whole: the worsening of all steps together, without the worst round; None without common rounds.
+    Other arguments: see ``Evidence``, its series, and ``DecisionContext``. On a logarithmic scale, a tolerance means
+    the same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput divided by 1.03.
     """
     accepted = detection.limit(change, tolerance)
     hard = change if change.paired_rounds else fresh or change
