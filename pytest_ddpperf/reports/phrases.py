@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.finding import Finding
@@ -27,11 +26,12 @@ from pytest_ddpperf.units import (
 SHORT_COMMIT = 7  # characters
 _LISTED = 10  # lines of a list, at most
 NOISY = "noisy"  # in place of a useless interval; more launches or a quieter machine help
+MARK = "*"  # after a change that differs visibly from the quotient of both values
+_APART = 0.005  # of this quotient: a change that differs more is marked
 _ANYTHING = 10  # 1000 %: a larger bound is shown as >+1000 %
 _WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
 
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
-T = TypeVar("T")
 
 
 def find(result: Result, metric: str) -> Comparison | None:
@@ -146,6 +146,21 @@ def judges(comparison: Comparison) -> bool:
     return comparison.verdict is not Verdict.INCOMPATIBLE
 
 
+def mean_change(comparison: Comparison) -> str:
+    """Returns ``mean change of the rounds`` if a change differs visibly from the quotient of both values; else ''."""
+    series, base, change = comparison.series, comparison.baseline, comparison.change
+    if series.scale != "ratio" or not base or change is None or change <= -1 or not judges(comparison):
+        return ""
+    apart = abs(series.value / base / (1 + change) - 1) > _APART
+    return f"mean change of the {'rounds' if comparison.paired else 'usual launches'}" * apart
+
+
+def meaning_of_mark(comparisons: Iterable[Comparison]) -> list[str]:
+    """Returns a note on ``MARK`` for each kind of mean among the changes."""
+    kinds = dict.fromkeys(map(mean_change, comparisons))
+    return [f"{MARK} {kind}; both values are means of all launches" for kind in kinds if kind]
+
+
 def signed(change: float, comparison: Comparison) -> str:
     """Returns the change of a metric with its sign and its unit."""
     series = comparison.series
@@ -224,7 +239,7 @@ def change_line(comparison: Comparison) -> str:
     note = finding_text(comparison.note)
     if comparison.series.scale == "exact":
         return f"{comparison.series.metric}: {count_text(comparison)}"
-    told = [values_text(comparison), change_text(comparison), seen_in(comparison)]
+    told = [values_text(comparison), change_text(comparison), mean_change(comparison), seen_in(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         told.append(could_be([comparison]))
     elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:
@@ -303,11 +318,3 @@ def machines_text(results: Sequence[Result]) -> str:
     ranks = span(str, (one.measurement.world_size for one in results))
     beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
     return f"{'; '.join(machines)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"
-
-
-def names_by_remark(remarks: Iterable[tuple[str, T]]) -> dict[T, list[str]]:
-    """Groups (name, remark) pairs: returns the names for each distinct remark."""
-    names: dict[T, list[str]] = {}
-    for name, remark in remarks:
-        names.setdefault(remark, []).append(name)
-    return names
