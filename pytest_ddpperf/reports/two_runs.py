@@ -65,11 +65,13 @@ def _rows(name: str, result: Result) -> list[tuple[str, ...]]:
         if (was.unit, was.scale, was.better) != (now.unit, now.scale, now.better):
             continue
         values = (was.value, now.value)
+        if not all(map(math.isfinite, values)):
+            continue
         if now.scale == "exact":
             if now.value != was.value:
                 share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
                 rows.append((name, now.metric, *quantity_texts(now.metric, values), share + _COUNTED))
-        elif all(map(math.isfinite, values)):
+        else:
             change = "" if result.reference.differs else phrases.change_text(comparison)
             change += phrases.MARK * bool(change and phrases.mean_change(comparison))
             rows.append((name, now.metric, *format_values(values, now.unit), change or NOTHING))
