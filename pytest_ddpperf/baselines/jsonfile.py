@@ -16,7 +16,7 @@ from pytest_ddpperf.errors import BaselineError
 
 TOOL = "pytest-ddpperf"
 LARGEST = 1e100  # of a file's numbers: sums and squares of much larger ones are not finite
-LARGE = re.compile(r"[eE]\+?[1-9]\d\d")  # the exponent of a larger number, or a part of a text
+UNUSUAL = re.compile(r"NaN|Infinity|[eE]\+?[1-9]\d\d")  # such as the exponent of a larger number, or a part of a text
 MOST_CHARACTERS = 500_000_000  # of a file that is read; results of 3000 tests have 40 million
 _PROBLEM = re.compile(r"(.*) - at (?:`key` in )?`\$(?:\.(.*))?`", re.DOTALL)
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
@@ -120,7 +120,7 @@ def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
             f"{kind.name} {file}: field schema is {kind.subject}/{found[1]}, which a newer {TOOL} wrote; this version "
             f"reads {kind.subject}/{kind.version}: upgrade {TOOL}"
         )
-    if large := next(_large(data) if LARGE.search(text) else iter(()), None):
+    if large := next(_large(data) if UNUSUAL.search(text) else iter(()), None):
         raise kind.error(file, large)
     return data
 
