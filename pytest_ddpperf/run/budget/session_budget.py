@@ -197,11 +197,8 @@ class SessionBudget:
 
     def holds(self, test: str) -> bool:
         """Returns whether a test is undecided and may run again in the second pass; its reports wait until then."""
-        return (
-            self.two_passes
-            and not self.again
-            and any(call.test == test and kept.request is not None for call, kept in self._progress.items())
-        )
+        asks = any(call.test == test and kept.request is not None for call, kept in self._progress.items())
+        return asks and self.two_passes and not self.again
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
         """Record the time that a call needs in the second pass, and by how many seconds its first verdict is late.

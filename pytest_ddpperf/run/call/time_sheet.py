@@ -53,10 +53,5 @@ def slow_starts(launches: Sequence[Launch], steps: int | None) -> list[Finding]:
     if slowest is not None and slowest.seconds * len(launches) < WORTH_NAMING * starting:
         slowest = None
     setting = "max_time" if steps is None else "steps"
-    made = len(launches)
-    return [
-        Finding(
-            "slow_starts",
-            {"starting": starting, "working": working, "launches": made, "slowest": slowest, "setting": setting},
-        )
-    ]
+    facts = {"starting": starting, "working": working, "launches": len(launches), "slowest": slowest}
+    return [Finding("slow_starts", {**facts, "setting": setting})]
