@@ -43,7 +43,7 @@ class Scale:
 
 def scale(values: Iterable[float], unit: str) -> Scale:
     """Returns one unit in which a group of values is easy to read; it fits the median of their sizes."""
-    sizes = [abs(value) for value in values if value]
+    sizes = [abs(value) for value in values if value and math.isfinite(value)]
     typical = statistics.median(sizes) if sizes else 0.0
     if unit == "1":
         return Scale(1.0, "")

@@ -53,6 +53,7 @@ def test_a_group_has_one_unit_fit_for_its_typical_value() -> None:
 
 def test_an_empty_group_has_the_base_unit() -> None:
     assert scale([], "s").unit == "s"
+    assert scale([float("nan"), 0.04, 0.05], "s").unit == "ms"
 
 
 @pytest.mark.parametrize(

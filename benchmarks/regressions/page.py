@@ -69,11 +69,12 @@ def page(cases: Mapping[int, Case], rows: Sequence[Row]) -> str:
     twins = [row for row in rows if row.twin]
     loud = [row for row in twins if row.twin in ("regressed", "broken")]
     counted = [row.seconds for row in red if not row.clock]
+    least, most = min(counted, default=0.0), max(counted, default=0.0)
     summary = (
         f"{len(red)} of {len(rows)} regressions of real projects turn a test red, {len(counted)} of them by counts "
-        f"alone, each within {max(counted, default=0.0):.0f} s. The failure names the guilty line in "
-        f"{sum(row.line for row in red)} of them. Of {len(twins)} harmless changes, such as a renamed function, "
-        f"{len(loud)} are red."
+        f"alone, in {least:.1f} to {most:.0f} s. The failure names the guilty line in "
+        f"{sum(row.line for row in red)} of them. Of {len(twins)} harmless changes, such as a renamed "
+        f"function, {len(loud)} are red."
     )
     text = TOP.format(summary=textwrap.fill(summary, 120))
     for title in GROUPS:

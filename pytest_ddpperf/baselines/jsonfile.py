@@ -15,6 +15,8 @@ from pytest_ddpperf.baselines.files import require_regular
 from pytest_ddpperf.errors import BaselineError
 
 TOOL = "pytest-ddpperf"
+LARGEST = 1e100  # of a file's numbers: sums and squares of much larger ones are not finite
+UNUSUAL = re.compile(r"NaN|Infinity|[eE]\+?[1-9]\d\d")  # such as the exponent of a larger number, or a part of a text
 MOST_CHARACTERS = 500_000_000  # of a file that is read; results of 3000 tests have 40 million
 _PROBLEM = re.compile(r"(.*) - at (?:`key` in )?`\$(?:\.(.*))?`", re.DOTALL)
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
@@ -97,11 +99,12 @@ def read_text(file: Path, kind: FileKind) -> str | None:
 def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
     """Returns the data in a file of this kind.
 
-    BaselineError if the text is cut off, in conflict after a merge, garbled, of another schema or a newer version.
+    BaselineError if the text is cut off, in conflict after a merge, garbled, of another schema or a newer version, or
+    if a number is larger than ``LARGEST``.
     """
     try:
         # NaN and infinity become null, which is refused wherever a document needs a number.
-        data = json.loads(text, object_pairs_hook=_unique, parse_constant=lambda _: None)
+        data: dict[str, Any] = json.loads(text, object_pairs_hook=_unique, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
         raise kind.error(file, _complaint(text, error)) from None
     except (ValueError, RecursionError) as error:
@@ -117,8 +120,18 @@ def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
             f"{kind.name} {file}: field schema is {kind.subject}/{found[1]}, which a newer {TOOL} wrote; this version "
             f"reads {kind.subject}/{kind.version}: upgrade {TOOL}"
         )
-    found_data: dict[str, Any] = data
-    return found_data
+    if large := next(_large(data) if UNUSUAL.search(text) else iter(()), None):
+        raise kind.error(file, large)
+    return data
+
+
+def _large(value: Any, path: str = "") -> Iterator[str]:
+    """Yields a complaint about each number that is too large, with its path."""
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _large(item, f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, (int, float)) and abs(value) > LARGEST:
+        yield f"field {path}: the number {value} is too large"
 
 
 def _complaint(text: str, error: json.JSONDecodeError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 from pytest_ddpperf.judge import sequential
@@ -16,9 +17,9 @@ from pytest_ddpperf.judge.suspects import (
     benchmarks_of,
     blind_metrics,
     named,
+    of_launches,
     suspicious_metrics,
     undecided,
-    wants_launches,
     with_related_times,
 )
 from pytest_ddpperf.metrics.scaling import DeriveSeries
@@ -78,12 +79,7 @@ class Judge:
         if interim.diagnosed:
             return self._after_diagnosis()
         # Counts are exact: no launch changes them, and none has to confirm them.
-        statistical = [
-            comparison
-            for result in self.results
-            for comparison in result.comparisons
-            if comparison.gated and wants_launches(comparison)
-        ]
+        statistical = list(chain.from_iterable(map(of_launches, self.results)))
         self._prove(statistical)
         # A new baseline is measured for all of its time, because its error stays in every comparison with it; and
         # nothing has to confirm that it is slower than the baseline that it replaces.

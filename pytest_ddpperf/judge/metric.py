@@ -20,7 +20,7 @@ from pytest_ddpperf.judge.decision import (
 from pytest_ddpperf.judge.outlook import enough, what_it_takes
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Better, Measurement, Series
+from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Reference, StoredBaseline
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats import intervals
@@ -258,7 +258,8 @@ def _note(
         case Verdict.UNCHANGED if (
             paired
             and detection.looks_better(change, better=better, tolerance=evidence.tolerance)
-            and _all_better(change, better, context.proofs.interval)
+            and (detection.upper_bound(change, better, context.proofs.interval / 2) or 0.0)
+            < 0  # end of the shown interval
         ):
             return Finding("looks_better")
         case Verdict.INCONCLUSIVE:
@@ -274,14 +275,6 @@ def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContex
     most = detection.limit(change, max(margin, resolution or 0.0))
     usual = detection.worsening(change, evidence.series.better) <= most
     return usual and detection.hides_long_steps(evidence.whole, resolution, margin)
-
-
-def _all_better(change: Change, better: Better, level: float) -> bool:
-    """Returns whether the interval that is printed with the change contains only improvements."""
-    interval = intervals.interval_at(change, level)
-    if interval is None:
-        return False
-    return interval.high < 0 if better == "lower" else interval.low > 0
 
 
 def _series_in(reference: Reference, metric: str) -> Series | None:

@@ -25,6 +25,11 @@ def wants_launches(comparison: Comparison) -> bool:
     return note is not None and note.code == "not_gross" and _beyond(comparison, note.facts["gross"])
 
 
+def of_launches(result: Result) -> list[Comparison]:
+    """Returns the gated comparisons whose verdicts more launches could decide."""
+    return [each for each in result.comparisons if each.gated and wants_launches(each)]
+
+
 def _beyond(comparison: Comparison, gross: float) -> bool:
     """Returns whether the estimate of a change exceeds the gross slowdown, though this is not proven."""
     change, lower = comparison.change or 0.0, comparison.series.better == "lower"
@@ -56,11 +61,7 @@ def undecided(
     if any(blind.values()):
         return benchmarks_of(results, blind)
     open_ones = {
-        result.measurement.key: [
-            each
-            for each in result.comparisons
-            if each.gated and wants_launches(each) and (each.verdict in OPEN or looks_better(each))
-        ]
+        result.measurement.key: [each for each in of_launches(result) if each.verdict in OPEN or looks_better(each)]
         for result in results
     }
     return benchmarks_of(results, open_ones)
@@ -70,10 +71,8 @@ def blind_metrics(result: Result) -> list[Comparison]:
     """Returns the metrics with too few launches for ``ok``, so that a slowdown could stay hidden."""
     return [
         each
-        for each in result.comparisons
-        if each.gated
-        and wants_launches(each)
-        and each.verdict is Verdict.INCONCLUSIVE
+        for each in of_launches(result)
+        if each.verdict is Verdict.INCONCLUSIVE
         and not each.series.rules.alarm_only
         and (each.note is None or each.note.code not in _HOPELESS)
     ]
@@ -81,13 +80,8 @@ def blind_metrics(result: Result) -> list[Comparison]:
 
 def suspicious_metrics(result: Result) -> tuple[str, ...]:
     """Returns the names of gated metrics that seem worse, which fresh launches have to confirm."""
-    return tuple(
-        comparison.series.metric
-        for comparison in result.comparisons
-        if comparison.gated
-        and wants_launches(comparison)
-        and (comparison.suspicious or comparison.verdict is Verdict.REGRESSED)
-    )
+    worse = (each for each in of_launches(result) if each.suspicious or each.verdict is Verdict.REGRESSED)
+    return tuple(each.series.metric for each in worse)
 
 
 def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str]:

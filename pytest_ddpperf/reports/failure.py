@@ -25,8 +25,6 @@ _ROWS, _FEW_ROWS = 8, 4  # rows at most; before fewer rows than the second are s
 _FEWEST_COLUMNS = 4  # name, both values and verdict
 _PARAGRAPH = 2  # lines; twice as many of the cause
 MOST_OF_RANKS = 12  # lines on what ranks did, without their stacks
-_APART = 0.005  # of the quotient of both values: a change that differs more from it is marked
-_MARK = "* mean change of the {}; both values are means of all launches"
 # The label of the command that stores the result. An undecided benchmark may hide a slowdown, so it has none.
 _CURES = {
     **dict.fromkeys((Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK), "Intended?"),
@@ -187,20 +185,14 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
 
 def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], width: int) -> list[str]:
     """Returns a line for each metric, with as many columns as fit into the width."""
-    # The quotient of both values differs visibly from the reported change.
-    marked = [
-        row
-        for row in rows
-        if row.series.scale == "ratio" and row.baseline and row.change is not None and phrases.judges(row)
-        if abs(row.series.value / row.baseline / (1 + row.change) - 1) > _APART
-    ]
+    marked = [row for row in rows if phrases.mean_change(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
     values = [("", *phrases.value_texts(row))[-2:] for row in rows]
     columns = {
         "": [row.series.metric for row in rows],
         "reference": [before for before, _ in values],
         "now": [after for _, after in values],
-        "change": [_change(row) + ("*" if row in marked else " " * bool(marked)) for row in rows],
+        "change": [_change(row) + (phrases.MARK if row in marked else " " * bool(marked)) for row in rows],
         ", ".join(map(phrases.confidence_text, sorted(levels))) or "interval": list(map(_interval, rows)),
         "limit": list(map(_limit, rows)),
         " ": ["FAIL" if row in failing else row.verdict.value if row.gated else "" for row in rows],
@@ -211,16 +203,13 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
         del widths[list(widths)[-2]]
     shown = list(zip(*(columns[header] for header in widths), strict=True))
     lines = in_columns(shown, [*widths.values()], [i for i, header in enumerate(widths) if header.strip()])
-    by = "rounds" if any(row.paired for row in marked) else "usual launches"
-    return [*lines, *(folded(_MARK.format(by), width, INDENT) if marked else [])]
+    return [*lines, *(line for note in phrases.meaning_of_mark(rows) for line in folded(note, width, INDENT))]
 
 
 def _change(row: Comparison) -> str:
-    if row.change is None or row.baseline is None or not phrases.judges(row):
-        return ""
-    if row.series.scale == "exact":
+    if row.series.scale == "exact" and row.change is not None and row.baseline is not None and phrases.judges(row):
         return count_difference(row.series.metric, row.baseline, row.series.value)
-    return phrases.signed(row.change, row)
+    return "" if row.baseline is None else phrases.signed(row.change, row)
 
 
 def _interval(row: Comparison) -> str:

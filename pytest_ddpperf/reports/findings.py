@@ -380,10 +380,8 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "memory, or the memory that one needs is unknown",
     "suspected": "{metrics:and} looked worse in the first {launches:launch}; later launches had to confirm it",
     "not_diagnosed": "the step was not diagnosed: {reason}",
-    "no_time_to_diagnose": lambda setting: (
-        f"the step was not diagnosed, because no time was left: raise {'--ddpperf-' * (setting == 'budget')}{setting}"
-    ),
-    "no_time_to_measure": "steps were counted but not timed, because no time was left: raise --ddpperf-budget",
+    "no_time_to_diagnose": "the step was not diagnosed, because {setting} left no time for it",
+    "no_time_to_measure": "steps were not timed, because no time was left: raise --ddpperf-budget",
     "few_launches": "there was time for only {made} of {wanted:launch}, so the scatter is uncertain: raise max_time",
     "slow_starts": _slow_starts,
     "traced_steps": "{tracers:and} traced the Python code of timed steps, which slows them: switch tracing off, for "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 from unicodedata import category, east_asian_width
 
@@ -157,3 +157,11 @@ def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
         told.append((test if said else f"{test} {variant}", result.measurement.world_size))
     sizes = Counter(named for named, _ in {*told})
     return tuple(f"{named} w{size}" if sizes[named] > 1 else named for named, size in told)
+
+
+def names_by_remark(remarks: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Groups (name, remark) pairs: returns the names for each distinct remark."""
+    names: dict[str, list[str]] = {}
+    for name, remark in remarks:
+        names.setdefault(remark, []).append(name)
+    return names

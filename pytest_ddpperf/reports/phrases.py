@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.finding import Finding
@@ -27,11 +26,12 @@ from pytest_ddpperf.units import (
 SHORT_COMMIT = 7  # characters
 _LISTED = 10  # lines of a list, at most
 NOISY = "noisy"  # in place of a useless interval; more launches or a quieter machine help
+MARK = "*"  # after a change that differs visibly from the quotient of both values
+_APART = 0.005  # of this quotient: a change that differs more is marked
 _ANYTHING = 10  # 1000 %: a larger bound is shown as >+1000 %
 _WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
 
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
-T = TypeVar("T")
 
 
 def find(result: Result, metric: str) -> Comparison | None:
@@ -117,7 +117,7 @@ def values_text(comparison: Comparison) -> str:
 
 def change_text(comparison: Comparison) -> str:
     """Returns the change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty without a meaningful change."""
-    text, interval, ends = _change(comparison), comparison.change_interval, interval_text(comparison)
+    text, interval, ends = signed(comparison.change, comparison), comparison.change_interval, interval_text(comparison)
     if not text or interval is None:
         return text
     return f"{text} ({NOISY})" if ends == NOISY else f"{text} [{confidence_text(interval.confidence)} {ends}]"
@@ -137,18 +137,31 @@ def is_noisy(change_interval: Interval) -> bool:
     return 1 + change_interval.high > WIDEST * (1 + change_interval.low)
 
 
-def _change(comparison: Comparison) -> str:
-    return "" if comparison.change is None or not judges(comparison) else signed(comparison.change, comparison)
-
-
 def judges(comparison: Comparison) -> bool:
     """Returns whether a metric can be compared with its reference: environments and trainings are comparable."""
     return comparison.verdict is not Verdict.INCOMPATIBLE
 
 
-def signed(change: float, comparison: Comparison) -> str:
-    """Returns the change of a metric with its sign and its unit."""
+def mean_change(comparison: Comparison) -> str:
+    """Returns ``mean change of the rounds`` if a change differs visibly from the quotient of both values; else ''."""
+    series, base, change = comparison.series, comparison.baseline, comparison.change
+    if series.scale != "ratio" or not base or change is None or change <= -1 or not judges(comparison):
+        return ""
+    apart = abs(series.value / base / (1 + change) - 1) > _APART
+    return f"mean change of the {'rounds' if comparison.paired else 'usual launches'}" * apart
+
+
+def meaning_of_mark(comparisons: Iterable[Comparison]) -> list[str]:
+    """Returns a note on ``MARK`` for each kind of mean among the changes."""
+    kinds = dict.fromkeys(map(mean_change, comparisons))
+    return [f"{MARK} {kind}; both values are means of all launches" for kind in kinds if kind]
+
+
+def signed(change: float | None, comparison: Comparison) -> str:
+    """Returns the change of a metric with its sign and its unit; empty if it is unknown or the metric not compared."""
     series = comparison.series
+    if change is None or not judges(comparison):
+        return ""
     if series.scale == "ratio":
         return format_change(change)
     return format_difference(change, series.unit, (series.value, comparison.baseline or 0.0))
@@ -156,7 +169,7 @@ def signed(change: float, comparison: Comparison) -> str:
 
 def short_text(comparison: Comparison) -> str:
     """Returns the change of a metric in a few words: ``peak_resident 412 MiB -> 463 MiB (+12.4 %)``."""
-    text, change = f"{comparison.series.metric} {values_text(comparison)}", _change(comparison)
+    text, change = f"{comparison.series.metric} {values_text(comparison)}", signed(comparison.change, comparison)
     if comparison.series.scale == "exact" and comparison.series.value == comparison.baseline and comparison.note:
         # The total is the same, but its parts or ranks changed.
         return f"{comparison.series.metric} {finding_text(comparison.note)}"
@@ -224,7 +237,7 @@ def change_line(comparison: Comparison) -> str:
     note = finding_text(comparison.note)
     if comparison.series.scale == "exact":
         return f"{comparison.series.metric}: {count_text(comparison)}"
-    told = [values_text(comparison), change_text(comparison), seen_in(comparison)]
+    told = [values_text(comparison), change_text(comparison), mean_change(comparison), seen_in(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         told.append(could_be([comparison]))
     elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:
@@ -303,11 +316,3 @@ def machines_text(results: Sequence[Result]) -> str:
     ranks = span(str, (one.measurement.world_size for one in results))
     beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
     return f"{'; '.join(machines)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"
-
-
-def names_by_remark(remarks: Iterable[tuple[str, T]]) -> dict[T, list[str]]:
-    """Groups (name, remark) pairs: returns the names for each distinct remark."""
-    names: dict[T, list[str]] = {}
-    for name, remark in remarks:
-        names.setdefault(remark, []).append(name)
-    return names

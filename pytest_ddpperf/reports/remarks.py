@@ -14,7 +14,7 @@ from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.causes import parts_text
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.lines import some_of, whom, with_names
+from pytest_ddpperf.reports.lines import names_by_remark, some_of, whom, with_names
 from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ _PASSED = "passed"
 STORED_TIMES = "stored times"
 _TOLD = 3  # metrics of one benchmark
 _EACH = 3  # benchmarks; if more have one kind of remark, only one's figures are shown
-_UNSAID = APART | {"broken", "target_met", "suspected", "effective_batch_size", "told_late"}
-"""Findings that the summary omits, because they do not change its meaning; failures and the JSON file have them."""
+_UNSAID = APART | {"broken", "target_met", "suspected", "effective_batch_size", "told_late", "measured_beside"}
+"""Findings that the summary omits: they repeat it, or do not change its meaning; failures and the JSON file have them.
+"""
 _FIGURE = re.compile(r"\d[\d.,]*")
 _STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
 _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
@@ -97,9 +98,9 @@ def ruled_out(results: Iterable[Result]) -> str:
     """Returns ``none slower by more than 3.1 %`` for the passed benchmarks; empty if a benchmark's limit is unknown."""
     steps = [phrases.find(one, "step_time") for one in results if passed(one)]
     gated = [step for step in steps if step is not None and step.gated]
-    ends = [each.change_interval.high for each in gated if each.bound is not None and each.change_interval is not None]
-    known = bool(ends) and len(ends) == len(gated)
-    return f"none slower by more than {format_percent(max(0.0, *ends))}" if known else ""
+    bounds = [each.bound for each in gated if each.bound is not None]
+    known = bool(bounds) and len(bounds) == len(gated)
+    return f"none slower by more than {format_percent(max(0.0, *bounds))}" if known else ""
 
 
 def green_meanings(results: Sequence[Result]) -> dict[str, str]:
@@ -147,7 +148,7 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
     told = [f"{number} {word}" for word, number in numbers.items() if number]
     targets = [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
     bound = ruled_out(results)
-    return [*targets, *([f"passed: {bound} (the highest upper end of their intervals)"] if bound else [])]
+    return [*targets, *([f"passed: {bound} (the highest upper limit, one-sided)"] if bound else [])]
 
 
 def cause_in_words(result: Result, *, below: bool = False) -> str:
@@ -281,5 +282,5 @@ def _without_reference(result: Result) -> list[str]:
     new = result.verdict is Verdict.NEW and result.baseline is not None
     compared = new if result.paired is None else not result.paired.lacking
     lacking = () if not compared else phrases.decisive(result, {Verdict.NEW})
-    metrics = phrases.names_by_remark((each.series.metric, finding_text(each.note)) for each in lacking)
+    metrics = names_by_remark((each.series.metric, finding_text(each.note)) for each in lacking)
     return [f"{some_of(names)}: {note}" for note, names in metrics.items() if note]

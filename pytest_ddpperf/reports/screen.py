@@ -21,7 +21,7 @@ from pytest_ddpperf.units import format_count
 _TOLD = 5  # lines of one kind: warnings, and undecided metrics; -v shows all
 _WARNINGS = frozenset(
     {
-        *MACHINE,
+        *(MACHINE - {"measured_beside"}),  # the session's own warning has that
         # What was trained, and how.
         *("ranks_send_nothing", "equal_batches", "evaluating", "other_batch_size", "memory_growth", "full_gpu_memory"),
         *("faster_than_network", "unseen_work", "negative_scaling", "calls_unseen", "no_time_to_measure"),

@@ -54,7 +54,8 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     measured = {comparison.series.metric for result in results for comparison in result.comparisons}
     steps = [phrases.find(result, "step_time") for result in results]
     judged = [step if step is not None and phrases.judges(step) else None for step in steps]
-    change = ("change", "%", list(map(_change, judged)), [getattr(step, "change_interval", None) for step in judged])
+    intervals = [getattr(step, "change_interval", None) for step in judged]
+    change = ("change", "%", [_change(step, brief=brief) for step in judged], intervals)
     if not any(steps):
         calls = [phrases.find(result, "collective_calls") for result in results]
         column("calls", "", [format_number(each.series.value) if each else "" for each in calls])  # a mean is not whole
@@ -78,7 +79,8 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     sizes = [result.measurement.world_size for result in results]
     column("ranks", "", [str(size) * (len({*sizes}) > 1 and not brief) for size in sizes])
     column("counts", "", [phrases.counts_words(one) if brief else counts_text(one) for one in results])
-    column("verdict", "", [_word(one, accepted) for one in results])
+    alone = [f" ({remarks.STORED_TIMES})" * phrases.by_stored_times(one) for one in results]
+    column("verdict", "", [remarks.verdict_word(one, accepted) + by for one, by in zip(results, alone, strict=True)])
     title = phrases.machines_text(results) if results and not brief else ""
     return Table(headers=tuple(made), rows=tuple(zip(*made.values(), strict=True)), title=title)
 
@@ -91,16 +93,18 @@ def worst_first(results: Sequence[Result]) -> list[Result]:
     return sorted(results, key=lambda result: -worst[result.test])
 
 
-def _change(step: Comparison | None) -> str:
+def _change(step: Comparison | None, *, brief: bool) -> str:
+    """Returns a change with its interval; in a ``brief`` row, a green verdict has the bound that it rests on."""
     if step is None or step.change is None:
         return ""
     ends = step.change_interval
-    return with_interval(signed_percent, step.change, ends, noisy=ends is not None and phrases.is_noisy(ends))
-
-
-def _word(result: Result, accepted: Collection[str]) -> str:
-    word = remarks.verdict_word(result, accepted)
-    return f"{word} ({remarks.STORED_TIMES})" if phrases.by_stored_times(result) else word
+    text = with_interval(signed_percent, step.change, ends, noisy=ends is not None and phrases.is_noisy(ends))
+    if not brief:
+        return text
+    change, space, rest = text.partition(" ")
+    if step.bound is not None and step.verdict in {Verdict.UNCHANGED, Verdict.OK}:
+        rest = f"[at most {signed_percent(step.bound)}]"
+    return f"{change}{phrases.MARK * bool(phrases.mean_change(step))}{space}{rest}"
 
 
 def counts_text(result: Result) -> str:
@@ -152,7 +156,8 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
         if rest:
             told = "; ".join(filter(None, (remarks.kinds_text(rest), remarks.ruled_out(rest))))
             rows.append((f"{INDENT}{len(rest)} {'more' if shown else 'benchmarks'}: {told}", *nothing))
-    return replace(table, rows=tuple(rows))
+    steps = [step for result in results if (step := phrases.find(result, "step_time")) is not None]
+    return replace(table, rows=tuple(rows), notes=tuple(phrases.meaning_of_mark(steps)))
 
 
 def _meanings(results: Sequence[Result]) -> dict[str, str]:

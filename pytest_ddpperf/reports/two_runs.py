@@ -9,9 +9,9 @@ from pytest_ddpperf.baselines.earlier_run import key_of
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import names_of, with_names
-from pytest_ddpperf.reports.phrases import change_text, commit_text
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_values
 
@@ -38,6 +38,7 @@ def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
         if alone := [result for result in run.results if key_of(result) not in shared]:
             notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
     rows = tuple(row for *_, rows in told for row in rows)
+    notes += phrases.meaning_of_mark(result[row[1]] for _, result, of in told for row in of if phrases.MARK in row[-1])
     return Table(
         title=f"{_run(before)} -> {_run(after)}",
         headers=("benchmark", "metric", "before", "after", "change"),
@@ -49,7 +50,7 @@ def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
 
 
 def _run(run: Run) -> str:
-    commit = commit_text(run.commit, dirty=run.dirty) if run.commit else "unknown commit"
+    commit = phrases.commit_text(run.commit, dirty=run.dirty) if run.commit else "unknown commit"
     day = f", {run.date[:10]}" if run.date else ""
     return f"{commit}{day}, {format_count(len(run.results), 'benchmark')}"
 
@@ -64,11 +65,14 @@ def _rows(name: str, result: Result) -> list[tuple[str, ...]]:
         if (was.unit, was.scale, was.better) != (now.unit, now.scale, now.better):
             continue
         values = (was.value, now.value)
+        if not all(map(math.isfinite, values)):
+            continue
         if now.scale == "exact":
             if now.value != was.value:
                 share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
                 rows.append((name, now.metric, *quantity_texts(now.metric, values), share + _COUNTED))
-        elif all(map(math.isfinite, values)):
-            change = "" if result.reference.differs else change_text(comparison)
+        else:
+            change = "" if result.reference.differs else phrases.change_text(comparison)
+            change += phrases.MARK * bool(change and phrases.mean_change(comparison))
             rows.append((name, now.metric, *format_values(values, now.unit), change or NOTHING))
     return rows

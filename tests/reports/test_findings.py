@@ -173,7 +173,6 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"ranks": 2, "threads": 1, "shared": 1, "resource": "GPU"},
         {"ranks": 2, "threads": 4, "shared": 4, "resource": "core"},
     ],
-    "no_time_to_diagnose": [{"setting": "budget"}, {"setting": "max_time"}],
     "slow_starts": [
         STARTING,
         {**STARTING, "slowest": SlowImport(module="lightning", seconds=3.1, reason=None), "setting": "steps"},

@@ -118,7 +118,7 @@ def test_what_makes_benchmarks_incompatible_is_named() -> None:
 
 def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_of_all() -> None:
     ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.092, -0.01)]
-    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (the highest upper end of their intervals)"]
+    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (the highest upper limit, one-sided)"]
     assert overall_lines([*ok, timed(Verdict.OK)]) == []  # by stored times
     assert overall_lines([*ok, timed(Verdict.INCONCLUSIVE, 0.5)]) == overall_lines(ok)
 

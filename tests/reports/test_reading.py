@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,10 @@ def changed(data: Any, path: str, value: object) -> None:
         ),
         ("results/0/baseline/date", "January", "field results[0].baseline.date: expected `str` matching regex "),
         ("environment", None, "field environment"),
+        # As users may write them by hand. NaN is read as null.
+        ("results/0/step_times/7/1", math.nan, "field results[0].step_times[7][1]: expected `float`, got `null`"),
+        ("results/0/step_times/7/1", 1e308, "field results[0].step_times[7][1]: the number 1e+308 is too large; write"),
+        ("results/0/seconds", math.inf, "field results[0].seconds: expected `float`, got `null`"),
         ("schema", "pytest-ddpperf/results/4", "field schema is results/4, which a newer pytest-ddpperf wrote"),
         ("schema", "pytest-ddpperf/trend/1", "field schema: expected pytest-ddpperf/results/3, found pytest-ddpperf/"),
     ],
@@ -84,6 +89,13 @@ def test_a_field_that_does_not_fit_is_named(file: Path, path: str, value: object
     with pytest.raises(BaselineError) as caught:
         read_run(file)
     assert str(caught.value).startswith(f"results file {file}: {problem}")
+
+
+def test_a_value_that_is_not_finite_is_unknown(file: Path) -> None:
+    data = json.loads(file.read_text())
+    data["results"][0]["metrics"]["step_time"]["value"] = math.nan
+    file.write_text(json.dumps(data))
+    assert math.isnan(read_run(file).results[0]["step_time"].series.value)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import PairedRevision, Result
 from pytest_ddpperf.records.verbs import Search, Trial
 from pytest_ddpperf.records.verdict import Verdict
@@ -74,6 +75,27 @@ def test_a_green_row_says_which_counts_fell() -> None:
     better = make_result(verdict=Verdict.IMPROVED, comparisons=(time, fewer))
     assert [row[0] for row in brief_table([better]).rows][1:] == ["    operators 3 -> 2"]
     assert len(brief_table([make_result(verdict=Verdict.UNCHANGED, comparisons=(time,))]).rows) == 1
+
+
+@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.UNCHANGED, Verdict.INCONCLUSIVE])
+def test_a_brief_green_row_shows_the_limit_that_its_verdict_rests_on(verdict: Verdict) -> None:
+    """The upper end of the two-sided interval may be beyond the 10 % that ``ok`` rules out."""
+    ends = Interval(low=-0.034, high=0.118, confidence=0.95)
+    figures = {"baseline": 0.04 / 1.042, "change": 0.042, "bound": 0.097, "change_interval": ends}
+    results = [make_result(verdict=verdict, comparisons=(make_comparison("step_time", 0.04, verdict, **figures),))]
+    assert summary_table(results).rows[0][1:3] == ("+4.2 [-3.4, +11.8]", "+9.7")
+    shown = "[-3.4, +11.8]" if verdict is Verdict.INCONCLUSIVE else "[at most +9.7]"
+    assert brief_table(results).rows[0][2] == f"+4.2 {shown}"
+
+
+def test_a_brief_row_marks_a_change_that_is_no_quotient_of_its_two_times() -> None:
+    """A reader with a calculator finds +59.2 % in it."""
+    figures = {"baseline": 0.0206, "change": 0.576, "paired": True}
+    time = make_comparison("step_time", 0.0328, Verdict.REGRESSED, **figures)
+    table = brief_table([make_result(comparisons=(time,))])
+    assert table.rows[0][1:3] == ("20.6 -> 32.8", "+57.6*")
+    assert table.notes == ("* mean change of the rounds; both values are means of all launches",)
+    assert brief_table([make_result(comparisons=(replace(time, change=0.592),))]).notes == ()
 
 
 def test_a_time_without_a_baseline_and_counts_with_one_are_both_told() -> None:

@@ -46,6 +46,22 @@ def test_step_times_are_the_means_of_all_steps() -> None:
     assert notes == []
 
 
+def test_a_change_that_is_no_quotient_of_its_two_values_is_marked() -> None:
+    """The usual launch is as long as before, and one is twice as long."""
+    rows, notes = told(run(QUIET), run((*QUIET, *QUIET, (0.020,) * 4)))
+    assert rows["step_time"][:2] == ("10.0 ms", "11.4 ms")
+    assert rows["step_time"][2].endswith("*")
+    assert notes == ["* mean change of the usual launches; both values are means of all launches"]
+
+
+def test_a_count_that_is_not_finite_is_not_compared() -> None:
+    calls = make_comparison("collective_calls", 2.0, Verdict.NEW)
+    calls = replace(calls, series=replace(calls.series, scale="exact"))
+    unknown = replace(calls, series=replace(calls.series, value=float("nan"), samples=(float("nan"),)))
+    before, after = (make_document(make_result(comparisons=(each,))) for each in (calls, unknown))
+    assert told(before, after)[0] == {}
+
+
 ALONE = Health(cpu=CpuHealth(others=0.0, steal=0.0, throttled=0.0))
 BUSY = Health(cpu=CpuHealth(others=0.5, steal=0.0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, read_text, uncollected
+from pytest_ddpperf.baselines.jsonfile import UNUSUAL, FileKind, checked, problem_text, read_text, uncollected
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.launch_figures import gpus_of
@@ -179,6 +180,8 @@ def read_run(file: Path) -> entries.Run:
     text = read_text(file := Path("/dev/stdin") if file == Path("-") else file, RESULTS)
     if text is None:
         raise BaselineError(f"{RESULTS.name} {file} does not exist; pytest --ddpperf-report=json:{file} writes it")
+    if UNUSUAL.search(text):
+        text = json.dumps(checked(text, file, RESULTS))  # with null in place of NaN and infinity
     try:
         return run_of(text)
     except msgspec.DecodeError as error:

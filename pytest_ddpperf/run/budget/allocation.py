@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pytest_ddpperf.judge.sequential import Interim
-from pytest_ddpperf.judge.suspects import benchmarks_of, wants_launches
+from pytest_ddpperf.judge.suspects import benchmarks_of, of_launches
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
@@ -61,12 +61,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
     """Returns the time that a call needs in the second pass, after an interim verdict; None if it needs no time."""
-    compared = [
-        (result, comparison)
-        for result in results
-        for comparison in result.comparisons
-        if comparison.gated and wants_launches(comparison)
-    ]
+    compared = [(result, comparison) for result in results for comparison in of_launches(result)]
     red = any(result.verdict is Verdict.REGRESSED for result in results)
     explains, most = DIAGNOSIS_MARGIN * interim.diagnosis, MAX_FACTOR * interim.elapsed
     worse = [(result, each) for result, each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
@@ -106,5 +101,5 @@ def _round_seconds(results: Sequence[Result], interim: Interim, which: Sequence[
     """Returns the seconds of one round, in which each benchmark with a metric in ``which`` is launched once."""
     metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
     return interim.seconds_of(
-        benchmarks_of(results, metrics) if all(result.pair is not None for result in results) else None
+        benchmarks_of(results, metrics) if any(result.pair is not None for result in results) else None
     )

@@ -71,11 +71,8 @@ class SessionBudget:
     def begin_test(self, test: str) -> None:
         """Begin a run of a test."""
         self.start()
-        self._calls[test] = 0
-        if self.again:
-            self._run_again.add(test)
-        else:
-            self._begun += 1
+        self._calls.pop(test, None)
+        self.ended(test)
 
     def ended(self, test: str) -> None:
         """Record the end of a test that measures. If a test is skipped before it begins, other tests get its share."""
@@ -87,7 +84,7 @@ class SessionBudget:
 
     def next_call(self, test: str) -> tuple[CallId, CallProgress]:
         """Returns a test's next call and the call's results of the first pass; NotTimed if no time is left."""
-        if self.two_passes and not (self.again or self.runs_once) and self.left <= 0:
+        if self.defers and self.left <= 0:
             self._unbegun += 1
             raise NotTimed(f"--ddpperf-budget={self._seconds:g}s was spent before this call: neither counted nor timed")
         number = self._calls[test] = self._calls.get(test, 0) + 1
@@ -159,9 +156,14 @@ class SessionBudget:
         return self.two_passes and not self.again and self.left <= self._preparing
 
     @property
+    def leaves_time(self) -> bool:
+        """Returns whether a call that is decided early leaves the rest of its time to other calls."""
+        return self.two_passes and not self.runs_once
+
+    @property
     def defers(self) -> bool:
         """Returns whether suspected slowdowns are confirmed in the second pass, not immediately."""
-        return self.two_passes and not (self.again or self.runs_once)
+        return self.leaves_time and not self.again
 
     @property
     def call_left(self) -> float:
@@ -189,17 +191,14 @@ class SessionBudget:
         of that probability. The call's time includes the second pass, even if the test does not run again.
         """
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
-        if not self.two_passes or self.runs_once:
+        if not self.leaves_time:
             return passed
         return FIRST_PASS + (1 - FIRST_PASS) * passed if self.again else FIRST_PASS * passed
 
     def holds(self, test: str) -> bool:
         """Returns whether a test is undecided and may run again in the second pass; its reports wait until then."""
-        return (
-            self.two_passes
-            and not self.again
-            and any(call.test == test and kept.request is not None for call, kept in self._progress.items())
-        )
+        asks = any(call.test == test and kept.request is not None for call, kept in self._progress.items())
+        return asks and self.two_passes and not self.again
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
         """Record the time that a call needs in the second pass, and how many seconds it lacked for its first verdict.
@@ -210,7 +209,7 @@ class SessionBudget:
         from pytest_ddpperf.run.budget.allocation import Priority, request_of
 
         self._late.setdefault(call, -self.call_left - interim.round_seconds if interim.shared else 0.0)
-        if not self.two_passes or self.runs_once:
+        if not self.leaves_time:
             return
         request, before = request_of(results, interim), self._progress[call].request
         proves = self.again and before is not None and before.priority is Priority.PROVE

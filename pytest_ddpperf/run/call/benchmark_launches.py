@@ -258,7 +258,7 @@ class TimedLaunches:
         if purpose is not Purpose.TIMES:
             job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
         if turns is None:
-            return self._launches.launch(variant, RUN_LAUNCH, job)
+            return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot)
         # It has to wait for all other launches' turns as well.
         return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.queue.slots, turns=turns)
 

@@ -67,6 +67,7 @@ class BenchmarkRun:
         self._paired = paired
         self._begun: float | None = None  # when ranks could be launched, after imports and checkouts
         self._measurings = 0
+        self._untimed = False  # whether the session's budget had no time for timed launches
         traces = settings.profile
         self._trace_folder = (session.root / traces).resolve() if isinstance(traces, Path) else None  # None: no traces
         self.launches = BenchmarkLaunches(session, settings, paired, test=test, times=times)
@@ -95,16 +96,22 @@ class BenchmarkRun:
             return launched
 
         # Without timed launches, these alone report the imports of both sides.
-        counts = self.settings.counts == "only" or self._session.budget.is_over
-        settings = replace(self.settings, counts="only") if counts else self.settings
-        forgetful = counts and self._paired is not None
+        timed = self._timed
+        forgetful = not timed and self._paired is not None
         with self._shown():
             self._ready()
             begun = self._session.budget.now()
-            found = prepared(settings, variants, launch, {} if forgetful else self._session.prepared)
+            known = {} if forgetful else self._session.prepared
+            found = prepared(self.settings, variants, launch, known, timed=timed)
         self._session.budget.note_preparation(begun, len({variant.key for variant in variants}))
         self.counts.update({each.key: each.counts for each in found if each.counts and not each.of_reference})
         return found
+
+    @property
+    def _timed(self) -> bool:
+        """Returns whether this call measures times; without time left in the session's budget, it only counts."""
+        self._untimed = self._untimed or self._session.budget.is_over
+        return not (self._untimed or self.settings.counts == "only")
 
     def _ready(self) -> None:
         """Waits until ranks can be launched; the measuring time of the call begins at the end of the first wait."""
@@ -118,7 +125,7 @@ class BenchmarkRun:
 
         ``compared``: whether half of the time is reserved to confirm suspected slowdowns.
         """
-        if self.settings.counts == "only" or self._session.budget.is_over:
+        if not self._timed:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
                 judge(measurements, Interim(0.0, 0.0, last=True))

@@ -122,12 +122,8 @@ class JudgedRun(BenchmarkRun):
             self._session.outputs.traces.append((self._test, f"{self._test} is not profiled: {error.headline}"))
             return results
         profiles = {each.key: each.profile for each in found if not each.of_reference}
-        return tuple(
-            replace(each, measurement=replace(each.measurement, profile=profiles[each.measurement.key]))
-            if profiles.get(each.measurement.key) is not None
-            else each
-            for each in results
-        )
+        measured = [replace(each.measurement, profile=profiles.get(each.measurement.key)) for each in results]
+        return tuple(replace(each, measurement=one) for each, one in zip(results, measured, strict=True))
 
     def _with_unfit(self, variants: Sequence[Variant], results: Sequence[Result]) -> tuple[Result, ...]:
         """Returns the results of all candidates, also of those that do not fit into memory."""
@@ -181,7 +177,7 @@ class JudgedRun(BenchmarkRun):
                 environment=partial(environment_beside, self._session),
             )
         following, found = self._with_baselines(variants)
-        side = side_of_baselines(self._test, found, self.settings, self._session)
+        side = side_of_baselines(self._test, found, self.settings, self._session) if self._timed else Unpaired()
         if isinstance(side, Unpaired):
             return self._stored_times(following, found, side)
         for launchers in side.every:
@@ -265,11 +261,8 @@ class JudgedRun(BenchmarkRun):
     def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
         """Gives each variant the number of steps of its comparable baseline; returns the variants and all baselines."""
         found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
-        comparable = [None if base.differs else base.record for base in found]
-        return [
-            replace(variant, steps=None if base is None else base.plan.steps)
-            for variant, base in zip(variants, comparable, strict=True)
-        ], found
+        steps = [None if base.differs or base.record is None else base.record.plan.steps for base in found]
+        return [replace(variant, steps=each) for variant, each in zip(variants, steps, strict=True)], found
 
     def _list_broken(self, variants: Sequence[Variant], error: errors.DdpperfError) -> None:
         """Reports benchmarks as broken: only the incorrect ones if ``error`` is IncorrectTraining, otherwise all."""
@@ -284,9 +277,7 @@ class JudgedRun(BenchmarkRun):
         spent = self._spent()
         results = [broken(self._test, each, reasons[each.key], self.counts.get(each.key)) for each in broken_ones]
         fails = Verdict.BROKEN in self.settings.failing
-        failures = [broken_reason(result) if fails else "" for result in results]
-        told = zip(results, failures, strict=True)
-        self._session.add([replace(result, spent=spent, failure=failure) for result, failure in told])
+        self._session.add([replace(one, spent=spent, failure=broken_reason(one) if fails else "") for one in results])
 
     def _spent(self) -> TimeSpent:
         """Returns the seconds of the call so far, in both passes, and adds them to the test's report."""

@@ -65,15 +65,20 @@ class Prepared:
 
 
 def prepared(
-    settings: Settings, variants: Sequence[Variant], launch: PreparingLauncher, known: MutableMapping[bytes, Prepared]
+    settings: Settings,
+    variants: Sequence[Variant],
+    launch: PreparingLauncher,
+    known: MutableMapping[bytes, Prepared],
+    *,
+    timed: bool = True,
 ) -> list[Variant]:
-    """Prepares each variant in a launch, or takes its ``known`` results; returns the variants with these results."""
+    """Prepares each variant, or takes its ``known`` results; returns them. ``timed``: whether timed launches follow."""
     done: list[Variant] = []
     wrong: list[tuple[Variant, Discrepancy]] = []
     picked: dict[int, tuple[str, str]] = {}  # by world size; compared variants load alike
     for variant in variants:
         size = variant.world_size
-        job = prepare_job(settings, variant, picked.get(size))
+        job = prepare_job(settings, variant, picked.get(size), timed=timed)
         if wrong and job.verified is None:  # after incorrect training nothing is measured
             continue
         key = identity(job, variant)
@@ -107,6 +112,8 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
             return Prepared(verification=verification)
         return replace(_found_out(variant, replace(job, reference=None), launch), verification=verification)
     found, failure = Prepared(), None
+    if job.parts == 0:  # the counts of a baseline's commit are stored
+        return found
     try:
         found = outcome(job, launch(variant, job))
     except errors.DdpperfError as error:
@@ -140,8 +147,11 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
     return compared([rank.trace for rank in ranks if rank.trace], one.trace) if one.trace else Verification()
 
 
-def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
+def prepare_job(
+    settings: Settings, variant: Variant, picked: tuple[str, str] | None = None, *, timed: bool = True
+) -> PrepareJob:
     """Returns the job of a variant's preparing launch; ``picked``: settings that ``loader=auto`` chose, and why."""
+    timed = timed and settings.counts != "only"
     settings = variant.effective_settings(settings)
     counted = settings.counts != "off"
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
@@ -154,7 +164,7 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
     counts = (variant.samples_per_step, variant.tokens_per_step)
     return PrepareJob(
         LaunchJob(variant.subject, variant.resolved, loading, plan, *counts),
-        timed=settings.counts != "only",
+        timed=timed,
         counted=counted,
         verified=VerifyJob(variant.subject, variant.resolved, training) if verified and variant.resolved else None,
         copied=settings.verify,

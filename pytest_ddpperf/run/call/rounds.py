@@ -155,7 +155,8 @@ class Measuring:
         findings = self.rounds.findings
         findings[:] = [each for each in findings if each.code not in {"no_time_to_diagnose", "not_diagnosed"}]
         if purpose is Purpose.GROWTH:
-            setting = "budget" if self._limits.shared else "max_time"
+            early = self._time.leaves_time and not interim.last  # the rest of the call's time is for other calls
+            setting = "--ddpperf-budget" if self._limits.shared or early else "max_time"
             findings.append(Finding("no_time_to_diagnose", {"setting": setting}))
             if known or (self._limits.shared and not self._time.goes_on(self._round_seconds)):
                 self._look_at_diagnoses(interim)
@@ -281,10 +282,8 @@ class Rounds:
     @property
     def parts(self) -> dict[Key, float]:
         """The fraction of a round of all variants that each benchmark takes, by the benchmark's key."""
-        parts: dict[Key, float] = {}
-        for variant, seconds in zip(self._variants, self.plans.seconds, strict=True):
-            parts[variant.key] = parts.get(variant.key, 0.0) + seconds / math.fsum(self.plans.seconds)
-        return parts
+        keys = [variant.key for variant in self._variants]
+        return {key: self.part([i for i, other in enumerate(keys) if other == key]) for key in dict.fromkeys(keys)}
 
     @property
     def launches(self) -> list[Launch]:
@@ -298,8 +297,7 @@ class Rounds:
 
     def choose(self, keys: Collection[Key] | None) -> None:
         """Limits later rounds to these benchmarks, with their references; None for all benchmarks."""
-        every = enumerate(self._variants)
-        self._chosen = frozenset(i for i, variant in every if keys is None or variant.key in keys)
+        self._chosen = frozenset(i for i, one in enumerate(self._variants) if keys is None or one.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
         """Lets only later launches confirm the suspected metrics; returns the number of earlier launches."""
@@ -320,14 +318,12 @@ class Rounds:
         return tuple(
             measurement_of(
                 variant,
-                plan,
-                launches,
+                self.plans.plans[i],
+                self._launches[i],
                 (*self._remarks[i], *findings),
                 interleaved=i in interleaved,
                 diagnoses=self._diagnoses[i],
                 fresh_from=self._fresh_from[i],
             )
-            for i, (variant, plan, launches) in enumerate(
-                zip(self._variants, self.plans.plans, self._launches, strict=True)
-            )
+            for i, variant in enumerate(self._variants)
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.metrics.scaling import DeriveSeries
-from pytest_ddpperf.records.measurement import Measurement, Series
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Result
 
 if TYPE_CHECKING:
@@ -48,14 +48,10 @@ class Outcome:
 def focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:
     """Wraps ``derive``, which returns measurements with metrics: only the probe's metric can then fail a test."""
 
-    def gated(measurement: Measurement, series: Series) -> Series:
-        of_benchmark = probe.benchmark in {None, measurement.key}
-        return replace(series, gated=of_benchmark and series.metric == probe.metric)
-
-    def derived(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-        return tuple(
-            replace(measurement, series=tuple(gated(measurement, series) for series in measurement.series))
-            for measurement in derive(measured)
+    def gated(one: Measurement) -> Measurement:
+        counts = probe.benchmark in {None, one.key}
+        return replace(
+            one, series=tuple(replace(each, gated=counts and each.metric == probe.metric) for each in one.series)
         )
 
-    return derive if probe.metric is None else derived
+    return derive if probe.metric is None else lambda measured: tuple(map(gated, derive(measured)))

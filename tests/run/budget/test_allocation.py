@@ -109,13 +109,13 @@ def test_what_no_launches_would_change_asks_for_nothing(results: Sequence[Result
     assert request_of(results, LOOK) is None
 
 
-@pytest.mark.parametrize(("paired", "wanted"), [(True, SEEN * 8.0), (False, SEEN * 28.0)])
-def test_a_round_launches_what_is_open_alone_if_both_sides_run_side_by_side(*, paired: bool, wanted: float) -> None:
+@pytest.mark.parametrize(("paired", "wanted"), [(2, SEEN * 8.0), (1, SEEN * 8.0), (0, SEEN * 28.0)])
+def test_a_round_launches_what_is_open_alone_if_both_sides_run_side_by_side(paired: int, wanted: float) -> None:
     """4 more launches would do, and a third more are asked for: of 2 s each, or with the decided benchmark of 7 s."""
     blind, decided = result(compared(Verdict.INCONCLUSIVE, launches=8)), result(compared(Verdict.UNCHANGED))
     decided = replace(decided, measurement=replace(decided.measurement, name="another"))
     stored = make_new_result("t.py::test_a").reference
-    results = [each if paired else replace(each, reference=stored) for each in (blind, decided)]
+    results = [each if i < paired else replace(each, reference=stored) for i, each in enumerate((blind, decided))]
     look = replace(LOOK, elapsed=100.0, of_each={blind.measurement.key: 2.0, decided.measurement.key: 5.0})
     found = known(request_of(results, look))
     assert found.priority is SEE

@@ -96,6 +96,9 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(asked: l
         assert {each.variant.name: each.slot for each in asked} == {"a": 0, "b": 1}
         assert len(asked) == 4
         assert all(each.patience == 4 and each.job.turns and each.turns is not None for each in asked)
+    asked.clear()
+    run([(both[1], PLAN)], Purpose.TIMES)
+    assert [(each.slot, each.patience, each.turns) for each in asked] == [(1, 1, None)], "one that goes on alone"
 
 
 MIB = 2**20
@@ -319,7 +322,7 @@ def test_what_the_other_revision_has_run_it_can_run(
     theirs = make_variant("ddp", of_reference=True)
     fine: list[bool] = []
 
-    def launch(*_: Any) -> LaunchResult[RankLaunch]:
+    def launch(*_: Any, **_seat: Any) -> LaunchResult[RankLaunch]:
         if not fine:
             raise ReferenceFailed("rank 0 of 2 raised", benchmark=theirs.key)
         return STEP

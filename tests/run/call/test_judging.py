@@ -166,6 +166,29 @@ def test_what_ends_a_pair_leaves_stored_times_and_launches_of_all_benchmarks_aga
     assert started == [(False, both), (True, both), (False, both)]
 
 
+def test_without_time_for_launches_the_commit_of_the_baselines_is_not_checked_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call only counts, also if its budget has time again because other tests are prepared faster."""
+    found = list[bool]()
+
+    def prepared(run: JudgedRun, variants: Sequence[Variant]) -> list[Variant]:
+        found.append(run._timed)
+        return [*variants]
+
+    monkeypatch.setattr(JudgedRun, "prepared", prepared)
+    monkeypatch.setattr(JudgedRun, "_with_baselines", lambda _, variants: (list(variants), (STORED,) * len(variants)))
+    monkeypatch.setattr("pytest_ddpperf.run.call.judging.side_of_baselines", lambda *_: pytest.fail("checked out"))
+    session = Session(Settings(budget=60.0), tmp_path, LiveLine(None, None))
+    session.budget.two_passes = True
+    left = iter([-1.0])
+    monkeypatch.setattr(type(session.budget), "left", property(lambda _: next(left, 60.0)))
+    JudgedRun(session, TEST, Settings(), []).judged([HUNGRY], alone)
+    assert found == [False]
+    (result,) = session.outputs.results
+    assert (result.verdict, result.measurement.untimed) == (Verdict.INCONCLUSIVE, True)
+
+
 def test_a_pair_that_is_needed_ends_the_session_if_it_cannot_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -344,3 +344,21 @@ def test_what_is_compared_loads_as_the_first_was_found_to_load_best() -> None:
     jobs = [job for job in ranks.jobs if job.verified is not None]
     assert [str(job.training.settings.loader) for job in jobs] == ["auto", "workers=2"]
     assert [str(job.verified.settings.loader) for job in jobs if job.verified] == ["auto", "auto"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "launched"),
+    [
+        (Settings(verify=False), ["mine: counted"]),
+        (Settings(verify=False, counts="only"), ["mine: counted"]),
+        (Settings(verify=False, counts="off"), []),  # a user who turns counts off has none
+    ],
+)
+def test_without_timed_launches_no_pilot_runs_and_a_commit_with_stored_counts_is_not_launched(
+    settings: Settings, launched: list[str]
+) -> None:
+    ranks, stored = Ranks(), replace(COUNTS, totals={"flops": 2.0})
+    commit = training("mine", of_reference=True, own={"counts": "off"}, counts=stored)
+    mine, reference = prepared(settings, [training("mine"), commit], ranks, {}, timed=False)
+    assert ranks.asked == launched
+    assert (mine.pilot, reference.pilot, reference.counts) == (None, None, stored)

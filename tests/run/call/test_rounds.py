@@ -418,7 +418,7 @@ def test_launches_that_there_was_no_time_for_are_told() -> None:
     assert few == Finding("few_launches", {"made": 2, "wanted": 4})
 
 
-@pytest.mark.parametrize(("max_time", "shared", "setting"), [(4.0, False, "max_time"), (1.2, True, "budget")])
+@pytest.mark.parametrize(("max_time", "shared", "setting"), [(4.0, False, "max_time"), (1.2, True, "--ddpperf-budget")])
 def test_a_diagnosis_that_there_is_no_time_for_names_the_setting_to_raise(
     max_time: float,
     shared: bool,  # noqa: FBT001 - a row of a table
@@ -430,6 +430,19 @@ def test_a_diagnosis_that_there_is_no_time_for_names_the_setting_to_raise(
     assert Purpose.DIAGNOSIS not in machine.told
     assert Finding("no_time_to_diagnose", {"setting": setting}) in hurried.findings
     assert judge.diagnosed[-1][0].findings == hurried.findings
+
+
+def test_if_the_budget_ends_a_decided_call_early_more_max_time_would_diagnose_nothing() -> None:
+    machine = Machine()
+    time = two_passes(machine)
+    time.begin_test("test_it")
+    call, _ = time.next_call("test_it")
+    assert not time.share(call, Settings(max_time=5.0), begun=machine.now, compared=True, benchmarks=1)
+    observer = Observer(judge=Script([Action("stop")]), looked=lambda interim: time.ask(call, [], interim))
+    (measured,) = Measuring([variant()], make_limits(5, 0, 2, 5.0), machine.run, observer, time).measured()
+    assert machine.now < 5.0
+    assert Purpose.DIAGNOSIS not in machine.told
+    assert Finding("no_time_to_diagnose", {"setting": "--ddpperf-budget"}) in measured.findings
 
 
 @pytest.mark.parametrize(("launches", "max_time", "made"), [(4, 2.2, 3), (2, 1.2, 2)])

@@ -18,6 +18,7 @@ from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.formats.page.page import Block, PageSection, sections_of
+from pytest_ddpperf.reports.lines import names_by_remark
 from pytest_ddpperf.reports.remarks import reasons
 from pytest_ddpperf.reports.table import Quantity, Table, table_of
 from pytest_ddpperf.units import format_number, significant
@@ -54,14 +55,16 @@ def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
 
 def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
     exact = all(each.series.scale == "exact" for each in comparisons)
-    notes = phrases.names_by_remark((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
+    notes = names_by_remark((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
     return table_of(
         sorted(comparisons, key=lambda each: not each.gated),
         {
             "metric": lambda each: each.series.metric,
             "verdict": lambda each: each.verdict.value.replace("_", " ") + ("" if each.gated else ", decides nothing"),
             "value": phrases.values_text,
-            "change": lambda each: "" if exact else phrases.change_text(each),
+            "change": lambda each: (
+                "" if exact else phrases.change_text(each) + phrases.MARK * bool(phrases.mean_change(each))
+            ),
             "at most": phrases.bound_text,
             "tolerance": lambda each: (
                 "" if exact or not each.gated or math.isinf(each.tolerance) else phrases.size_text(each.tolerance, each)
@@ -70,7 +73,10 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
         },
         every=False,
         title=title,
-        notes=tuple(f"{', '.join(names)}: {text}" for text, names in notes.items()),
+        notes=(
+            *(f"{', '.join(names)}: {text}" for text, names in notes.items()),
+            *phrases.meaning_of_mark(comparisons),
+        ),
         left=2,
         right=0,
     )
