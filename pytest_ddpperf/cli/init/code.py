@@ -15,6 +15,8 @@ from typing import TypeAlias
 _RUNNING = {"backward", "fit", "main", "train"}  # calls by which an assignment trains
 _NESTED = re.compile(r"\b[A-Z]\w*[a-z]\w*\.[A-Z]")  # Trainer.Config, whose use makes no Trainer
 _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a script trains
+# A framework's repository has scripts that use the framework; the framework's own code says nothing about them.
+_FRAMEWORKS = {"torch", "accelerate", "lightning", "pytorch_lightning", "transformers", "trl"}
 
 
 @dataclass(slots=True)
@@ -176,6 +178,8 @@ class Program:
     def _find(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
         """Returns the module that defines a dotted name, and the name there; ``folder`` is the script's folder."""
         parts, own = used.split("."), self._modules[here]
+        if parts[0] in _FRAMEWORKS - {*here.parts}:
+            return None
         for number in range(len(parts) - 1, 0, -1):
             for base in (folder, "", "src."):  # as Python looks them up for a script of a project that is installed
                 other = self._files.get(base + ".".join(parts[:number]))

@@ -7,6 +7,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -160,20 +161,16 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
     """Returns up to ``most`` entries of a folder, in order; none if the folder cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(itertools.islice(entries, most), key=lambda entry: entry.name)
-    except OSError:
-        return []
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(itertools.islice(entries, most), key=lambda entry: entry.name)
+    return []
 
 
 def _code(file: Path) -> bytes:
     """Returns the code in a file; empty if the file cannot be read, or is so large that it must be data."""
-    try:
-        with file.open("rb") as opened:
-            code = opened.read(MOST_BYTES + 1)
-    except OSError:
-        return b""
+    code = b""
+    with suppress(OSError), file.open("rb") as opened:
+        code = opened.read(MOST_BYTES + 1)
     return code if len(code) <= MOST_BYTES else b""
 
 
@@ -187,11 +184,10 @@ def _framework(code: Code) -> str:
     for library in ("trl", "transformers"):
         if library in trainers and "train" in called:
             return library
-    if {"backward", "step"} <= called or "NativeScaler" in called:  # timm's scaler does both
-        if "Fabric" in called:
-            return "fabric"
-        return "accelerate" if "accelerate" in tops else "torch" * ("torch" in tops)
-    return ""
+    if not {"backward", "step"} <= called and "NativeScaler" not in called:  # timm's scaler does both
+        return ""
+    uses = {"fabric": "Fabric" in called, "accelerate": "accelerate" in tops, "torch": "torch" in tops}
+    return next((name for name, used in uses.items() if used), "")
 
 
 def _script(file: Path, code: Code) -> TrainingScript:

@@ -346,6 +346,16 @@ REPOSITORIES = {
         },
         ["main.py lightning", "cli.py lightning"],
     ),
+    "Lightning's own repository": (
+        {
+            "src/lightning/__init__.py": "from lightning.launcher import Trainer\n",
+            "src/lightning/launcher.py": "import torch\nclass Trainer:\n    def fit(self):\n"
+            "        torch.multiprocessing.spawn(run)\n",
+            "examples/cli.py": "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model)\n",
+            "examples/main.py": HYDRA.format(what="fit"),
+        },
+        ["examples/main.py lightning", "examples/cli.py lightning"],
+    ),
     "Fabric": ({"main.py": FABRIC}, ["main.py fabric"]),
     "a module that can be run": (
         {"kit/trainer.py": TRAINS, "kit/registry.py": "from kit.trainer import Trainer\nALL = [Trainer]\n"},
