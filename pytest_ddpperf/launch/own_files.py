@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _ENTRIES, _BYTES = 4000, 512 * 2**20
 _PREFIX = "ddpperf-files-"
 _HIDDEN = ("__pycache__", _PREFIX)  # beginnings of names; ranks use the bytecode of the project itself
-_BY_ITSELF = (".git", ".pytest_cache")  # paths that change although no script writes them
+_BY_ITSELF = frozenset({".git", ".pytest_cache"})  # folders in which files change although no script writes them
 
 
 @contextlib.contextmanager
@@ -180,7 +180,7 @@ class _Shown:
         found |= {path for path in self._before.keys() - folders if _state(path) != self._before[path]}
         for each in self.files:
             found = {path.removeprefix(f"{each.root}/") for path in found}
-        return sorted(path for path in found if not path.endswith(_BY_ITSELF))
+        return sorted(path for path in found if _BY_ITSELF.isdisjoint(path.split("/")))
 
 
 def _state(path: str) -> tuple[int, int, int]:

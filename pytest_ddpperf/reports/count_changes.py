@@ -14,6 +14,7 @@ from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import exact_texts, format_change, format_count, format_percent
 
 _SHARE = 0.01  # of the parameters: a smaller change is not shown
+_ONE_PASS = 2.5  # FLOPs of backward / FLOPs of forward, at most; calls of autograd.grad add more
 _FUSED = re.compile("_foreach_|_fused_|_scaled_dot_product_(?!.*backward)")  # operators in the place of many
 _LEAST_SHARE = 0.001  # of a count: a smaller change is shown in bytes or FLOPs, a larger one in percent
 _SIBLINGS = {
@@ -87,12 +88,12 @@ def whole_text(metric: str, then: Counts, now: Counts) -> str:
 
 
 def _part(metric: str, name: str) -> str:
-    """Returns a part of a count as text: the name of an operator, ``module 3``, ``FLOPs in float32``."""
+    """Returns a part of a count as text: the name of an operator, ``module 3.1``, ``FLOPs in float32``."""
     if metric in LOADERS:
         return LOADERS[metric]
     if metric == "full_precision_flops":
         return f"FLOPs in {name}{' without autocast or TF32' * (name == 'float32')}"
-    return f"module {name}" if name.isdecimal() else name
+    return f"module {name}" if name.replace(".", "").isdecimal() else name
 
 
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
@@ -103,7 +104,8 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     if metric == "flops" and of_new and more.get("flops_recomputed", 0.0) > 0:
         why = "activations are computed again in backward (activation checkpointing)"
         return [f"{why}: {change_text(metric, then.totals['flops_recomputed'], now.totals['flops_recomputed'])}"]
-    if metric == "flops" and same and min(more.get("flops_backward", 0.0), more.get("recorded_operators", 0.0)) > 0:
+    grown = min(more.get("flops_backward", 0.0), more.get("recorded_operators", 0.0)) > 0
+    if grown and metric == "flops" and same and now.totals["flops_backward"] <= _ONE_PASS * now.totals["flops_forward"]:
         why = "backward computes more gradients, as after a lost no_grad, detach() or requires_grad_(False)"
         return [f"{why}: {change_text(metric, then.totals['flops_backward'], now.totals['flops_backward'])}"]
     sizes = [counts.details.get("model_state_bytes", {}) for counts in (then, now)]
@@ -132,9 +134,8 @@ def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> lis
     if len(before) != len(after):
         return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {_layout(before)} -> {_layout(after)}"]
     changed = [name for name in after if before.get(name) != after[name]]
-    told = [f"{name} {' -> '.join(exact_texts('B', [before.get(name, 0.0), after[name]]))}" for name in changed[:SHOWN]]
-    more = [f"{len(changed) - SHOWN} more"] if len(changed) > SHOWN else []
-    return [f"{format_count(len(after), 'bucket')} as before, {', '.join([*told, *more])}"]
+    told = [f"{name} {' -> '.join(exact_texts('B', [before.get(name, 0.0), after[name]]))}" for name in changed]
+    return [f"{format_count(len(after), 'bucket')} as before, {', '.join(_shortened(told, 'more bucket'))}"]
 
 
 def _layout(buckets: Mapping[str, float]) -> str:

@@ -176,8 +176,7 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
         behind = command("Intended?", option, width)
         if max(map(len, behind)) <= width:  # in one line, so that it can be copied
             return [*behind, *labelled("", ", or ".join([run, *test]), width)]
-        below = [*labelled("Intended?", ", or ".join([*test, run]), width), f"  {option}"]
-        return below if len(below[-1]) <= width else labelled("Intended?", f"{option} {run}", width)
+        return [*labelled("Intended?", ", or ".join([*test, run]), width), f"  {option}"]
     if result.measurement.unfit:
         return command("Intended?", f"{accept} --ddpperf-force-save", width)
     return command(_CURES[verdict], accept, width) if verdict in _CURES else []

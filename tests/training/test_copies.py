@@ -177,6 +177,18 @@ def evaluating_at_times(ctx: Any) -> Callable[[], None]:
     return step
 
 
+def adversarial(ctx: Any) -> Callable[[], None]:
+    """Ranks draw the same noise, but the critic also gets samples of each rank's own, joined with what noise made."""
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 4), DistributedDataParallel(nn.Linear(4, 1))
+    real = torch.full((2, 4), float(ctx.rank))
+
+    def step() -> None:
+        critic(torch.cat((real, generator(torch.randn(2, 4))))).sum().backward()
+
+    return step
+
+
 OPTIONS = {"find_unused_parameters": True, "bucket_cap_mb": 5, "gradient_as_bucket_view": False}
 STEPS = {
     "shared out": training(),
@@ -185,6 +197,7 @@ STEPS = {
     "first synchronised": training(last=False),
     "processes and workers": processes_and_workers,
     "evaluating": evaluating_at_times,
+    "adversarial": adversarial,
     "DDP": wrapped_by(wrapping(hook=True, **OPTIONS)),
 }
 if SHARDS_ON_CPU:
@@ -277,6 +290,12 @@ def test_ranks_that_evaluate_on_the_same_samples_now_and_then_do_not_train_on_th
     alike = merged(found["evaluating"]).alike
     assert alike is not None
     assert (alike.samples, alike.loaded) == (None, False)
+
+
+def test_ranks_whose_data_reaches_a_model_together_with_activations_train_on_data_of_their_own(found: Found) -> None:
+    alike = merged(found["adversarial"]).alike
+    assert alike is not None
+    assert alike.batches == ()
 
 
 def settings(counts: Counts) -> dict[str, tuple[float, str]]:

@@ -61,7 +61,7 @@ class CopyWatch:
             yield
 
     def called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - no other module runs
-        """Records a model that is called in train mode, with a checksum of the first input tensors of the call."""
+        """Records a model that is called in train mode, with a checksum of its batch, or else of its activations."""
         if not torch.is_grad_enabled() or backward_under_way() != -1:
             return
         if outermost:
@@ -75,9 +75,10 @@ class CopyWatch:
         if not self._open or self._calls == _CALLS:
             return
         with torch._C.DisableTorchFunction(), _disable_current_modes():  # noqa: SLF001 - looking is no part of the step
-            tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and not leaf.requires_grad]
-            if tensors:
-                self._open, self._calls = False, self._calls + 1
+            leaves = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
+            data = [leaf for leaf in leaves if not leaf.requires_grad]
+            if tensors := data or [leaf for leaf in leaves if outermost and type(leaf) is Tensor]:
+                self._open, self._calls = not data, self._calls + 1
                 with suppress(RuntimeError, TypeError):  # of a layout without a plain storage
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
@@ -85,11 +86,8 @@ class CopyWatch:
         """Returns the lines that made DDP wrappers, by metric; ``size``: bytes of gradients copied to buckets."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
-        of_one = copying if len(copying) == 1 else {}
-        return {
-            "ddp_buckets": dict.fromkeys((("buckets", place) for place in made.values()), 1.0),
-            "peak_tensor_bytes": of_one,
-        }
+        of_all = dict.fromkeys((("buckets", place) for place in made.values()), 1.0)
+        return {"ddp_buckets": of_all, "peak_tensor_bytes": copying if len(copying) == 1 else {}}
 
     def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...], roots: Sequence[str]) -> RankCopy:
         """Returns a description of this rank's model and data after ``steps`` steps.
@@ -103,7 +101,6 @@ class CopyWatch:
             for name, parameter in _own_parameters(model)
             if all(_hooks_reduce(each) and _peers(each) == peers for each in self._reduced)
         }
-
         deferred = {("no_sync", self._entered): 1.0} if self._deferred and self._entered else {}
         sites = call_sites([{"drawn": loaders.drawn_by(steps), "deferred": deferred}], roots)
         shapes = repr([(name, tuple(parameter.shape)) for name, parameter in named.items()])

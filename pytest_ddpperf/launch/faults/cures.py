@@ -118,7 +118,7 @@ _CURES = tuple(
         (
             "RuntimeError",
             "backward through the graph a second time",
-            "a step uses a tensor of an earlier step, such as a hidden state: detach() that tensor",
+            "two backward passes use one graph, such as that of an earlier step's hidden state: detach() the tensor",
         ),
         (
             "RuntimeError",

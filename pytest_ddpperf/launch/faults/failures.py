@@ -276,7 +276,7 @@ def _raised(report: Failed, warnings: str) -> str:
         return f"failed: {first}"
     phase = f" in {report.phase}" if report.phase else ""
     verb = f"ran out of memory{phase}:" if report.kind == "memory" else "raised"
-    said = "; ".join(filter(None, (f"{first}{stage}", cure)))
+    said = "; ".join(filter(None, (f"{first}{stage}".removesuffix("." if cure else ""), cure)))
     return f"{verb} {report.type}{': ' if first or cure else ''}{said}"
 
 

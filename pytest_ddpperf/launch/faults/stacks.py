@@ -39,7 +39,10 @@ _NEEDS_VALUE = re.compile(r"\.(?:item|tolist|cpu|synchronize)\(|\bfloat\(")
 _SYNCHRONISING = ("torch/cuda/__init__.py", "torch/cuda/streams.py", "torch/accelerator/__init__.py")
 _MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training"))
 # Names of functions that torch wraps around the functions that users call.
-_WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl"})
+_WRAPPERS = frozenset(
+    {"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl", "__call__", "compile_wrapper"}
+)
+_NOT_USERS = re.compile(r"/site-packages/|/(\w\w)/c\1[a-z2-7]{49}\.py$")  # torch.compile names a file by its hash
 
 
 class Frame(NamedTuple):
@@ -152,5 +155,5 @@ def is_machinery(filename: str) -> bool:
 
 
 def in_library(filename: str) -> bool:
-    """Returns whether a file belongs to Python, to an installed package, or to this plugin."""
-    return filename.startswith(("<", f"{_PACKAGE}/", *installed_folders())) or "/site-packages/" in filename
+    """Returns whether a file belongs to Python, to an installed package or to this plugin, or torch generated it."""
+    return filename.startswith(("<", f"{_PACKAGE}/", *installed_folders())) or bool(_NOT_USERS.search(filename))

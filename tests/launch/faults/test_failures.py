@@ -194,7 +194,7 @@ FABRIC = "To use Fabric with more than one device, you must call `.launch()` or 
 )
 def test_the_cure_of_a_well_known_error_is_in_its_line(kind: str, message: str, cure: str) -> None:
     first, _, _ = str(told(raised(0, kind, message, 1))).partition("\n")
-    assert first.startswith(f"rank 0 of 1 raised {kind}: {message}{'; ' * bool(message)}{cure}")
+    assert first.startswith(f"rank 0 of 1 raised {kind}: {message.removesuffix('.')}{'; ' * bool(message)}{cure}")
 
 
 @pytest.mark.parametrize(

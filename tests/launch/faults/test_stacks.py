@@ -28,6 +28,13 @@ NEW_GROUP = written(f"{C10D}|2169|_new_process_group_helper", f"{C10D}|5863|new_
 BACKWARD = written(
     f"{LIB}/torch/autograd/graph.py|8|_engine_run_backward", f"{LIB}/torch/_tensor.py|5|backward", "/x/t.py|14|step"
 )
+COMPILING = written(
+    "/cache/torchinductor_me/cq/ccqkoo456ajqxsstnxmi4s6vpvp3qpzb2dfegua5sloukxv4csq5.py|33|<module>",
+    f"{LIB}/torch/nn/parallel/distributed.py|1890|forward",
+    f"{LIB}/torch/_dynamo/eval_frame.py|1166|compile_wrapper",
+    f"{LIB}/torch/_dynamo/eval_frame.py|511|__call__",
+    "/x/t.py|24|step",
+)
 BUILDS = "/x/t.py|30|build"
 BUILD = written(BUILDS, "/x/t.py|50|test")
 START = written()
@@ -41,6 +48,7 @@ QUEUE = written(f"{RANK.with_name('interleaving.py')}|9|wait", f"{RANK.parents[1
         (BACKWARD, StackPosition("/x/t.py:14 in step", "backward", waits=True)),
         (QUEUE, StackPosition("", "the queue for its turn", waits=True)),
         (BUILD, StackPosition("/x/t.py:30 in build", "", waits=False)),
+        (COMPILING, StackPosition("/x/t.py:24 in step", "forward", waits=False)),
         (
             written(f"{C10D}|1|init_process_group", f"{RANK}|2|_join_group"),
             StackPosition("", "init_process_group", waits=True),
