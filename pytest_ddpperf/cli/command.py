@@ -13,11 +13,7 @@ from typing import NoReturn
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
-from pytest_ddpperf.cli import advise as advise_command
-from pytest_ddpperf.cli import history as history_command
-from pytest_ddpperf.cli import network as network_command
-from pytest_ddpperf.cli import report as report_command
-from pytest_ddpperf.cli import trace as trace_command
+from pytest_ddpperf.cli import advise, history, network, report
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
 from pytest_ddpperf.cli.init import command as init_command
@@ -25,9 +21,8 @@ from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.launch.environment import current_folder
 from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
 from pytest_ddpperf.records.results import BaselineRecord
-from pytest_ddpperf.reports.lines import printable, wrapped
+from pytest_ddpperf.reports import lines, table
 from pytest_ddpperf.reports.stored import list_tables, record_table
-from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
@@ -121,9 +116,9 @@ def _list(options: argparse.Namespace) -> int:
     files = store.files()
     contents = [content for file in files if (content := _readable(store, file)) is not None]
     if contents:
-        print("\n\n".join(render(table, terminal_width()) for table in list_tables(contents)))
+        print("\n\n".join(table.render(each, table.terminal_width()) for each in list_tables(contents)))
     elif not files:
-        print(printable(f"no baselines in {store.folder}; pytest --ddpperf-save stores some"))
+        print(lines.printable(f"no baselines in {store.folder}; pytest --ddpperf-save stores some"))
     return 0 if len(contents) == len(files) else FAILED
 
 
@@ -137,8 +132,8 @@ def _readable(store: Store, file: Path) -> BaselineFile | None:
 
 def _show(options: argparse.Namespace) -> int:
     chosen = _chosen(options.test, options)
-    shown = ((record_table(*each), history_command.stale(*each, save=options.set)) for each in chosen)
-    print("\n\n".join(render(table, terminal_width()) + stale for table, stale in shown))
+    shown = ((record_table(*each), history.stale(*each, save=options.set)) for each in chosen)
+    print("\n\n".join(table.render(each, table.terminal_width()) + stale for each, stale in shown))
     return 0
 
 
@@ -204,12 +199,12 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank", type=argument(whole_number), default=0, metavar="N", help="the rank (default: %(default)s)"
     )
-    advise_command.add_cluster(parser, "none, which predicts no times")
+    advise.add_cluster(parser, "none, which predicts no times")
 
 
 def _simulate(options: argparse.Namespace) -> int:
     sizes = ",".join(map(str, options.world_size))
-    cluster = {name: getattr(options, name) for name in advise_command.CLUSTER}
+    cluster = {name: getattr(options, name) for name in advise.CLUSTER}
     _become_pytest({"simulate": sizes, "simulate_rank": options.rank, **cluster}, options.rest)
 
 
@@ -221,7 +216,7 @@ def _become_pytest(settings: Mapping[str, object], arguments: Sequence[str]) -> 
 
 
 def _failed(error: DdpperfError) -> int:
-    print(*wrapped(f"ddpperf: error: {error}".split("\n"), None), sep="\n", file=sys.stderr)
+    print(*lines.wrapped(f"ddpperf: error: {error}".split("\n"), None), sep="\n", file=sys.stderr)
     return FAILED
 
 
@@ -237,31 +232,31 @@ COMMANDS = (
     Command(
         name="report",
         help="make reports from the JSON file of a run",
-        add_arguments=report_command.add_report_arguments,
-        run=report_command.report,
+        add_arguments=report.add_report_arguments,
+        run=report.report,
     ),
     Command(
         name="compare",
         help="show how far the metrics of two runs differ",
-        add_arguments=report_command.add_compare_arguments,
-        run=report_command.compare,
+        add_arguments=report.add_compare_arguments,
+        run=report.compare,
     ),
     Command(
         name="schema",
         help="print the JSON schema of the results of a run, or of a trend",
-        add_arguments=report_command.add_schema_arguments,
-        run=report_command.print_schema,
+        add_arguments=report.add_schema_arguments,
+        run=report.print_schema,
     ),
     Command(
         name="trend",
         help="show a metric over commits, and the commits that changed it",
-        add_arguments=history_command.add_trend_arguments,
-        run=history_command.trend,
+        add_arguments=history.add_trend_arguments,
+        run=history.trend,
     ),
     Command(
         name="history",
         help="add runs from JSON files to a history, or print the history of one benchmark as CSV",
-        add_arguments=history_command.add_history_arguments,
+        add_arguments=history.add_history_arguments,
     ),
     Command(
         name="calibrate",
@@ -273,8 +268,8 @@ COMMANDS = (
     Command(
         name="network",
         help="measure collectives of many sizes, fit and store their costs, and name slow ranks and links",
-        add_arguments=network_command.add_arguments,
-        run=network_command.run,
+        add_arguments=network.add_arguments,
+        run=network.run,
         stores=True,
     ),
     Command(
@@ -287,14 +282,14 @@ COMMANDS = (
     Command(
         name="advise",
         help="say which strategy, precision and batch size to train with, on any number of ranks",
-        add_arguments=advise_command.add_arguments,
-        run=advise_command.run,
+        add_arguments=advise.add_arguments,
+        run=advise.run,
         stores=True,
     ),
     Command(
         name="trace",
         help="summarise the traces of ranks, or compare two runs",
-        add_arguments=trace_command.add_arguments,
+        add_arguments=report.add_trace_arguments,
     ),
     Command(
         name="bisect",
