@@ -214,15 +214,15 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
     the same repository on a shared file system. LaunchError, with the reason and advice, if the checkout fails.
     """
     target = Path(redirection.target)
-    commit = None if target.is_dir() else _commit(redirection)
+    commit = None if target.is_dir() else _commit_for_node(redirection)
     if commit is None and redirection.revision is not None:
         _require_own(target.parent)
     if redirection.python is not None and not Path(redirection.python).exists():
         raise LaunchError(f"{redirection.python} does not exist on this node: create this environment on each node")
-    return None if commit is None else _made(target, Path(redirection.root), commit)
+    return None if commit is None else _made_on_node(target, Path(redirection.root), commit)
 
 
-def _commit(redirection: Redirection) -> str:
+def _commit_for_node(redirection: Redirection) -> str:
     """Returns the commit to check out; LaunchError if the repository on this node lacks it."""
     root = Path(redirection.root)
     if redirection.environment is not None:
@@ -244,7 +244,7 @@ def _commit(redirection: Redirection) -> str:
     return commit
 
 
-def _made(target: Path, root: Path, commit: str) -> Callable[[], None]:
+def _made_on_node(target: Path, root: Path, commit: str) -> Callable[[], None]:
     remove_left_over()
     try:
         target.parent.mkdir(mode=0o700)

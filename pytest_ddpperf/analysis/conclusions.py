@@ -122,13 +122,13 @@ def scaling_loss(base: Diagnosis, point: Diagnosis, efficiency: float) -> tuple[
     return point.step - ideal, dict(sorted(kinds.items(), key=lambda item: -item[1]))
 
 
-_SAME = 0.001
+_SAME_BYTES = 0.001
 TOO_FAST = 0.5
 """The share of the predicted time below which a measured time is reported: fits of fast calls are no bound, and gloo
 runs two collectives at once."""
 
 
-def _seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
+def _predicted_seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
     """Returns a step's predicted seconds in collectives, if none overlap and all of a kind have the same size."""
     by_name = {fit.collective: fit for fit in fits}
     return sum(
@@ -143,7 +143,7 @@ def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
     return [(name, number, nbytes[name] / number) for name, number in calls.items() if number and nbytes.get(name)]
 
 
-def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, float] | None:
+def _network_obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, float] | None:
     """Returns why the fits cannot predict a step's collectives, with a collective's name and bytes; else None.
 
     If several collectives are larger than those measured, the result names the largest, because a new measurement up to
@@ -167,7 +167,7 @@ def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
         return True
     ranks = fits[0].world_size
     whole = sum(size * (ranks - 1) * (2 if name == "all_reduce" else 1) / ranks for name, size in nbytes.items())
-    return abs(sent - whole) <= _SAME * whole
+    return abs(sent - whole) <= _SAME_BYTES * whole
 
 
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:
@@ -179,7 +179,7 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
     counts = measurement.counts
     if counts is None or not measurement.launches or not sum(counts.details.get("collective_bytes", {}).values()):
         return None
-    profiled, obstacle = measurement.profile is not None, _obstacle(counts, fits)
+    profiled, obstacle = measurement.profile is not None, _network_obstacle(counts, fits)
     if obstacle is not None:
         reason, name, size = obstacle
         most = next((fit.max_bytes for fit in fits if fit.collective == name), None)
@@ -188,8 +188,8 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
             "not_on_network",
             {"reason": reason, "collective": name, "nbytes": size, "most": most, "ranks": ranks, "profiled": profiled},
         )
-    predicted = _seconds(counts, fits)
-    measured, how, exposed = _measured(measurement)
+    predicted = _predicted_seconds(counts, fits)
+    measured, how, exposed = _measured_seconds(measurement)
     sent = counts.details.get("collective_calls", {})
     error = max(fit.error for fit in fits if fit.collective in sent)
     if measured is None and exposed is None:
@@ -203,7 +203,7 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
     )
 
 
-def _measured(measurement: Measurement) -> tuple[float | None, str, float | None]:
+def _measured_seconds(measurement: Measurement) -> tuple[float | None, str, float | None]:
     """Returns (seconds of all collectives, their source in words, None); if unknown, (None, "", exposed seconds)."""
     profile = measurement.profile
     if profile is not None and profile.transfer is not None:

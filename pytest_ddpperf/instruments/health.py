@@ -18,9 +18,17 @@ from pytest_ddpperf.instruments import nvml
 from pytest_ddpperf.instruments.host import group_folders, kernel_number, kernel_table, kernel_text
 from pytest_ddpperf.records.launch import CpuHealth, GpuHealth, Health, Window
 
-_MAX_WAIT = 5.0  # seconds to wait for the last reading
+_ROOT = Path("/")
+_CORES = "sys/devices/system/cpu"
+_IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; user includes the columns after them
+_OWN_TIMES = slice(11, 15)  # fields after the name in /proc/PID/stat: utime, stime, and those of reaped children
+INTERVAL = 0.25  # seconds: the driver renews the figures of GPUs a few times a second
+_ENERGY_SECONDS = 0.1  # between readings of energy: a counter of 32 bits goes round in a minute at the soonest
+_MAX_WAIT = 5.0  # seconds to wait for the last reading of a thread
 
 T = TypeVar("T")
+Counters = Mapping[str, float]
+Watch = Callable[[Window | None], Health]
 
 
 class Sampler(Generic[T]):
@@ -52,17 +60,6 @@ class Sampler(Generic[T]):
         if reading:
             self._samples.append((at, reading))
         return bool(reading)
-
-
-_ROOT = Path("/")
-_CORES = "sys/devices/system/cpu"
-_IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; user includes the columns after them
-_OWN_TIMES = slice(11, 15)  # fields after the name in /proc/PID/stat: utime, stime, and those of reaped children
-INTERVAL = 0.25  # seconds: the driver renews the figures of GPUs a few times a second
-_ENERGY_SECONDS = 0.1  # between readings of energy: a counter of 32 bits goes round in a minute at the soonest
-
-Counters = Mapping[str, float]
-Watch = Callable[[Window | None], Health]
 
 
 def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:

@@ -183,8 +183,8 @@ def targets(measured: Measured, wanted: Mapping[str, object]) -> list[MetricTarg
         MetricTarget(
             measurement=measurement,
             whose=whose,
-            series=(series := _series(measurement, ALIASES.get(metric, metric))),
-            wanted=_number(metric, number, series.unit),
+            series=(series := _target_series(measurement, ALIASES.get(metric, metric))),
+            wanted=_target_number(metric, number, series.unit),
         )
         for metric, number in wanted.items()
         for whose, measurement, number in _chosen(measured, metric, number)
@@ -215,7 +215,7 @@ def _chosen(measured: Measured, metric: str, wanted: object) -> Iterable[tuple[s
     return [(words[which], known[which], number) for which, number in asked.items()]
 
 
-def _series(measurement: Measurement, metric: str) -> Series:
+def _target_series(measurement: Measurement, metric: str) -> Series:
     known = [*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY, *measurement]
     if metric not in known:
         there = instead(closest(metric, [*known, *ALIASES]), [*measurement] or known)
@@ -226,7 +226,7 @@ def _series(measurement: Measurement, metric: str) -> Series:
         raise SettingError(f"ddpperf.expect({metric}=...): {error.args[0]}") from None
 
 
-def _number(metric: str, wanted: object, unit: str) -> float:
+def _target_number(metric: str, wanted: object, unit: str) -> float:
     """Returns a target as a number in the metric's unit."""
     if unit == "B":
         try:
