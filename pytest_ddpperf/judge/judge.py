@@ -79,11 +79,9 @@ class Judge:
         # nothing has to confirm that it is slower than the baseline that it replaces.
         accepting = self._settings.accepting
         screening = self._phase is sequential.Phase.SCREEN and not accepting
-        suspects = (
-            {result.measurement.key: sequential.suspicious_metrics(result) for result in self.results}
-            if screening
-            else {}
-        )
+        suspects = {
+            result.measurement.key: sequential.suspicious_metrics(result) for result in self.results if screening
+        }
         paired = self._references.paired
         suspected = {key for key, names in suspects.items() if names and paired}
         worse = sequential.benchmarks_of(self.results, suspects) if suspected else None
