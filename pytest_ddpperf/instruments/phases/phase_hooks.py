@@ -46,20 +46,11 @@ _COLLECTIVES = re.compile(
     r"_?(all_?(gather|reduce|to_?all)|reduce|broadcast|gather|scatter|send|recv|barrier|end_coal)"
 )
 _FUNCTIONAL_COLLECTIVES = (
-    "all_gather_tensor",
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_to_all_single",
-    "broadcast",
-    "reduce_scatter_tensor",
-    "wait_tensor",
+    *("all_gather_tensor", "all_reduce", "all_reduce_coalesced", "all_to_all_single", "broadcast"),
+    *("reduce_scatter_tensor", "wait_tensor"),
 )
 _CLIPPING = (
-    "_clip_grads_with_norm_",
-    "_get_total_norm",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "clip_grads_with_norm_",
+    *("_clip_grads_with_norm_", "_get_total_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"),
     "get_total_norm",
 )
 # Modules of torch that not every training loads, and the functions in them that are phases.

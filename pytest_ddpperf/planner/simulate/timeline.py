@@ -227,14 +227,8 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 _FSDP = "torch.distributed.fsdp"
 _ON_THE_WAY = (  # modules between a collective and the code that calls it
-    "pytest_ddpperf",
-    "contextlib",
-    "functools",
-    "torch._",
-    "torch.library",
-    "torch.utils",
-    "torch.distributed.distributed_c10d",
-    "torch.distributed.c10d_logger",
+    *("pytest_ddpperf", "contextlib", "functools", "torch._", "torch.library", "torch.utils"),
+    *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"),
     "torch.distributed._functional_collectives",
 )
 
