@@ -1,4 +1,4 @@
-"""What a test expects, compared with what was measured: the counts of a step, and targets for metrics."""
+"""The expectations of a test, compared with its measurements: counts of a step, and targets for metrics."""
 
 from __future__ import annotations
 
