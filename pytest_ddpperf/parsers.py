@@ -231,12 +231,12 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
 
 
 def instead(hint: str, known: Iterable[str]) -> str:
-    """Returns a text that lists the known words; in front is ``hint``, a result of ``closest``, if not empty."""
+    """Returns ``hint`` (a result of ``closest``, or empty), followed by a list of the known words."""
     return f"{hint} There are {', '.join(known)}" if hint else f"there are {', '.join(known)}"
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
-    """Returns a parser for one of ``choices``, in upper or lower case; ``on`` may be True, ``off`` and ``no`` False."""
+    """Returns a parser that accepts ``choices`` in any case; also True for ``on``, and False for ``off`` or ``no``."""
     booleans = {"on": "true", "off": "false", "no": "false"}  # as TOML and Python have them
     found = {word: choice for choice in choices for word in (choice.lower(), booleans.get(choice, choice.lower()))}
 

@@ -69,7 +69,7 @@ def pytest_cmdline_main() -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Return a line for the header of the run if another plugin's option makes this plugin count and not time."""
+    """Return a line for the header of the run if ``--benchmark-disable`` makes this plugin count without timing."""
     counted = "ddpperf: --benchmark-disable: benchmarks are counted and not timed"
     return [counted] if configuration.counts_alone(config) else []
 
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every marker before the first test runs; mark tests with the plugin's fixtures for ``-m ddpperf``."""
+    """Check all markers before the first test runs; mark tests that use the plugin's fixtures, for ``-m ddpperf``."""
     configuration.mark_ours(items)
     try:
         configuration.require_marks(config, items)
@@ -208,7 +208,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip the rest of a test that reads a time in a run that only counts; its counts are already judged.
+    """Skip the rest of a test if it reads a time, but the run only counts; the test's counts are already judged.
 
     If a verdict has failed a test, and another plugin runs the test again, nothing is measured: the verdict stays.
     """
@@ -246,13 +246,13 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo is not None else None  # unittest's only now
     verdict = None
     if error is not None:
-        from pytest_ddpperf.run.session.tracebacks import finding_in, show, standing
+        from pytest_ddpperf.run.session.tracebacks import error_of_repeat, finding_in, show
 
         show(report, error, item)
         verdict = finding_in(error)
         known = item.config.stash.get(SESSION, None)
         if verdict is not None and known is not None and not known.budget.defers:  # else a second pass may follow
-            item.stash.setdefault(STANDS, standing(verdict, str(item.path), item.nodeid))
+            item.stash.setdefault(STANDS, error_of_repeat(verdict, str(item.path), item.nodeid))
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True

@@ -71,17 +71,17 @@ def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | No
 
 
 def _of_session(default: T, parse: Callable[[object], T], text: str, metavar: str | None = None, **more: Any) -> T:
-    """Declares a setting that a single test cannot change."""
+    """Returns the field of ``Settings`` for a setting that a single test cannot change."""
     return _knob(default, parse, text, metavar, per_test=False, **more)
 
 
 def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
-    """Declares a setting that is on or off; if it is off by default, its option needs no value."""
+    """Returns the field for a setting that is on or off; if it is off by default, its option needs no value."""
     return _knob(default, parsers.switch, text, "true|false" if default else None, flag=not default, **more)
 
 
 def _training(default: T, parse: Callable[[object], T], text: str, **more: Any) -> T:
-    """Declares a setting that changes the work of a step; only tests can set it."""
+    """Returns the field for a setting that changes what a training step does; only tests can set it."""
     return _knob(default, parse, text, **_STEP, **more)
 
 
@@ -474,7 +474,7 @@ class Settings:
 
     @property
     def picks_loading(self) -> bool:
-        """Returns whether a launch chooses the DataLoader's settings itself (``loader=auto``)."""
+        """Returns whether the plugin chooses the DataLoader's settings (``loader=auto``)."""
         return self.loader is not None and self.loader.auto
 
     @property

@@ -32,7 +32,7 @@ class Scale:
     exact: bool = False
 
     def number(self, value: float) -> str:
-        """Returns the value in this unit, without the unit's name, with three digits or all digits before the point."""
+        """Formats the value in this unit, without the unit's name: to three digits, or to a whole number if exact."""
         scaled = value / self.factor
         return f"{scaled:.0f}" if self.exact else significant(scaled)
 
@@ -48,20 +48,18 @@ def scale(values: Iterable[float], unit: str) -> Scale:
     if unit == "1":
         return Scale(1.0, "")
     if unit == "s":
-        return Scale(*_largest(_SECONDS, typical, smallest=sizes == []))
+        return Scale(*_largest(_SECONDS, typical or 1.0))
     if unit == "B":
-        factor, name = _largest(_BYTES, typical, smallest=False)
+        factor, name = _largest(_BYTES, typical)
         return Scale(factor, name, exact=name == "B")
     if unit == "FLOP" or (unit.endswith("/s") and typical >= _PLAIN_RATE_LIMIT):
-        factor, prefix = _largest(_RATES, typical, smallest=False)
+        factor, prefix = _largest(_RATES, typical)
         return Scale(factor, f"{prefix}{'' if unit == 'FLOP' else ' '}{unit}".lstrip())
     return Scale(1.0, unit)
 
 
-def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: bool) -> tuple[float, str]:
-    """Returns the largest unit up to ``typical``, as (factor, name); always the first of ``steps`` if ``smallest``."""
-    if smallest:
-        return steps[0]
+def _largest(steps: tuple[tuple[float, str], ...], typical: float) -> tuple[float, str]:
+    """Returns the largest unit, as (factor, name), that is at most ``typical``; else the smallest unit."""
     # A value that rounds up to a full unit is printed in that unit: 0.9999 ms is 1.00 ms, not 1000 us.
     return next(((factor, name) for factor, name in steps if typical >= factor * 0.9995), steps[-1])
 
@@ -128,7 +126,7 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
 
 
 def _differ_as(values: Sequence[float], texts: Sequence[str]) -> bool:
-    """Returns whether rounded texts show the differences between successive values, with an error of half at most."""
+    """Returns whether rounded texts show each difference of successive values, with an error of at most 50 %."""
     told = [float(text.split()[0].replace(",", "")) for text in texts]
     unit = max(map(abs, values), default=0.0) / (max(map(abs, told), default=0.0) or 1.0)
     pairs = zip(pairwise(values), pairwise(told), strict=True)

@@ -20,7 +20,7 @@ from pytest_ddpperf.baselines.earlier_run import judged_by
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.phases import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
@@ -151,10 +151,15 @@ def make_series(metric: str, value: float, **fields: Any) -> Series:
     return Series(metric=metric, value=value, **{**defaults, **fields})
 
 
+def make_interval(low: float, high: float) -> Interval:
+    """One of 95 %."""
+    return Interval(low=low, high=high, confidence=0.95)
+
+
 def make_launch(*step_times: tuple[float, ...], **fields: Any) -> Launch:
-    """A launch of as many ranks as there are lists of step times."""
-    ranks = (make_rank_launch(rank, times) for rank, times in enumerate(step_times))
-    return Launch(ranks=tuple(ranks), **{"round": 0, "seconds": 1.0, **fields})
+    """A launch of as many ranks as there are lists of step times, or of these ``ranks``."""
+    ranks = tuple(make_rank_launch(rank, times) for rank, times in enumerate(step_times))
+    return Launch(**{"round": 0, "ranks": ranks, "seconds": 1.0, **fields})
 
 
 def make_measurement(**fields: Any) -> Measurement:

@@ -303,18 +303,13 @@ sabotages(
         "writes_into_its_report": lambda _: _report(b"GET / HTTP/1.0\r\n\r\n" * 4),
         "announces_an_endless_report": lambda _: _report(struct.pack(FRAME, b"ddpperf\n", 1 << 40)),
         "reports_a_broken_pickle": lambda _: _report(struct.pack(FRAME, b"ddpperf\n", 5) + b"abcde"),
+        "reports_something_else": lambda _: _report(struct.pack(FRAME, b"ddpperf\n", len(ELSE)) + ELSE),
         "shuts_its_report": lambda _: _shut(),
     },
     phases=LOADED,
     reasons=dict.fromkeys(ENDINGS, rf"{NO_REPORT}|ValueError: sabotaged|in hang\b|exited with"),
 )
-sabotages(
-    {
-        "reports_something_else": lambda _: _report(struct.pack(FRAME, b"ddpperf\n", len(ELSE)) + ELSE),
-        "reads_its_report": lambda _: _read(),
-    },
-    phases=LOADED,
-)
+sabotages({"reads_its_report": lambda _: _read()}, phases=LOADED)
 
 
 @kind(NO_REPORT, phases=LOADED)

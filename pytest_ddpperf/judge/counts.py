@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
-from pytest_ddpperf.records.counts import COUNTS, Counts, certain, count_row, steps_to_tell
+from pytest_ddpperf.records.counts import COUNTS, Counts, count_row, steps_to_tell, surely_changed
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, Reference
@@ -108,7 +108,7 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
     if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
         return ()
     before, after = then.totals.get(metric, 0.0), now.totals.get(metric, 0.0)
-    if not certain(metric, "", then, now, [(before, after)]):
+    if not surely_changed(metric, "", then, now, [(before, after)]):
         return ()
     gradients = then.details.get("model_state_bytes", {}).get("gradients", 0.0)
     synchronised = then.totals.get("collective_bytes", 0.0) >= OF_GRADIENTS * gradients > 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pytest_ddpperf.judge import detection
 from pytest_ddpperf.judge.sequential import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row, is_another_step, is_lost
+from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row, is_lost, may_be_another_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, Reference, Result
@@ -223,7 +223,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     totals = _direction(beyond_floor(metric, then, now))
     if totals is Verdict.UNCHANGED and metric in {**then.unstable, **now.unstable}:
         return Verdict.INCONCLUSIVE if now.totals[metric] >= 2 * then.totals[metric] > 0 else totals
-    if count_row(metric).of_work and is_another_step(metric, then, now):
+    if count_row(metric).of_work and may_be_another_step(metric, then, now):
         return {Verdict.REGRESSED: Verdict.INCOMPATIBLE, Verdict.IMPROVED: Verdict.REGRESSED}.get(totals, totals)
     if count_row(metric).of_work and count_row(metric).guessed:
         return Verdict.UNCHANGED

@@ -8,6 +8,7 @@ controller.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import fcntl
 import gc
 import importlib.util
@@ -252,6 +253,7 @@ def main(control: int, controller: int, *, redirection: str | None, modules: lis
     ``control`` is the descriptor of the controller's socket, ``controller`` the controller's pid. The fork server first
     imports ``modules``.
     """
+    faulthandler.register(signal.SIGUSR1, file=2)  # the controller asks for the stack if the imports take too long
     flags = fcntl.fcntl(control, fcntl.F_GETFL)
     fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO ends the imports with the controller

@@ -164,7 +164,7 @@ class ZygoteProcess:
                 if isinstance(event, Ready):
                     self._ready, self.threads, self.touched = True, event.threads, event.touched
             if not events and time.monotonic() >= deadline:
-                raise LaunchError(f"the import of torch took more than {_READY_SECONDS:.0f} s{self._said()}")
+                raise LaunchError(f"the import of torch took more than {_READY_SECONDS:.0f} s{self._stack()}")
 
     def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> None:
         """Asks the fork server to fork a rank that gets copies of ``files``; an answer comes only if that fails."""
@@ -306,6 +306,13 @@ class ZygoteProcess:
         else:
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
         return ZygoteEnded(f"the process that forks ranks {how}; the ranks were stopped{self._said()}")
+
+    def _stack(self) -> str:
+        """Returns what the fork server has printed, with the line that it is importing."""
+        os.kill(self.pid, signal.SIGUSR1)
+        readable([self.control], _LOOK_SECONDS)  # while faulthandler writes the stack
+        lines = f"\n{read_output(self._output, 'its output', 1 << 14).strip()}".splitlines()
+        return "\n".join(line for line in lines if "<frozen importlib" not in line)
 
     def _said(self) -> str:
         text = read_output(self._output, "its output", 4096).strip()

@@ -220,7 +220,7 @@ def busiest_cpu(launch: Launch) -> float | None:
 def _cpu_of(rank: RankLaunch) -> float | None:
     if rank.cpu_time is None or not rank.cpu_blocks:
         return rank.cpu_time
-    return launches.least(rank.cpu_blocks, rank.blocks)
+    return launches.cheapest_mean(rank.cpu_blocks, rank.blocks)
 
 
 @once
@@ -232,7 +232,7 @@ def _moved_cpu(launch: Launch) -> Moved:
     busiest = max(known, key=lambda rank: _cpu_of(rank) or 0.0)
     blocks = list(zip(busiest.cpu_blocks, busiest.blocks, strict=True))
     return _without_each(
-        blocks, lambda others: launches.least([cpu for cpu, _ in others], [size for _, size in others])
+        blocks, lambda others: launches.cheapest_mean([cpu for cpu, _ in others], [size for _, size in others])
     )
 
 

@@ -84,7 +84,7 @@ def _alike(collective: Collective) -> tuple[str, float]:
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
-    """Returns the rank that is last in most collectives, and the fraction of these collectives; None for one rank."""
+    """Returns which rank most often enters collectives last, and in what fraction of them; None for a single rank."""
     if not instances or len(instances[0]) == 1:
         return None
     last = Counter(min(range(len(ranks)), key=lambda rank: ranks[rank].seconds) for ranks in instances)

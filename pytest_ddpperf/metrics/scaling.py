@@ -24,18 +24,19 @@ DeriveSeries: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement
 
 
 def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """Returns measurements unchanged, for benchmarks without a speedup over each other."""
+    """Returns ``measured`` unchanged, for calls such as ``check`` that derive no speedups from their measurements."""
     return measured
 
 
 def with_efficiency(
     points: Sequence[Measurement], mode: Mode, base_size: int = 0, *, grows: bool = False
 ) -> tuple[Measurement, ...]:
-    """Returns the points of a scaling curve with speedup and scaling efficiency over the first point.
+    """Returns the points of a scaling curve, with speedup and scaling efficiency relative to the first point.
 
-    No efficiency is gated if the first point has more than ``base_size`` ranks, as fewer did not fit into memory. Times
-    of an oversubscribed point are not gated: its ranks share cores or GPUs, which says nothing about scaling. If the
-    model ``grows`` with the ranks, a rank's work is its counted FLOPs of a step, not its batch.
+    Efficiency can fail a test only if the first point has ``base_size`` ranks, or if that is 0: a larger first point
+    means that smaller groups did not fit into memory. Times of an oversubscribed point can fail no test, because its
+    ranks share cores or GPUs. If the model ``grows`` with the ranks, a rank's work is its counted FLOPs of a step, not
+    its batch.
     """
     base = points[0]
     scaled = [_over_base(base, before, point, mode, grows=grows) for before, point in pairwise(points)]
@@ -69,7 +70,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive``: in the same rounds as a reference, the CPU time may decide in place of the step time."""
+    """Wraps ``derive`` so that the CPU time can fail a test, as it may with a reference of the same rounds."""
 
     def gated(point: Measurement) -> Measurement:
         series = (replace(series, gated=series.gated or series.rules.stands_in) for series in point.series)
@@ -96,10 +97,10 @@ def work_of_rank(point: Measurement) -> float:
 def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: float = 1.0) -> tuple[Series, ...]:
     """Returns ``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, with a sample for each common round.
 
-    With the step times T of n ranks and T0 of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
-    (Amdahl 1967). Weak scaling keeps the batch of a rank, so the group does n / m times the work in a step, and speedup
-    is the scaled one, n T0 / (m T) (Gustafson 1988), times ``work``: a rank's work over a base rank's work.
-    Efficiency is the share of the ideal speedup, n / m, that the group reaches; 1 is perfect.
+    With the step times T of n ranks and T0 of m ranks: strong scaling keeps the global batch, so the speedup is T0 / T
+    (Amdahl 1967). Weak scaling keeps the batch of a rank, so a step does n / m times the work, and the speedup is n T0
+    / (m T) (Gustafson 1988), times ``work``: the work of a rank in ``point`` / in ``base``. Efficiency is speedup
+    divided by the ideal speedup, n / m; 1 is perfect.
 
     The efficiency of an oversubscribed group is not gated, because its ranks share cores, which they do not in real
     training. Speedup is never gated, because it is efficiency on another scale. Empty without a common round.
@@ -121,7 +122,7 @@ def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False
     """Returns the ``speedup`` of ``other`` over ``base``, with a sample for each common round.
 
     Speedup is the quotient of samples per second, or of steps per second if a rank does not know its samples. Unless
-    ``gated``, it decides nothing: it would also fall if the base became faster.
+    ``gated``, it cannot fail a test: it would also fall if the base became faster.
     """
     partners = _partners(base, other)
     sizes = base.effective_batch_size, other.effective_batch_size
@@ -191,15 +192,15 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """Returns how much a (base, other) pair's quotient scatters within launches; ``turns``: they were interleaved."""
+    """Returns the scatter of base step / other step within launches; ``turns``: whether launches were interleaved."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 
 def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool) -> Series:
-    """Returns the series ``name``; a sample is the quotient of two launches of a round, ``within`` its scatter.
+    """Returns the series ``name`` of quotients, one for each round; ``within``: their scatter within launches.
 
-    Such a series has ``alarm_only``: an undecided quotient does not prevent green, because both times are judged, too.
+    An undecided quotient keeps no benchmark undecided (``alarm_only``), because the step times are judged as well.
     """
     return series_from(
         samples,

@@ -70,16 +70,16 @@ class Metric:
 
     Attributes:
         name: its name in results and baselines, in snake_case.
-        unit: an SI base unit, ``B``, a rate of them, or ``1``.
+        unit: unit of the values: an SI base unit, ``B``, a rate such as ``samples/s``, or ``1``.
         better: the direction of an improvement.
-        family: ``absolute`` if it belongs to one machine, ``relative`` if it is a share, or a quotient of benchmarks.
+        family: ``absolute`` if values depend on the machine, ``relative`` for shares and for quotients of benchmarks.
         scale: ``ratio`` compares by quotient, ``difference`` by subtraction.
         samples: function that returns one number for each launch, or None if no launch has it.
         gated: whether it can fail a test.
         min_tolerance: the smallest useful tolerance, as a fraction (absolute for differences).
         rules: special rules for judging this metric.
         within: function that returns the scatter within launches; None if the metric has none.
-        bounds: the possible values; noise may give samples beyond these.
+        bounds: the range of possible values; noisy samples may lie outside of it.
     """
 
     name: str
@@ -112,21 +112,21 @@ def series_of(measurement: Measurement, added: Sequence[Metric] = ()) -> tuple[S
 
 
 def step_time(measurement: Measurement) -> Samples:
-    """Returns the seconds of the mean timed step by launch; a step lasts as long as on its slowest rank."""
+    """Returns the mean seconds of a timed step for each launch; a step takes as long as on its slowest rank."""
     return tuple(map(mean_step, measurement.launches))
 
 
 def cpu_time(measurement: Measurement) -> Samples | None:
-    """Returns CPU seconds of a step on the busiest rank for each launch (in its cheapest blocks); None if unknown.
+    """Returns CPU seconds of a step on the busiest rank, for each launch; None if unknown.
 
-    Other processes make ranks wait for a core, which lengthens steps, but not the CPU time unless ranks wait by
-    spinning. So the CPU time shows additional work even if step times cannot, but no additional waiting.
+    In launches with several blocks of steps, only the blocks with the least CPU time count. Ranks that wait for a core
+    make steps longer, but use CPU time only if they spin. So the CPU time shows additional work even if steps scatter.
     """
     return complete(map(busiest_cpu, measurement.launches))
 
 
 def sum_of(figure: Callable[[RankLaunch], float | None]) -> Sampler:
-    """Makes a metric: the sum of a figure over the ranks of each launch; None if a rank has no figure."""
+    """Returns a function that sums ``figure`` over the ranks of each launch; its result is None if a figure is None."""
 
     def totals(measurement: Measurement) -> Samples | None:
         launches = complete(complete(map(figure, launch.ranks)) for launch in measurement.launches)
@@ -136,7 +136,7 @@ def sum_of(figure: Callable[[RankLaunch], float | None]) -> Sampler:
 
 
 def rate_of(count: Callable[[RankLaunch], float | None]) -> Sampler:
-    """Makes a metric: the group's rate per second, the sum of the ranks' counts of a step / step time."""
+    """Returns a function that computes a rate for each launch: ``count`` summed over the ranks / the step time."""
 
     def rates(measurement: Measurement) -> Samples | None:
         totals = sum_of(count)(measurement)
@@ -157,7 +157,7 @@ def straggler_skew(launch: Launch) -> float | None:
 
 
 def per_rank(of_group: Sampler) -> Sampler:
-    """Makes a metric: a figure of the whole group divided by the number of ranks."""
+    """Returns a function that divides the values of ``of_group`` by the number of ranks."""
 
     def shares(measurement: Measurement) -> Samples | None:
         totals = of_group(measurement)
@@ -167,9 +167,9 @@ def per_rank(of_group: Sampler) -> Sampler:
 
 
 def counted_series(counts: Counts) -> tuple[Series, ...]:
-    """Returns a series for each metric that was counted, in the order of ``COUNTS``, without an interval.
+    """Returns a series with one exact value for each metric that was counted, in the order of ``COUNTS``.
 
-    The comparison decides whether an unstable count is gated, because that depends on the baseline.
+    The comparison decides whether a count that differs between steps can fail a test, because that needs the baseline.
     """
     return tuple(
         Series(

@@ -78,8 +78,8 @@ def advised(
     places: list[int] = []
     variants = list(product(workloads.items(), tried))
     for number, ((size, workload), (strategy, precision)) in enumerate(variants, start=1):
-        stands = f"memory, candidate {number} of {len(variants)}"
-        candidate, own, variant = _simulated(predictor, call, workload, strategy, precision, stands=stands)
+        live_line = f"memory, candidate {number} of {len(variants)}"
+        candidate, own, variant = _simulated(predictor, call, workload, strategy, precision, live_line=live_line)
         found.append(replace(_fitting(candidate, limit), batch_size=size))
         if found[-1].fits:
             places.append(len(found) - 1)
@@ -117,11 +117,11 @@ def _workloads(
 
 
 def _simulated(
-    predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
+    predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, live_line: str
 ) -> tuple[Candidate, VerbCall, NamedVariant]:
-    """Simulates a rank; returns the candidate with its bytes of tensors, its call, and its training for the prediction.
+    """Simulates a rank; returns the candidate, and the call and the variant from which its step is predicted.
 
-    ``stands``: the text on the terminal's live line while the rank is simulated.
+    The candidate has the peak bytes of a rank's tensors, or the reason why the rank ran out of memory.
     """
     __tracebackhide__ = True
     words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
@@ -134,7 +134,7 @@ def _simulated(
     name = " ".join((str(strategy), *(f"{word}={value}" for word, value in words.items())))
     candidate = Candidate(name=name, strategy=str(strategy), settings=words)
     try:
-        taken = predictor.peak_bytes(own, variant, stands)
+        taken = predictor.peak_bytes(own, variant, live_line)
     except RankFailed as failed:
         if not failed.out_of_memory:
             raise

@@ -1,9 +1,9 @@
-"""The time of a collective, by the model with a latency and a bandwidth for each message (alpha and beta).
+"""The time of a collective: a latency (alpha) for each message, and bytes divided by a bandwidth (beta).
 
-Sources: Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations in MPICH"), as MPICH
-and gloo document them (for a reduce-scatter by recursive doubling: MPICH's sources); for the ring Patarasuk and Yuan
-2009. The formulas give lower bounds: measured times are mostly longer. A shorter measured time means another algorithm,
-a reduction in the switch, a wrong size, a wrong number of ranks or a missing synchronisation.
+Sources of the formulas: Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations in
+MPICH"), MPICH and gloo; for rings, Patarasuk and Yuan 2009. The formulas give lower bounds: measured times are mostly
+longer. A shorter measured time means another algorithm, a reduction in the switch, a wrong size, a wrong number of
+ranks or a missing synchronisation.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The work of one rank: its successive messages; the bytes sent and added up, as multiples of the buffer's size."""
+    """The work of one rank in a collective; bytes are multiples of the buffer's size."""
 
-    messages: float
-    sent: float
-    reduced: float = 0.0
+    messages: float  # number of messages, one after another
+    sent: float  # bytes that the rank sends
+    reduced: float = 0.0  # bytes that the rank adds to its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,8 @@ def hierarchical_time(
     """Returns seconds of a collective in two levels: inside each node, and between ranks with equal local rank.
 
     An all-reduce is a reduce-scatter inside the nodes, an all-reduce of the parts between nodes, and an all-gather
-    inside the nodes. A reduce-scatter costs the first half of this, an all-gather the second half. A broadcast is a
-    tree between the nodes and a tree inside each node.
+    inside the nodes. A reduce-scatter or an all-gather runs once inside the nodes and once between nodes. A broadcast
+    is a tree between the nodes and a tree inside each node.
 
     Args:
         collective: any collective but all_to_all.
@@ -232,7 +232,7 @@ def nodes_of(world_size: int, ranks_per_node: int) -> int:
 
 
 def hybrid_nodes(sharding: str, world_size: int, ranks_per_node: int | None) -> int:
-    """Returns the number of nodes, in each of which HYBRID_SHARD shards; 1 for other shardings, which ignore nodes."""
+    """Returns the number of nodes for HYBRID_SHARD, which shards inside each node; 1 for other shardings."""
     if sharding != "HYBRID_SHARD":
         if ranks_per_node is not None:
             raise SettingError(
@@ -250,7 +250,7 @@ def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
 
 
 def bus_bandwidth(collective: str, size_bytes: float, world_size: int, seconds: float) -> float:
-    """Returns bytes per second as nccl-tests' busbw; it compares with a link's bandwidth, however many ranks there are.
+    """Returns busbw of nccl-tests in bytes per second, which a link's bandwidth limits for any number of ranks.
 
     busbw is algbw times 2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and
     1 for a broadcast (nccl-tests, doc/PERFORMANCE.md).

@@ -13,7 +13,7 @@ GB = 1e9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware(Network):
-    """A link between ranks, with the source of its bandwidth."""
+    """A type of link between ranks, such as NVLink; ``source`` cites where bandwidth and latency come from."""
 
     source: str
 

@@ -66,10 +66,10 @@ def usual_times(ranks: Sequence[network.RankSweep]) -> float:
 
 
 def taken_share(ranks: Sequence[network.RankSweep]) -> float:
-    """Returns the fraction of computing that stops during an all-reduce, from 0 to 1: the median over rounds.
+    """Returns the share of an all-reduce's time by which simultaneous computing gets longer: the median over rounds.
 
-    If computing takes longer than sending, both at once take the time of computing plus this fraction of the time of
-    sending. Each round lasts as long as on its slowest rank.
+    0 means that computing continues at full speed, 1 that computing stops until the all-reduce ends. A round takes as
+    long as on its slowest rank.
     """
     shares = []
     for each in zip(*(rank.beside for rank in ranks), strict=True):
@@ -127,7 +127,7 @@ def _one_line(points: Points) -> list[tuple[float, Line]]:
 
 
 def _two_lines(points: Points) -> list[tuple[float, Line]]:
-    """Returns the two lines with the least error, each through at least three sizes; one line for too few sizes."""
+    """Returns (largest size, line) for the two lines that fit best, or for one line if there are fewer than 6 sizes."""
     splits = [(points[:i], points[i:]) for i in range(_LEAST, len(points) - _LEAST + 1)]
     if not splits:
         return _one_line(points)

@@ -20,7 +20,7 @@ WARMUP = 3  # steps before the timed ones
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """A training that is timed for a prediction; ``together``: the number of ranks that compute at the same time."""
+    """A training whose step is predicted; ``together``: the number of simulated ranks that compute at the same time."""
 
     variant: Variant
     call: VerbCall
@@ -46,7 +46,7 @@ class Training:
 
     @property
     def modelled(self) -> Modelled | None:
-        """Returns the accelerator that models the times of operators; None if this machine runs and times them."""
+        """Returns the accelerator whose operator times are modelled; None if operators are timed on this machine."""
         if self.accelerator is None:
             return None
         return Modelled(
@@ -88,7 +88,10 @@ def require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
 def require_network(
     settings: Settings, environment: Environment, room: int, stored: Callable[[Environment], object | None]
 ) -> None:
-    """Raises SettingError if the network is unknown; ``room``: number of ranks with separate cores or GPUs."""
+    """Raises SettingError unless ``settings`` gives a network, ``stored`` returns a measured one, or there is one rank.
+
+    ``room``: the number of ranks that this machine runs without sharing cores or GPUs.
+    """
     ranks = environment.world_size
     if settings.network is not None or ranks == 1 or stored(environment) is not None:
         return

@@ -1,4 +1,4 @@
-"""Predicts steps: times or models the computing of simulated ranks, and adds transfers on a network by its costs."""
+"""Predicts step times: the timed or modelled computing of simulated ranks, and transfers on a model of a network."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Predictor:
     def predictions(
         self, asked: Sequence[tuple[VerbCall, NamedVariant, str | None]], ranks: int | None = None
     ) -> list[Prediction]:
-        """Returns the predictions of trainings, given as (call, training, name); raises the first RankFailed."""
+        """Predicts each (call, variant, name) in ``asked``, as ``outcomes`` does; raises the first RankFailed."""
         __tracebackhide__ = True
         found = self.outcomes(asked, ranks)
         for failure in found:
@@ -115,9 +115,9 @@ class Predictor:
     def outcomes(
         self, asked: Sequence[tuple[VerbCall, NamedVariant, str | None]], ranks: int | None = None
     ) -> list[Prediction | RankFailed]:
-        """Returns the predictions of trainings (call, training, name); launches alternate, equal trainings share them.
+        """Returns a prediction for each (call, variant, name) asked, or a RankFailed if a rank ran out of memory here.
 
-        If a training ran out of memory here, its failure takes the place of its prediction.
+        Trainings with equal computing are timed only once. Launches of different trainings alternate.
         """
         __tracebackhide__ = True
         trainings = [self.training(call, variant, name, ranks) for call, variant, name in asked]
@@ -149,7 +149,7 @@ class Predictor:
         ]
 
     def training(self, call: VerbCall, variant: NamedVariant, name: str | None, ranks: int | None = None) -> Training:
-        """Returns the training of a variant that is to be timed; ``ranks``: number of ranks (default: the call's)."""
+        """Returns the training to time, to predict ``variant``; ``ranks``: number of ranks (default: the call's)."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, variant, ranks)
         session, settings = self.session, call.settings
@@ -165,7 +165,7 @@ class Predictor:
         return Training(variant=timed, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
-        """Returns a timed training's prediction; ``samples``: of a rank's step; ``lost``: share of cores taken."""
+        """Returns the prediction from a timeline; ``samples``: one rank's in a step; ``lost``: as in ``Prediction``."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
@@ -199,33 +199,34 @@ class Predictor:
         assert content is not None  # noqa: S101  as it was required
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
-    def _launched(self, training: Training, stands: str) -> RankTimeline:
-        """Runs simulated ranks here at once; returns the timeline with most computing. ``stands``: live line's text."""
+    def _launched(self, training: Training, live_line: str) -> RankTimeline:
+        """Runs simulated ranks at the same time; returns the timeline of the rank that computes longest."""
         __tracebackhide__ = True
         size, modelled = training.variant.world_size, training.modelled
         ranks: list[RankTimeline] = self._simulated(
-            training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None, stands=stands
+            training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None, live_line=live_line
         )
         return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
 
-    def peak_bytes(self, call: VerbCall, variant: NamedVariant, stands: str) -> float:
-        """Returns the peak bytes of tensors of rank 0 in a step; ``stands``: the text on the live line meanwhile.
+    def peak_bytes(self, call: VerbCall, variant: NamedVariant, live_line: str) -> float:
+        """Returns the peak bytes of rank 0's tensors in a step, from a simulation.
 
-        RankFailed if the rank ran out of memory here, which happens only if its tensors have values.
+        Raises RankFailed if the step needs real tensors, not FakeTensors, and these tensors do not fit into memory
+        here.
         """
         __tracebackhide__ = True
         training = replace(self.training(call, variant, None), together=1)
         job = PrepareJob(training.job, counted=True)
         (found,) = self._simulated(
-            training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True, stands=stands
+            training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True, live_line=live_line
         )
         return float(found.counts.totals["peak_tensor_bytes"])
 
-    def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, stands: str) -> list[Any]:
+    def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, live_line: str) -> list[Any]:
         __tracebackhide__ = True
         variant = training.variant
         launcher = self.session.sides.launchers.with_variables(variant.variables)[0]
-        self.session.line.show(f"{variant.name}: {stands}")
+        self.session.line.show(f"{variant.name}: {live_line}")
         try:
             result = self.session.limited(launcher.run)(
                 function,

@@ -1,4 +1,4 @@
-"""The predicted time of a step on a network, with its error: from its timeline and the costs of its transfers."""
+"""The predicted time of a step, with an error band: from the step's timeline and the times of transfers."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def like(transfer: Transfer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedNetwork:
-    """A measured network: by collective, a fit of the fastest calls for the number of ranks that was measured.
+    """A measured network: for each collective, a fit of its fastest calls, for the number of ranks that was measured.
 
-    ``usual``: a usual call's time / the fastest call's; ``taken``: the fraction of computing that a transfer stops.
+    ``usual``: time of a median call / of the fastest call; ``taken``: the fraction of computing that a transfer stops.
     """
 
     name: str
@@ -237,7 +237,7 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
 
 
 def _computed(now: float, work: float, sent: float, taken: float) -> float:
-    """Returns the time at which ``work`` seconds of computing, begun at ``now``, end; transfers run until ``sent``."""
+    """Returns when ``work`` seconds of computing from ``now`` end, at ``1 - taken`` of the speed until ``sent``."""
     beside = max(0.0, sent - now)
     done = beside * (1 - taken)
     return now + work / (1 - taken) if work <= done and taken < 1 else now + beside + work - done

@@ -68,7 +68,7 @@ _BROADCAST_BYTES = 250 * MB  # DDP's broadcast_bucket_size
 
 
 class Model(Protocol):
-    """The part of ``torch.nn.Module`` that estimates use."""
+    """The methods of ``torch.nn.Module`` that the estimates call."""
 
     def parameters(self) -> Iterable[Any]:
         """Returns the module's parameters."""
@@ -79,12 +79,12 @@ class Model(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """Equal collectives of a step: how many there are, of how many ranks, and the bytes of each one's whole buffer."""
+    """Collectives of one kind and size in a step."""
 
-    collective: str
-    ranks: int
-    calls: int
-    nbytes: float
+    collective: str  # all_reduce, all_gather and others
+    ranks: int  # number of ranks that take part
+    calls: int  # number of collectives
+    nbytes: float  # the whole buffer of one collective
 
     @property
     def send_bytes(self) -> float:
@@ -130,7 +130,7 @@ def estimate_ddp_comm_cost(
         accumulation_steps: micro-batches of an optimizer step.
         no_sync: whether all micro-batches but the last one run under ``no_sync``; without it each one sends.
         gradient_element_bytes: bytes of a sent element if a hook compresses gradients: 2 for bf16.
-        network: the links, for ``seconds``.
+        network: the links, from which ``seconds`` of the result is computed.
     """
     n, steps = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
     trained = [tensor for tensor in _tensors(model, "parameters") if tensor.requires_grad]
@@ -158,13 +158,13 @@ def estimate_fsdp_comm_cost(
 ) -> CommunicationCost:
     """Returns the communication of one FSDP step: per unit all-gathers of parameters, a reduce-scatter of gradients.
 
-    With k micro-batches FULL_SHARD gathers 2k times and scatters k times, SHARD_GRAD_OP does both k times. Under
-    ``no_sync`` gradients are scattered once, and SHARD_GRAD_OP gathers once, because it keeps the gathered parameters.
-    HYBRID_SHARD is FULL_SHARD in each node, with an all-reduce of each part between the nodes. NO_SHARD is an
-    all-reduce. All units are assumed to be gathered again in backward; torch sends less: it keeps the outermost unit.
+    With k micro-batches, FULL_SHARD gathers 2k times and scatters k times; SHARD_GRAD_OP gathers and scatters k times.
+    Under ``no_sync``, gradients are scattered once, and SHARD_GRAD_OP gathers once, because it keeps the parameters.
+    HYBRID_SHARD is FULL_SHARD in each node, with an all-reduce of each part between nodes. NO_SHARD only all-reduces
+    gradients. The estimate gathers all units again in backward; torch keeps the outermost unit, and so sends less.
 
-    With W ranks in nodes of G, HYBRID_SHARD sends 2 (M/G)(N-1)/N between the N = W/G nodes, by the ring of the N ranks
-    that have the same part; the paper prints 2 M (W-1)/(G W), which counts W ranks and is not 0 for a single node.
+    For M bytes of gradients, and W ranks in N = W/G nodes of G ranks, HYBRID_SHARD sends 2 (M/G)(N-1)/N bytes between
+    nodes, by a ring of the N ranks with the same part. The paper prints 2 M (W-1)/(G W), which is not 0 for one node.
 
     Args:
         model: the module that FSDP would wrap; only its parameters are used.
@@ -176,7 +176,7 @@ def estimate_fsdp_comm_cost(
         no_sync: whether all micro-batches but the last one run under ``no_sync``.
         param_element_bytes: bytes of ``MixedPrecision.param_dtype``, if parameters are gathered in another dtype.
         reduce_element_bytes: bytes of ``MixedPrecision.reduce_dtype``; as ``param_dtype`` by default.
-        network: the links between all ranks (HYBRID_SHARD: between nodes), for ``seconds``.
+        network: the links between all ranks (HYBRID_SHARD: between nodes), from which ``seconds`` is computed.
         local: the links in a node, for HYBRID_SHARD; as ``network`` by default.
     """
     n, k = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
@@ -198,7 +198,7 @@ def estimate_fsdp_comm_cost(
 
 
 def _parts(ranks: int, units: int, **sent: tuple[int, float]) -> list[Traffic]:
-    """Returns the traffic of collectives; ``sent``: by collective, the calls per unit and the bytes of all units."""
+    """Returns the traffic; ``sent`` maps a collective's name to (calls per unit, bytes of all units together)."""
     return [
         Traffic(collective=name, ranks=ranks, calls=calls * units, nbytes=nbytes / units)
         for name, (calls, nbytes) in sent.items()

@@ -23,8 +23,8 @@ class Acceptance:
     def covers(self, worse: Comparison) -> bool:
         """Returns whether a metric's worsening is within the accepted limit.
 
-        The worsening of a count is the sum over its parts that grew, or on the rank with most growth. No limit
-        accepts fewer batch rows or backward passes.
+        A count's worsening is its largest growth: of the total, or of the parts that grew, on any rank. A finite limit
+        never accepts fewer batch rows or backward passes.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
             return self.limit == math.inf
@@ -44,7 +44,7 @@ class Acceptance:
 
 
 def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
-    """Returns growths of a count: of its growing parts, for all ranks and for each rank, and of each rank's total."""
+    """Returns growths of a count: of its growing parts together (in all and by rank), and of each rank's total."""
     before, after = (counts.details.get(metric, {}) for counts in (then, now))
     parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
     of_ranks = zip(*parts_on_ranks(metric, then, now).values(), strict=False)

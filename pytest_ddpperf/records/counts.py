@@ -127,21 +127,21 @@ class Counts:
     """The counts of one step, on one rank or on all ranks.
 
     Attributes:
-        totals: a number by metric (``COUNTS`` has all names), for one step: one call of the measured function. If many
+        totals: by metric (``COUNTS`` has all names), the number in one step: one call of the measured function. If many
             steps were counted, it is their mean, or the mean of the period after which steps repeat.
         details: by metric, the parts of the total: operators, modules, buckets, categories of memory. They add up to
-            the total; only ``ddp_buckets`` is the number of its details, which are the buckets' bytes.
+            the total. Only for ``ddp_buckets``, they are the bytes of the buckets, and the total is their number.
         unstable: metrics that cannot be compared exactly because they differ irregularly between steps, each with its
             difference. For metrics that are counted in whole steps, ``totals`` and ``details`` have the largest step.
         by_rank: the totals by rank of metrics that differ between ranks; ``totals`` has the largest one.
         details_by_rank: the details by rank of collectives and optimizer steps, if they differ between ranks.
         sites: by metric, the lines of code that cause the total, on the rank that ``details`` describe; only shown.
-        sites_by_rank: by metric, the lines of other ranks, by the numbers of the ranks that share these lines.
+        sites_by_rank: by metric, the lines on other ranks; a key such as ``"1 3"`` names the ranks with these lines.
         copy: one rank's checksums of the model that it trains; only for one rank.
         alike: which ranks have equal data and parameters; None if nothing was compared.
         steps: the number of steps in which the cheap counts, such as calls of collectives, were taken.
-        varying: by metric, the cheap counts that differ between these steps: the components (see ``rhythm``) of the
-            whole count under the name ``""``, and of each detail of collectives, optimizer steps and similar counts.
+        varying: by metric and detail (``""``: the total), the values in these steps, if they differ, as components (see
+            ``rhythm``). Only collectives, optimizer steps and similar counts have details here.
     """
 
     totals: Mapping[str, float]
@@ -199,9 +199,9 @@ def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], fl
 
 
 def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns the (before, now) pairs of a count that changed beyond its floor, for all ranks and for each rank."""
+    """Returns (before, now) totals of a count, for all ranks and each rank, that differ by more than may be ignored."""
     row, pairs = count_row(metric), [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)]
-    pairs = certain(metric, "", then, now, pairs)
+    pairs = surely_changed(metric, "", then, now, pairs)
     if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in WORK):
         return pairs
     switched = row.follows and now.totals.get(row.follows, 0.0) <= then.totals.get(row.follows, 0.0)  # a lost no_grad
@@ -210,10 +210,10 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
     return [pair for pair, floor in zip(pairs, floors, strict=True) if abs(pair[1] - pair[0]) > floor]
 
 
-def certain(
+def surely_changed(
     metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Returns the (before, now) ``pairs`` whose difference the choice of the counted steps cannot explain.
+    """Returns the (before, now) ``pairs`` that changed for sure: counting other steps would not undo the difference.
 
     The pairs are values of a ``part`` of a count (``""``: of the total), for all ranks together or for each rank.
     """
@@ -223,11 +223,11 @@ def certain(
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns the ``certain`` (before, now) pairs of all parts of a count, for all ranks together and by rank."""
+    """Returns the (before, now) pairs of all parts of a count, in all and by rank, that surely changed."""
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = {name: [(before.get(name, 0.0), after.get(name, 0.0))] for name in {**before, **after}}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
-    return [pair for name, pairs in found for pair in certain(metric, name, then, now, pairs)]
+    return [pair for name, pairs in found for pair in surely_changed(metric, name, then, now, pairs)]
 
 
 def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
@@ -239,14 +239,14 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     for part in dict.fromkeys((*then.varying.get(metric, {}), *now.varying.get(metric, {}))):
         old, new = parts[part]
         floor = max(row.floor, row.floor_share * old) if _shift(metric, part, then, now, (old, new)) != 0 else math.inf
-        if abs(new - old) > floor and not certain(metric, part, then, now, [(old, new)]):
+        if abs(new - old) > floor and not surely_changed(metric, part, then, now, [(old, new)]):
             doubt = _doubt(metric, part, then, now)[new < old]
             needed = max(needed, min(then.steps, now.steps) * doubt / abs(new - old))
     return math.ceil(needed - _ROUNDED)
 
 
 def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]) -> float | None:
-    """Returns the growth of every step, if unusual steps differ from the usual ones exactly as before; else None."""
+    """Returns by how much all steps changed alike; None if the differences between steps changed, too."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before), (new, after) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
@@ -257,9 +257,9 @@ def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float,
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """Returns the largest (growth, fall) of a count's ``part`` that the choice of the counted steps may explain.
+    """Returns the largest (growth, fall) of a count's ``part`` that counting other steps of a run might explain.
 
-    If only ``then`` or ``now`` has unusual steps, more counted steps might show some in the other revision, too.
+    If only ``then`` or ``now`` has unusual steps, counting more steps might show unusual steps on the other side, too.
     """
     old, new = (counts.varying.get(metric, {}).get(part, ()) for counts in (then, now))
     before, after = rhythm_of_all(old), rhythm_of_all(new)
@@ -270,14 +270,14 @@ def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, fl
     return more * (1 - _ROUNDED), less * (1 - _ROUNDED)
 
 
-def is_another_step(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether a count changed with the step's work: the FLOPs of forward moved likewise, or are unknown."""
+def may_be_another_step(metric: str, then: Counts, now: Counts) -> bool:
+    """Returns whether the FLOPs of forward grew or fell as a count did, or are unknown: a step may do other work."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
 
 
 def is_lost(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether a count, a part of another one, vanished, or fell while the other parts grew."""
+    """Returns whether ``metric``, a part of another count, vanished, or fell while the rest of that count grew."""
     if not any(after < before for before, after in beyond_floor(metric, then, now)):
         return False
     whole, fall = count_row(metric).wanted_of, then.totals[metric] - now.totals[metric]
@@ -286,5 +286,5 @@ def is_lost(metric: str, then: Counts, now: Counts) -> bool:
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:
-    """Returns the values of a metric in one unit, with all digits if fewer digits would hide a difference."""
+    """Returns the values of a metric as texts in one unit, with all digits if fewer digits would hide a difference."""
     return tuple(exact_texts(count_row(metric).unit, values))

@@ -16,8 +16,8 @@ class Finding:
 
     Attributes:
         code: identifies the sentence of the remark in ``reports.findings``, in snake_case.
-        facts: the figures, names and records of the sentence, by name. A fact is a text only if the text has another
-            author, such as an error message, or if a file stores it.
+        facts: the values that the sentence contains, by name. A fact is a sentence itself only if others wrote it, such
+            as an error message, or if it comes from a file.
     """
 
     code: str

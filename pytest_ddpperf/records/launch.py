@@ -1,4 +1,4 @@
-"""Launches: the reports of their ranks, the state of the machine meanwhile, and the seconds of a call by purpose."""
+"""Launches: the reports of ranks, the state of the machine during a launch, and how a call spent its time."""
 
 from __future__ import annotations
 
@@ -108,27 +108,25 @@ class RankLaunch:
         communication: later steps with and without synchronisation of gradients; None if they were not run.
         no_headroom: the memory that was lacking for copies of the training state, if steps without synchronisation were
             not run because of this; equal on all ranks.
-        kept: why the user's step cannot run without synchronisation; empty if it can.
-        rates: speeds of its device in micro-benchmarks; None if phases were not measured, or memory was lacking.
-        held: bytes that the process held before and after each of a few separate steps; empty if unknown.
+        kept: why the user's step synchronises gradients in every call; empty if it can leave this out.
+        rates: speeds of this rank's device in micro-benchmarks; None without phases or enough memory.
+        held: bytes that this process held before and after each of a few separate steps; empty if unknown.
         samples_per_step: this rank's samples in one step; None if unknown.
         tokens_per_step: this rank's tokens in one step; None if unknown.
-        epoch_steps: steps of one pass over its loader's data, perhaps a fraction; None if the loader has no length.
-        background: whether the rank had other processes or threads, which continue while its steps wait.
-        taken: peak memory of its process in bytes, with imports; None if launches are interleaved, or if unknown.
-        cpu_time: mean seconds of a timed step for which its process had a core, all threads added, without child
-            processes; None if a GPU does the work, steps overflowed, or the system does not report it.
+        epoch_steps: steps of one pass over the data of this rank's loader; None if the loader has no length.
+        background: whether the rank had other processes or threads, which continue while steps wait.
+        taken: peak memory of this process in bytes, with imports; None if launches are interleaved, or if unknown.
+        cpu_time: mean CPU seconds of a timed step, summed over the threads of this process, without child processes;
+            None if a GPU does the work, steps overflowed, or the system does not report it.
         blocks: number of ``step_times`` of each block; empty if the host timed steps that were not interleaved.
         cpu_blocks: ``cpu_time`` of each block; empty without blocks, or if it is unknown.
-        worked: seconds from the start of its first step to its last result.
-        first_step: seconds from building the training to the end of its first step.
+        worked: seconds from the start of this rank's first step to its last result.
+        first_step: seconds from building the training to the end of the first step.
         compiling: seconds of the first step and the warm-up in which torch.compile compiled; None without it.
-        tracers: modules of functions that Python called for each line or function of the timed steps, such as
-            coverage's.
+        tracers: names of the tools that traced Python during the timed steps, such as ``coverage``.
         imported: the slowest import of rank 0; None on other ranks, and if no import was slow.
-        unseen: largest share of a block's wall time that GPU events missed; 0 for none; None if the host timed the
-            steps.
-        window: begin and end of its timed steps, by ``time.monotonic``; None without timed steps.
+        unseen: largest share of a block's wall time that GPU events missed; None if the host timed the steps.
+        window: begin and end of this rank's timed steps, by ``time.monotonic``; None without timed steps.
     """
 
     rank: int
@@ -170,10 +168,10 @@ class Launch:
     Attributes:
         round: its round of the run; launches of variants in one round are partners.
         ranks: the report of each rank, by rank.
-        seconds: duration of the whole launch with its start.
+        seconds: duration of the whole launch, including the start of its processes.
         health: state of the machine during the launch; None if it was not read.
         step_times: seconds of each timed step; a step lasts as long as on its slowest rank.
-        figures: figures computed from the launch so far, by name; a changed copy of the launch begins without figures.
+        figures: a cache of figures that were computed from the launch, by name; a copy by ``replace`` has none.
     """
 
     round: int
@@ -184,7 +182,7 @@ class Launch:
 
     @property
     def processors(self) -> dict[str, CpuHealth]:
-        """The processor's health on each node, the controller's first; a lone node has an empty name."""
+        """The health of the CPUs by node, the controller's node first; the name of a single node is empty."""
         health = self.health
         return {} if health is None else {"node 0" * bool(health.nodes): health.cpu, **health.nodes}
 
@@ -211,7 +209,7 @@ def timed_window(launches: Sequence[Launch]) -> Window | None:
 class TimeSpent:
     """Seconds of one call such as ``ddpperf.check(...)`` by purpose; their sum is the call's wall time.
 
-    starting: launchers, and launches before their first step and after their last one.
+    starting: all time before the first step and after the last step of launches, with the start of launchers.
     verifying: comparing the training with a single process.
     counting: counting the work of one step.
     measuring: timed steps, and their warm-up.

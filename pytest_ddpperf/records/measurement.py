@@ -281,8 +281,8 @@ class MetricRules:
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether it is measured in launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
-        stands_in: whether it is gated only if the reference is measured in the same rounds, and only while the step
-            time is undecided.
+        stands_in: whether it decides in place of an undecided step time, if the reference is measured in the same
+            rounds; otherwise it is not gated.
         drifts: whether it changes with the machine's speed, as times, rates and quotients of times do, unlike bytes,
             counts and losses.
         usual_scatter: usual standard deviation between launches, for runs with few launches; None if unknown.
@@ -290,7 +290,7 @@ class MetricRules:
         after_steps: whether values are comparable only after the same number of steps.
         weight: its share of the significance level, relative to the benchmark's other gated metrics; 0 if it has no
             noise.
-        alarm_only: whether it may turn a result red, but does not prevent green while it is undecided.
+        alarm_only: whether it may fail a test, but is ignored while it is undecided and the times are not worse.
     """
 
     timed: bool = False
@@ -313,7 +313,7 @@ class MetricRules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """One metric of one measurement: a sample for each launch that has the metric, with their value and interval.
+    """One metric of one measurement: a sample for each launch that has the metric, their common value and interval.
 
     Attributes:
         metric: name of the metric.
@@ -326,9 +326,9 @@ class Series:
         samples: one number for each launch.
         value: the value over all launches, in ``unit``.
         interval: interval of the value; None if its scatter is unknown.
-        within: for each launch, the jackknife influence of each block of its steps on its sample, of logarithms for
-            ratios; empty if the metric is not computed from steps. See ``influences`` in ``stats.launches``.
-        own: the standard deviation between launches that their blocks do not show, on the same scale.
+        within: for each launch, the influence of each block of steps on the launch's sample (or on its logarithm, for
+            ratios), by jackknife: see ``influences`` in ``stats.launches``; empty if it is not computed from steps.
+        own: the part of the standard deviation between launches that differences between blocks do not explain.
         rules: special rules of this metric.
     """
 

@@ -134,7 +134,7 @@ class ProfiledStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The figures of DDP's logger on its backward pass, in seconds, averaged over the steps that the logger samples."""
+    """The seconds of communication in backward by DDP's logger, averaged over the steps that the logger samples."""
 
     communication: float  # from the start of the first all-reduce to the end of the last one
     overlapped: float  # from the same start to the end of backward's computation

@@ -78,7 +78,7 @@ class Prediction(Replayed):
         network: name of the network.
         accelerator: name of the accelerator whose computing is modelled; empty if computing was timed on this machine.
         timeline: the timeline that the prediction replays.
-        corners: the step with the least and the most computing time, each with the least and the most transfer time.
+        corners: four extreme cases: the least and the most computing, each with the least and the most transfer time.
         scatter: the relative standard error of the timed computing.
         errors: the number of standard errors of the timed computing that the band covers on either side.
         samples: samples of all ranks in a step; None if unknown.
@@ -129,9 +129,9 @@ class Prediction(Replayed):
         return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
-        """Returns (corner of this prediction, corner of ``base``) pairs that can be true together.
+        """Returns (corner of this prediction, corner of ``base``) pairs whose errors can occur together.
 
-        On the same network, these are the pairs of the same corner.
+        On the same network, these are pairs of the same corner; else transfers may have different errors.
         """
         if self.network == base.network:
             return list(zip(self.corners, base.corners, strict=True))
@@ -139,20 +139,20 @@ class Prediction(Replayed):
         return [(self.corners[i], base.corners[j]) for i in ends for j in ends if i // 2 == j // 2]
 
     def gain_over(self, base: Prediction) -> Gain:
-        """Returns the fraction of ``base``'s time per sample (or per step, if unknown) that this training saves.
+        """Returns the share of ``base``'s time per sample that this training saves; per step if samples are unknown.
 
-        Modelled times have the same error in both predictions, so equal corners are compared. Computing that was timed
-        separately adds its scatter; if both were timed in the same launches, the scatter of their quotients is added.
+        Modelled times err alike in both predictions, so each corner is compared with the same corner of ``base``. Timed
+        computing adds the scatter of both trainings' quotients by launch, or both errors without common launches.
         """
-        scatter = self._apart(base)
+        scatter = self._quotient_error(base)
         known = self.samples is not None and base.samples is not None
         share = base.samples / self.samples if known else 1.0  # type: ignore[operator]  # known
         pairs: list[tuple[Replayed, Replayed]] = [(self, base), *self._pairs(base)]
         value, *ends = (own.seconds / other.seconds * share for own, other in pairs)
         return Gain(value=1 - value, low=1 - max(ends) * (1 + scatter), high=1 - min(ends) * (1 - min(1.0, scatter)))
 
-    def _apart(self, base: Prediction) -> float:
-        """Returns the largest relative error of the quotient of both timed computing times, with 95 % confidence."""
+    def _quotient_error(self, base: Prediction) -> float:
+        """Returns the relative error (95 % confidence) of this computing time / ``base``'s; 0 for the same timeline."""
         if self.timeline is base.timeline:
             return 0.0
         pairs = list(zip(self.timeline.launches, base.timeline.launches, strict=False))
@@ -181,7 +181,8 @@ class Gain:
 class WhatIf:
     """Predictions of several trainings by name; gains are relative to the first training.
 
-    ``found["more ranks"]`` is one of the predictions, and ``found.gain("more ranks")`` the time that it saves.
+    With ``found = ddpperf.what_if(...)``, ``found["more ranks"]`` is a prediction, and ``found.gain("more ranks")``
+    says how much of the first training's time it saves.
     """
 
     predictions: Mapping[str, Prediction]
@@ -213,7 +214,7 @@ class WhatIf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """A prediction in a test, and its gain over the first training of the same call, which has no gain itself."""
+    """A prediction in a test, and its gain over the call's first prediction; None for the first prediction."""
 
     test: str
     prediction: Prediction
@@ -243,7 +244,7 @@ class Candidate:
         reason: why the candidate does not fit, or could not be simulated or timed; empty if there is a prediction.
         prediction: prediction of the candidate's step; None if the candidate does not fit, or could not be timed.
         measured: seconds of a step on ranks of this machine; None if no ranks ran it.
-        standing: by the predicted time per sample; "maybe as good" if the error band overlaps the best candidate's.
+        standing: the place by predicted time per sample; "maybe as good" if the band overlaps the best candidate's.
     """
 
     name: str

@@ -122,7 +122,7 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
 
 
 def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int, ...] | None:
-    """Returns ranks with the value of another rank at the same mesh ``place``; None if unknown or all places differ."""
+    """Returns ranks with ``place`` and value of another rank; None for an unknown value, or if all places differ."""
     places = Counter((each.place, value) for each, value in zip(ranks, values, strict=True))
     if None in values or len({each.place for each in ranks}) == len(ranks):
         return None
@@ -130,9 +130,9 @@ def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int,
 
 
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
-    """Returns the ranks between which parameters differ, and the name of the first such parameter.
+    """Returns the ranks whose parameters differ but should be equal, and the name of the first such parameter.
 
-    Compares ranks that DDP keeps equal, else ranks of one mesh ``place``; None if models differ, or no ranks match.
+    They should be equal on ranks of one DDP, else on ranks of one mesh ``place``; None without such ranks of one model.
     """
     teams: dict[Hashable, list[int]] = {}
     for rank, each in enumerate(ranks):

@@ -154,14 +154,13 @@ class Comparison:
         gated: whether it can fail a test.
         baseline: the value of the reference; None if the reference has no value.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
-        change_interval: interval of the change, with 95 % confidence over all interim verdicts.
-        standard_error: standard error of the change, on the scale of analysis (of its logarithm if all samples are
-            above 0).
+        change_interval: interval of the change, with 95 % confidence for all interim verdicts together.
+        standard_error: standard error of the change, or of the change's logarithm if all samples are above 0.
         tolerance: the change that the test accepts.
-        margin: the worsening that the verdict ``unchanged`` excludes; None if the verdict does not depend on scatter.
-        mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, if
-            it had been suspected and measured for all the available time.
-        bound: the worsening that the run excludes, one-sided with 95 % confidence; None without a known scatter.
+        margin: the worsening that ``unchanged`` would exclude; None if the verdict does not depend on scatter.
+        mde: minimal detectable effect: the smallest worsening that this run finds with 95 % probability, if it measures
+            a suspected metric for all the available time.
+        bound: the smallest worsening that this run excludes, one-sided with 95 % confidence; None if unknown.
         interval_alpha: two-sided error of the interval, for this verdict alone.
         bound_alpha: one-sided error of the bound, for this verdict alone; None if an earlier verdict proved the bound.
         verdict: verdict on this metric alone.
@@ -174,8 +173,8 @@ class Comparison:
         df: degrees of freedom of the standard error.
         base_samples: one number for each launch of ``baseline``; for another revision, from the same rounds in the same
             order as the samples of ``series``.
-        worse_in: number of the candidate's samples that were worse than the reference's sample of the same round, or
-            else its median; None if there are fewer than two samples, or nothing was compared.
+        worse_in: number of the candidate's samples that were worse than the reference's sample of the same round, or if
+            not ``paired``, than the reference's median; None for fewer than two samples, or without a comparison.
         paired: whether candidate and reference were measured in the same rounds.
     """
 
@@ -273,7 +272,7 @@ class Result:
 
     @property
     def pair(self) -> PairedRevision | None:
-        """The revision of the same rounds whose times are compared; None if only stored times are compared."""
+        """The other revision, or the baseline's commit, if it was measured in the same rounds; else None."""
         return self.reference if isinstance(self.reference, PairedRevision) else self.reference.pair
 
     @property

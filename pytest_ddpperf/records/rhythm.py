@@ -35,9 +35,10 @@ def period_of(steps: Sequence[object]) -> int:
 def rhythm_of(values: Sequence[float]) -> Rhythm:
     """Returns the mean of consecutive steps, and the range in which the mean of all steps must lie.
 
-    If a period was seen twice, its mean is exact. If special steps come at regular distances, but two periods were not
-    seen, n steps contain one special step more or less than n times their rate. If the distances differ, special steps
-    count as random, with the 99 % interval of a binomial share. With more than two values only their range is known.
+    If values repeat and two periods were seen, the mean is exact. Otherwise, if there are two values, steps with the
+    rarer value are special: at regular distances, their number is wrong by at most one; at irregular distances, they
+    count as random, with the 99 % interval of a binomial share. With more values, the range is from the least to the
+    largest.
     """
     number, period, low, high = len(values), period_of(values), min(values), max(values)
     if period:
@@ -55,10 +56,10 @@ def rhythm_of(values: Sequence[float]) -> Rhythm:
 
 
 def components_of(parts: Iterable[Sequence[float]]) -> Components:
-    """Groups the varying parts of a count (values by step) by the steps in which they vary; returns each group's sum.
+    """Groups the parts of a count (values by step) by the steps in which they vary; returns each group's sums by step.
 
-    Work in every 5th step and other work in every 9th step have separate rhythms, but their sum has none in 20 steps.
-    Values that repeat are cut to two periods that begin with the largest value, so that the first step is irrelevant.
+    Work in every 5th step and other work in every 9th step have a period each, but their sum has none in 20 steps. If
+    sums repeat, two periods are returned, from the largest sum on, so that the first counted step does not matter.
     """
     alike: dict[tuple[int, ...], list[Sequence[float]]] = {}
     for values in parts:
@@ -81,7 +82,7 @@ def rhythm_of_all(components: Components) -> Rhythm:
 
 
 def unusual_of(components: Components) -> tuple[list[list[float]], float]:
-    """Returns each component's sorted deviations from its most frequent value, and the sum of the means."""
+    """Returns each component's sorted deviations from its most frequent value, and the mean deviation of a step."""
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
     return sorted([*filter(None, each)] for each in more), math.fsum(math.fsum(each) / len(each) for each in more)
 
@@ -95,9 +96,9 @@ class Levels(NamedTuple):
     of: int
 
 
-def levels_of(values: Sequence[float], total: float) -> Levels:
-    """Returns the usual and the unusual value of a count; ``values``: its varying component; ``total``: its mean."""
-    period, rest = period_of(values), round(total - rhythm_of(values).mean, 6)  # of sums of fractions
+def levels_of(values: Sequence[float], mean: float) -> Levels:
+    """Returns a count's usual and unusual value; ``values``: its component that varies; ``mean``: the count's mean."""
+    period, rest = period_of(values), round(mean - rhythm_of(values).mean, 6)  # of sums of fractions
     seen = values[:period] if period else values
     at = _rarer(seen)
     usual = next(value for place, value in enumerate(seen) if place not in at)

@@ -40,10 +40,10 @@ def changed_sites(
 ) -> list[SiteChange]:
     """Returns the changed sites: first new ones, then grown ones, then shrunk ones, then sites that are gone.
 
-    Sites that may only have moved, because an equal one is gone elsewhere, come last among the new ones. Two sites of
-    a function are the same if their lines have equal text, or else the same order, whatever their numbers. A text may
-    also have moved to another function or file. If a line has several copies, ``same`` (from ``same_lines``) decides
-    between them. A changed site has a caller only if some of the line's callers changed, not all.
+    New sites that may only have moved, because an equal site is gone elsewhere, come last among the new ones. Whatever
+    their numbers, lines of a function are paired if they have equal text, and lines between such pairs in order. A text
+    may also have moved to another function or file. If several lines have the same text, ``same`` (from ``same_lines``)
+    decides. A change names a caller only if some of the line's callers changed, not all.
     """
     old_lines, new_lines = (_grouped(sites, caller="", caller_source="") for sites in (then, now))
     before, after = _by_place(old_lines), _by_place(new_lines)
@@ -69,7 +69,7 @@ def changed_sites(
 
 
 def _grouped(sites: Iterable[CallSite], **common: str) -> dict[CallSite, list[CallSite]]:
-    """Groups sites that differ only in value and in ``common``; a key has the values ``common`` and the total value."""
+    """Groups sites that differ only in value and ``common``; a group's key has ``common`` and the sum of values."""
     groups: dict[CallSite, list[CallSite]] = {}
     for site in sites:
         groups.setdefault(replace(site, value=0.0, **common), []).append(site)  # type: ignore[arg-type]  # all are str
@@ -96,7 +96,7 @@ def _caller_of(site: CallSite) -> CallSite:
 
 
 def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSite]]:
-    """Groups sites by part of a count, function, and called line of another package; each group sorted by line."""
+    """Groups sites with equal part, function, and called function of other packages (``through``), sorted by line."""
     places: dict[tuple[object, ...], list[CallSite]] = {}
     for site in sorted(sites, key=lambda site: (site.line, site.through)):
         through = re.sub(r":\d+ ", " ", site.through)
@@ -125,7 +125,7 @@ def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[
 def _aligned(
     before: Sequence[CallSite], after: Sequence[CallSite], same: Mapping[tuple[str, int], int]
 ) -> list[SiteChange]:
-    """Returns pairs of a function's sites: sites with equal text, then the sites between them, in their order."""
+    """Pairs a function's sites before and after: by equal text, and between such pairs, by their order."""
     lines = {(site.source, same.get((site.file, site.line))) for site in before}  # their present lines
     there = {site.source for site in after if (site.source, site.line) in lines}
     copies = [site.source in there and (site.source, site.line) not in lines for site in after]

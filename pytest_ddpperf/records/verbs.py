@@ -1,4 +1,4 @@
-"""The results of the verbs that train several times: ``scaling``, ``compare``, ``converge`` and ``find_batch_size``."""
+"""The results of ``scaling``, ``compare``, ``converge`` and ``find_batch_size``, which train several times."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class SideBySide:
         return (best, *(n for n in known if n != best and max(better * end for end in self._ends(n, metric)) >= least))
 
     def _ends(self, name: str, metric: str) -> tuple[float, float]:
-        """Returns the ends of a metric's interval; without one, the value twice if it is exact, else infinities."""
+        """Returns the ends of a metric's interval; without an interval, an exact value twice, or else infinite ends."""
         series = self[name][metric]
         if series.interval is not None:
             return series.interval.low, series.interval.high
@@ -141,7 +141,7 @@ class SideBySide:
 
 
 def _over_itself(measured: Measurement, *metrics: str) -> Measurement:
-    """Returns the base of a comparison with metrics relative to itself, which are 1 in each launch."""
+    """Returns the base of a comparison, with ``metrics`` added that are 1 in each launch: the base over itself."""
     ones = (
         Series(
             metric=metric,
@@ -204,8 +204,8 @@ class Standing:
         """Returns the verdict on the difference from the first strategy's last values.
 
         ``worse``: significantly worse by more than the tolerance, or not finite; ``equal``: rounding explains the
-        difference; ``differs``: rounding should explain it, but does not; ``within tolerance``: the whole interval
-        is; else ``inconclusive``.
+        difference; ``differs``: gradients are exact, but rounding does not explain the difference; ``within
+        tolerance``: no value in the interval exceeds the tolerance; else ``inconclusive``.
         """
         if not math.isfinite(self.worse.value):
             return "worse"

@@ -95,7 +95,7 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
 
 
 def parts_text(result: Result) -> str:
-    """Returns a text on phases that changed significantly, in the step's direction, and by more than its tolerance."""
+    """Returns a text on phases that changed significantly like the step, by more than the step time's tolerance."""
     step = phrases.find(result, "step_time")
     if step is None or step.baseline is None or step.change is None:
         return ""

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from pytest_ddpperf.records.counts import SHOWN, Counts, certain, count_row, on_ranks, parts_on_ranks
+from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, surely_changed
 from pytest_ddpperf.records.ranks import as_rank
 from pytest_ddpperf.reports.count_places import changed_at, made_at
 from pytest_ddpperf.reports.count_rates import LOADERS, change_text, difference_of, part_text
@@ -49,7 +49,8 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         (name for name in changes if changes[name]), key=lambda name: (name not in lost, -abs(changes[name]), name)
     )
     # A change that may come from the choice of the counted steps is omitted, unless there is no other.
-    sure = [name for name in changed if certain(metric, "", then, now, [(before.get(name, 0.0), after.get(name, 0.0))])]
+    pairs = {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in changed}
+    sure = [name for name in changed if surely_changed(metric, "", then, now, [pairs[name]])]
     changed = sure or changed
     made_up, of_modules = count_row(metric).made_up, metric == "flops"
     places = changed_at(metric, None, then, now) if of_modules and len(changed) > 1 else ""
@@ -86,7 +87,7 @@ def whole_text(metric: str, then: Counts, now: Counts) -> str:
 
 
 def _part(metric: str, name: str) -> str:
-    """Returns a part of a count as text, such as an operator; ``module 3`` or ``FLOPs in float32`` for bare names."""
+    """Returns a part of a count as text: the name of an operator, ``module 3``, ``FLOPs in float32``."""
     if metric in LOADERS:
         return LOADERS[metric]
     if metric == "full_precision_flops":

@@ -50,7 +50,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
 
 
 def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[CallSite]) -> str:
-    """Returns a text on the line at which an operator grew, if the baseline's lines do not name single operators."""
+    """Returns the line at which an operator grew, as text, if baselines have lines only for all operators together."""
     lines = {(site.file, site.line) for site in now if site.part == name}
     more = [
         place_text(new)
@@ -62,7 +62,10 @@ def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[
 
 
 def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ...]]:
-    """Returns a count's sites, then and now; ``recorded_operators`` has separate ones, unless new lines explain it."""
+    """Returns the lines of code that cause a count, then and now.
+
+    For ``recorded_operators``, they are the lines that record operators, unless a line that calls models is new.
+    """
     called, own = ([counts.sites.get(name, ()) for counts in (then, now)] for name in (metric, RECORDED_LINES))
     if metric != "recorded_operators" or not all(own):
         return called

@@ -65,7 +65,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns the reported number / the mean of all steps: above 1 if the report is on unusual steps only."""
+    """Returns the factor by which to multiply counts per step for a text on unusual steps only; 1 for other texts."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0
@@ -78,7 +78,7 @@ def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
 def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
     """Returns a count's usual and unusual value of a ``part``, then and now; None unless steps have just two values.
 
-    If only the total has a rhythm, the part gets it if the usual total is unchanged and the part changed ``alone``.
+    If only the total is known by step, its unusual steps are assumed to be those of a part that changed ``alone``.
     """
     named = part if count_row(metric).made_up else ""
     sides: list[Levels] = []

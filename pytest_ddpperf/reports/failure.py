@@ -120,10 +120,7 @@ def _title(result: Result, verdict: Verdict) -> str:
 
 
 def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> tuple[list[Comparison], int]:
-    """Returns at most ``rows`` metrics, the failing ones first, and the number of others that ``-v`` shows.
-
-    A failing time always has a row, even if many counts fail.
-    """
+    """Returns at most ``rows`` metrics, a failing time and other failing ones first, and the number of omitted ones."""
     changed = [c for c in result.comparisons if c.verdict in {Verdict.REGRESSED, Verdict.IMPROVED} and c not in heads]
     told = phrases.without_derived([c for c in result.comparisons if c in heads or c in changed])
     of_step = {c.series.metric for c in changed if c.series.rules.repeats_step_time} | {*PARTS, OVERHEAD}
@@ -232,7 +229,7 @@ def _interval(row: Comparison) -> str:
 
 
 def _limit(row: Comparison) -> str:
-    """Returns the accepted change as text: a tolerance with its sign, or for a count the change that is ignored."""
+    """Returns the largest change that cannot fail a test, as text: ``+1.5 %``, or ``0`` for most counts."""
     if row.baseline is None or not phrases.judges(row):
         return ""
     if row.series.scale == "exact":

@@ -47,7 +47,7 @@ def ensure_text(path: Path, option: str) -> None:
 def ensure_writable(path: Path, option: str) -> None:
     """Checks, as ``ensure_text`` does, that results can be written to a file.
 
-    Only a JSON file is replaced: pytest would take a test file after an option without a value as that value.
+    Only JSON files are replaced: pytest takes a test file as the option's value if the command line has no value.
     """
     ensure_text(path, option)
     special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun

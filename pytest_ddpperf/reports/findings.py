@@ -40,7 +40,7 @@ MACHINE = frozenset(
 
 
 class _Sentence(Formatter):
-    """A formatter of templates with facts: ``{size:B}`` and ``{busy:%}`` are quantities, ``{n:launch}`` a number."""
+    """Writes facts into a sentence: ``{busy:%}`` becomes ``12 %``, and ``{n:launch}`` becomes ``3 launches``."""
 
     def format_field(self, value: Any, spec: str) -> str:
         if spec in _FORMS:
@@ -105,7 +105,7 @@ def _memory_growth(  # noqa: PLR0917 - called by name
 
 
 def _not_profiled(what: str) -> str:
-    """Returns a text on what the profiler did not record on a GPU, with the cure."""
+    """Returns a text: ``what`` is missing, because the profiler saw no work of the GPU, and how to change this."""
     return (
         f"{what}: torch's profiler saw no work of the GPU. If steps run kernels, CUPTI is not available (a virtual "
         "GPU, another profiler, a restricted container): end other profilers, or allow profiling on this machine"
@@ -182,9 +182,9 @@ def _without_gpu(sites: Sequence[CallSite]) -> str:
 def _same_data(
     *, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool, sites: Sequence[CallSite]
 ) -> str:
-    """Returns a text on ranks that train on the same data; ``alone``: whether they send each other nothing.
+    """Returns a text on ranks that train on the same data, or that draw the same samples of a dataset (``drawn``).
 
-    ``paired``: None if the reference proves no error, else whether the reference is another revision.
+    ``alone``: ranks send each other nothing. ``paired``: as in ``reference_text``; None if the reference may be alike.
     """
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
     beside = "" if paired is None else f", but the ranks of {reference_text(paired)} do not"
@@ -231,7 +231,7 @@ def _ungated_counts(
     paired: bool,  # noqa: FBT001 - a fact
     renew: bool,  # noqa: FBT001 - a fact
 ) -> str:
-    """Returns a text on ungated counts: why steps differ, in which revision, and the largest counts of both."""
+    """Returns a text on counts that are not gated because steps differ: the reasons, and both sides' largest counts."""
     reference, told = reference_text(paired), []
     for metric, reason, now, values in counts:
         text = reason if now or not reason else f"in {reference} {reason}"

@@ -102,7 +102,7 @@ def words_of(names: Sequence[str]) -> str:
 
 
 def whom(names: Sequence[str], of: int) -> str:
-    """Returns which of ``of`` benchmarks a remark concerns: ``all 5 benchmarks``, ``4 of 7 benchmarks`` or names."""
+    """Returns the benchmarks that a remark concerns: ``all 5 benchmarks``, ``4 of 7 benchmarks``, or a few names."""
     if len(names) == of > 1:
         return "both benchmarks" if of == 2 else f"all {of} benchmarks"  # noqa: PLR2004
     if len(names) > _NAMED and 2 * len(names) >= of:
@@ -117,9 +117,9 @@ def some_of(names: Sequence[str]) -> str:
 
 
 def file_stem(name: str) -> str:
-    """Returns the beginning of the name of a benchmark's file: the letters, digits and ``_.,=+-`` of a name.
+    """Returns the name of a benchmark's file, without suffix: letters, digits and ``_.,=+-`` of the benchmark's name.
 
-    A name that is cut, or has unusual characters, gets a checksum at its end, so that no two benchmarks share a file.
+    If the name is cut or has other characters, a checksum is added, so that no two benchmarks share a file.
     """
     plain = name.replace(".py::", ".").replace("::", ".").replace("/", ".").replace("[", "-").replace("]", "")
     plain = plain.replace(" ", "-").lstrip(".")

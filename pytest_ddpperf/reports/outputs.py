@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, slots=True)
 class Stored:
-    """The baselines that were saved or not saved; file names are relative to the root of the project."""
+    """The outcome of saving baselines; names of files are relative to the root of the project."""
 
     saved: list[tuple[Result, SavedRecord]] = field(default_factory=list)
     unfit: list[Result] = field(default_factory=list)  # which do not fit into memory, and whose baselines stay

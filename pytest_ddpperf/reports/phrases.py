@@ -49,7 +49,7 @@ def by_stored_times(result: Result) -> bool:
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
     """Returns the comparisons without metrics that only repeat the verdict on the step time, such as throughput.
 
-    A metric stays if its change does not follow from the step time: then a step does another amount of work.
+    A metric stays if its change does not follow from the step time, for example because a step has more samples.
     """
     steps = {c.verdict: c for c in comparisons if c.series.metric == "step_time"}
     kept = []
@@ -111,7 +111,7 @@ def value_texts(comparison: Comparison) -> tuple[str, ...]:
 
 
 def values_text(comparison: Comparison) -> str:
-    """Returns the old and the new value in one unit: ``41.8 ms -> 47.3 ms``; only the new one if there is no old."""
+    """Returns the old and the new value in one unit: ``41.8 ms -> 47.3 ms``; without an old value, only the new."""
     return " -> ".join(value_texts(comparison))
 
 
@@ -179,7 +179,7 @@ def bound_text(comparison: Comparison, bound: float | None = None) -> str:
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """Returns the slowdown that a metric may hide: ``could be +35.2 % slower``; its verdict if there is no bound."""
+    """Returns the slowdown that undecided metrics may hide: ``could be +35.2 % slower``; a verdict if it is unknown."""
     first, worst = undecided[0], []
     for each in undecided:
         if each.bound is None:
@@ -254,7 +254,7 @@ def counts_words(result: Result) -> str:
 
 
 def compared_counts(result: Result) -> tuple[int, int]:
-    """Returns two numbers: the compared counts, and those among them that changed."""
+    """Returns the number of compared counts, and how many of these counts changed."""
     accepted = [finding.facts["worse"].series.metric for finding in result.findings if finding.code == "acceptance"]
     gated = [c for c in result.comparisons if c.gated or c.series.metric in accepted]
     verdicts = [c.verdict for c in gated if c.series.scale == "exact" and c.verdict in _COMPARED]

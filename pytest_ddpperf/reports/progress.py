@@ -21,7 +21,7 @@ def progress_line(
 ) -> str:
     """Returns the progress of a benchmark: ``ddp: launch 3 of 8, 12 s of about 31 s``.
 
-    ``last``: a launch whose last loss, averaged over ranks, and learning rate follow if they are known.
+    ``last``: the launch whose last loss, averaged over ranks, and learning rate are added, if they are known.
     """
     line = f"{name}: launch {launch} of {of}, {elapsed:.0f} s"
     if expected is not None:
@@ -35,10 +35,7 @@ def progress_line(
 
 
 class LiveLine:
-    """The text at the end of the terminal's current line while a test or a command measures.
-
-    Nothing is shown if the output is no terminal.
-    """
+    """The text at the end of the terminal's line while a test or a command measures; shown only on a terminal."""
 
     def __init__(self, reporter: Any, capture: Any, *, watched: bool = False) -> None:
         """Stores pytest's terminal reporter and capture manager, each None if that plugin is off.

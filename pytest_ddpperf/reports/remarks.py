@@ -37,8 +37,8 @@ _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
 def headline(results: Sequence[Result], accepted: Collection[str] = (), unmeasured: int = 0) -> str:
     """Returns the verdict on the run: ``FAILED: 1 regressed, 24 passed | against 3f2a1c0 (main)``.
 
-    Benchmarks that neither got worse nor passed are named by their verdict. ``accepted``: the tests whose results
-    became the baseline; ``unmeasured``: the number of tests that failed because they could not be measured.
+    Benchmarks are counted by verdict. ``accepted``: the tests whose results became the baseline; ``unmeasured``: the
+    number of tests that failed because they could not be measured.
     """
     if not results:
         return "no benchmark was judged"
@@ -76,7 +76,7 @@ def verdict_word(result: Result, accepted: Collection[str]) -> str:
 
 
 def _kind(result: Result, accepted: Collection[str]) -> str:
-    """Returns the words by which the first line counts a benchmark: ``passed``, ``new (no baseline)``."""
+    """Returns the group in which ``headline`` counts a benchmark: ``passed``, ``new (no baseline)``."""
     verdict, reference, why = result.verdict, result.reference, ""
     word = verdict_word(result, accepted).replace("_", " ")
     if passed(result):
@@ -94,7 +94,7 @@ def _kind(result: Result, accepted: Collection[str]) -> str:
 
 
 def ruled_out(results: Iterable[Result]) -> str:
-    """Returns the slowdown that the intervals of all passed benchmarks exclude; empty if it is not known for all."""
+    """Returns ``none slower by more than 3.1 %`` for the passed benchmarks; empty if a benchmark's limit is unknown."""
     steps = [phrases.find(one, "step_time") for one in results if passed(one)]
     gated = [step for step in steps if step is not None and step.gated]
     ends = [each.change_interval.high for each in gated if each.bound is not None and each.change_interval is not None]
@@ -103,7 +103,7 @@ def ruled_out(results: Iterable[Result]) -> str:
 
 
 def green_meanings(results: Sequence[Result]) -> dict[str, str]:
-    """Returns, by green verdict of a step time among the results, the sentence that explains it."""
+    """Returns the passing verdicts among the results, such as ``unchanged``, each with a sentence that explains it."""
     steps = [phrases.find(one, "step_time") for one in results if one.verdict is Verdict.UNCHANGED]
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
     stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
@@ -181,9 +181,9 @@ def cause_in_words(result: Result, *, below: bool = False) -> str:
 
 
 def reasons(result: Result) -> list[str]:
-    """Returns why a benchmark is red, a line for each metric; if it could not be measured, its remarks.
+    """Returns why a benchmark failed, regressed or broke: a line for each metric, or else the remarks.
 
-    If it is not red, the line describes the change of its step time.
+    For other benchmarks, the line describes the change of the step time.
     """
     if result.failure and result.verdict is not Verdict.BROKEN:
         return result.failure.splitlines()
@@ -202,7 +202,7 @@ def red_lines(result: Result) -> list[str]:
 
 
 def all_findings(results: Sequence[Result]) -> list[str]:
-    """Returns a line for each distinct finding on benchmarks, after the names of its benchmarks."""
+    """Returns a line for each distinct finding: the names of its benchmarks, then the finding."""
     remarks = ((name, each) for name, one in with_names(results) for each in phrases.every_finding(one))
     return told_once(remarks, len(results))
 
@@ -230,7 +230,7 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
 
 
 def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
-    """Returns all remarks on a benchmark; first on its verdict, unless the run saves results (``accepting``)."""
+    """Returns all remarks on a benchmark; without remarks on its verdict if the run saves results (``accepting``)."""
     texts = [] if accepting else [*_grounds(result), *_gains(result), *_without_reference(result)]
     return [*texts, *phrases.every_finding(result, without=_UNSAID)]
 
@@ -249,7 +249,7 @@ def _grounds(result: Result) -> list[str]:
 def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False) -> list[str]:
     """Returns lines on undecided metrics of undecided benchmarks, the largest possible worsening first.
 
-    Benchmarks with the same undecided metric share a line; with ``every``, each has its line, even a green one.
+    Benchmarks with the same undecided metric share a line. ``every``: each benchmark has a line, passed ones, too.
     """
     alike: dict[object, list[tuple[str, Comparison]]] = {}
     for name, result in named:

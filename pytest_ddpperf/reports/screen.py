@@ -51,10 +51,7 @@ def _first_line(made: Outputs) -> str:
 def summary_parts(
     made: Outputs, width: int | None = None, paint: Paint = lambda text, _: text, *, verbosity: int = 0
 ) -> list[tuple[str, str]]:
-    """Returns title and text of each part that is not empty. ``verbosity`` is pytest's: 1 for -v, -1 for -q.
-
-    The first part is the verdict on the run with its details.
-    """
+    """Returns title and text of each part that is not empty, the verdict first; ``verbosity``: 1 for -v, -1 for -q."""
     results, title, lines = made.results, "ddpperf", _screen(made, width, paint, verbosity)
     if results:
         verdict = _first_line(made)

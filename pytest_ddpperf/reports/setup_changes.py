@@ -48,7 +48,7 @@ class _Side(NamedTuple):
         return cls(numbers, {site.part: site for site in reversed(sites)})
 
     def place(self, part: str, verb: str = "made ") -> str:
-        """Returns ``: made at FILE:LINE`` for a wrapper or setting, or for its wrapper; empty if no line is known."""
+        """Returns ``: made at FILE:LINE`` of a wrapper or a setting (or of its wrapper); empty if no line is known."""
         site = self.sites.get(part) or self.sites.get(setting_of(part)[0])
         return f": {verb}at {place_text(site)}" if site is not None and site.file else ""
 

@@ -43,10 +43,7 @@ def list_tables(files: Sequence[BaselineFile]) -> list[Table]:
 
 
 def record_table(test: str, record: BaselineRecord) -> Table:
-    """Returns all metrics of one record, gated ones first; the title describes the measurement.
-
-    Columns that no metric fills are omitted.
-    """
+    """Returns a table of all metrics of one record, gated ones first, without empty columns."""
     levels = sorted({series.interval.confidence for series in record.series if series.interval is not None})
     interval = ", ".join(["interval", *map(phrases.confidence_text, levels)])
     strategy = ", ".join(

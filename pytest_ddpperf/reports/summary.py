@@ -119,9 +119,9 @@ def counts_text(result: Result) -> str:
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """Returns the brief table: below each test its benchmarks, below these their causes if red, or the lower counts.
+    """Returns the brief table: tests, below them benchmarks, below these the causes of failures, or counts that fell.
 
-    Tests with red benchmarks come first. After ``_MOST`` rows, benchmarks that are not red are summed up by test.
+    Tests with a regressed or broken benchmark come first. After ``_MOST`` rows, other benchmarks are summed up by test.
     """
     table = benchmark_table(results, accepted, brief=True)
     cells = dict(zip(map(id, results), table.rows, strict=True))

@@ -47,14 +47,14 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quantity(Generic[T]):
-    """A column of numbers in one unit, which its header names; all columns of a quantity have the same readable unit.
+    """A column of numbers; its header names the scaled unit, such as ms, which all columns with one SI unit share.
 
     Attributes:
-        value: function that returns the value of an item; None if it has none.
-        unit: SI base unit, ``B``, a rate of them or ``1``; ``%`` for shares.
+        value: function that returns the value of an item; None if the item has no value.
+        unit: SI base unit, ``B``, a rate such as ``samples/s``, or ``1``; ``%`` for shares.
         interval: function that returns the interval of the value; the header shows its confidence.
         text: function that makes the cell from an item and a formatter of numbers; default: value and interval.
-        alone: whether its unit depends on no other column.
+        alone: whether this column has a separate scaled unit.
     """
 
     value: Callable[[T], float | None]
@@ -136,7 +136,7 @@ def render(table: Table, width: int | None = None, paint: Paint = lambda text, _
 
 
 def terminal_width() -> int | None:
-    """Returns the width of standard output; None without a terminal and the environment variable ``COLUMNS``."""
+    """Returns the environment variable ``COLUMNS``, or else the terminal's width; None if there is neither."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
@@ -179,7 +179,7 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
 
 
 def in_columns(rows: Sequence[Sequence[str]], widths: Sequence[int], numbers: Container[int]) -> list[str]:
-    """Returns a line for each row, with two spaces between columns; ``numbers`` are aligned at the right."""
+    """Returns a line for each row, with two spaces between columns; ``numbers``: indices of right-aligned columns."""
     lines = []
     for row in rows:
         spaces = [" " * (width - columns(cell)) for cell, width in zip(row, widths, strict=True)]

@@ -1,1 +1,1 @@
-"""One benchmark from the call of a verb, such as ``check``, to its result."""
+"""Runs and judges one benchmark: from the call of ``check``, or another method of the fixture, to the result."""

@@ -23,8 +23,8 @@ WIDEST = 3.0  # a value has no interval if its ends differ by more than this fac
 class Change:
     """The change from a baseline to a new run, and its uncertainty.
 
-    Ratios are analysed as differences of logarithms, so that a doubling and a halving are equally large. ``shift``,
-    ``standard_error`` and the variances are on this scale of analysis; ``estimate`` is not.
+    Ratios are analysed as differences of logarithms, so that a doubling and a halving are equally large. Then
+    ``shift``, ``standard_error`` and the variances are on the scale of logarithms; ``estimate`` never is.
     """
 
     shift: float  # new minus base on the scale of analysis
@@ -66,9 +66,9 @@ def center(
     """Returns the mean of the samples of launches, and the t interval around it, in the samples' unit.
 
     Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise. The
-    ``expected`` scatter of launches is combined with the samples' scatter; without it the interval is None for a single
-    sample, or for two that differ. The interval is also None if one end is more than three times the other end.
-    ``robust``: as in ``center_of``.
+    ``expected`` scatter of launches is combined with the samples' scatter. Without expected scatter, a single
+    sample or two different samples have no interval (None). A geometric interval is also None if its upper end is
+    more than three times its lower end. ``robust``: as in ``center_of``.
     """
     logarithmic = scale == "ratio" and min(samples) > 0
     side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, robust=robust)
@@ -91,13 +91,13 @@ def center(
 def change(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None
 ) -> Change | None:
-    """Returns the change from ``base`` to ``new``, whose launches share no rounds, with its uncertainty.
+    """Returns the change from ``base`` to ``new``, samples of launches that were not paired, with its uncertainty.
 
-    The degrees of freedom are those of the smaller sample (Hsu 1938): Welch's approximation is too optimistic for few
-    launches, if their scatter is examined after each of them. A single launch borrows the scatter of the other sample.
-    Ratios with samples that are not positive have no logarithm: their change is the difference of means as a
-    fraction of the base's mean, and the base's error is propagated to first order. None for a ratio to zero, and for
-    samples that are not finite or missing.
+    The smaller sample gives the degrees of freedom (Hsu 1938): Welch's approximation is too optimistic for few
+    launches if the scatter is examined after each launch. A single launch borrows the scatter of the other sample.
+    Ratios of samples that are not positive have no logarithm: the change is then the difference of means as a
+    fraction of the base's mean, and the base's error is propagated to first order. Returns None for a ratio to a
+    mean of zero, and if samples are missing or not finite.
     """
     if not (new and base) or not all(map(math.isfinite, (*new, *base))):
         return None
@@ -121,9 +121,9 @@ def paired(
 ) -> Change | None:
     """Returns the change from ``base`` to ``new``, measured in the same rounds, with its uncertainty.
 
-    A disturbance of a whole round affects both samples and cancels out (Student 1908). More rounds shrink all of the
-    error. Returns None as ``change`` does. A ratio without a logarithm is a difference relative to the base's mean.
-    ``expected``: the expected scatter of the differences.
+    A disturbance of a whole round affects both samples and cancels out (Student 1908). More rounds reduce the error
+    of both samples. As in ``change``, the result may be None, and a ratio of samples that are not positive is a
+    difference relative to the base's mean. ``expected``: the expected scatter of the differences.
     """
     if not all(map(math.isfinite, (*new, *base))):
         return None
@@ -152,7 +152,8 @@ def paired(
 def with_launches(change: Change, launches: int) -> Change:
     """Returns the change with the uncertainty that ``launches`` launches of the new run would give.
 
-    Estimate and scatter stay the same. More launches add degrees of freedom only to the measured scatter.
+    Estimate and scatter stay the same, and so do the ``assumed`` degrees of freedom; the others increase with
+    launches.
     """
     if change.sampling_variance is None:
         return change
@@ -209,9 +210,9 @@ def _if_finite(change: Change) -> Change | None:
 
 
 def _scatter(new: Center, base: Center) -> dict[str, Any]:
-    """Returns the fields of a Change on its uncertainty; a single launch has the other sample's scatter.
+    """Returns the fields of a ``Change`` that describe its uncertainty; empty if neither sample's scatter is known.
 
-    Empty if the scatter of both is unknown.
+    A single launch gets the scatter of the other sample.
     """
     if new.variance is not None and base.variance is not None:
         freedom = (new.df, base.df)

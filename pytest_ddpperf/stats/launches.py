@@ -30,8 +30,9 @@ OUTLYING_INCREASES = 2  # how many of the largest, and of the smallest, increase
 def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
     """Finds the long steps of launches, from the seconds of each launch's steps in order.
 
-    A step is long if it takes more than ``LONG`` times the median step of its launch, and at least half of the mean of
-    such steps, weighted by their seconds: short pauses of the machine do not count next to long pauses of the code.
+    A candidate takes more than ``LONG`` times the median step of its launch. A candidate is long if it takes at
+    least half of the candidates' mean, weighted by seconds: short pauses of the machine do not count if the code
+    has long pauses.
     """
     usual = [median(times) for times in launches]
     found = [
@@ -65,10 +66,10 @@ def _period(distances: Counter[int]) -> int | None:
     return distance if distance > 1 and times_seen >= REGULAR * distances.total() else None
 
 
-def least(blocks: Sequence[float], sizes: Sequence[int]) -> float:
-    """Returns the mean cost of a step in the cheapest blocks, which contain the share ``LEAST`` of all steps.
+def cheapest_mean(blocks: Sequence[float], sizes: Sequence[int]) -> float:
+    """Returns the mean cost of a step in the cheapest blocks, which have the fraction ``LEAST`` of all steps.
 
-    ``blocks``: the cost of one step in each block; ``sizes``: its number of steps.
+    ``blocks``: the cost of one step in each block; ``sizes``: the number of steps of each block.
     """
     steps = left = LEAST * sum(sizes)
     total = 0.0
@@ -81,14 +82,13 @@ def least(blocks: Sequence[float], sizes: Sequence[int]) -> float:
 def growth_per_step(readings: Sequence[float]) -> float:
     """Returns the robust slope of readings, one per step: how much each step adds permanently, in the same unit.
 
-    Permanent growth never disappears, so a reading counts only up to the lowest later reading: this removes buffers
-    that exist only after some steps. The two largest and the two smallest of the remaining increases are dropped, and
-    the others averaged: a table that doubled or a cache that filled up in one or two steps is not growth; an addition
-    in every third step is growth, if there are ten steps.
+    Each reading is first replaced by the lowest reading from then on, because permanent growth never disappears:
+    this removes buffers that exist only after some steps. The two largest and the two smallest increases are then
+    dropped, and the others averaged. So a table that doubled or a cache that filled up in one or two steps is not
+    growth; an addition in every third step is growth, if there are ten steps.
 
-    A least-squares line has neither property; the median of pairwise slopes (Theil 1950; Sen 1968) lacks the second. In
-    5800 series of ten steps without a leak, of 18 strategies and settings, the line rose by up to 152 KiB per step, the
-    median by 129 KiB, and this function's slope by 17 KiB.
+    In 5800 series of ten steps without a leak, of 18 strategies and settings, a least-squares line rose by up to
+    152 KiB per step, the median of pairwise slopes (Theil 1950; Sen 1968) by 129 KiB, and this slope by 17 KiB.
     """
     lasting = [*accumulate(reversed(readings), min)][::-1]
     increases = sorted(after - before for before, after in pairwise(lasting))
@@ -131,24 +131,25 @@ def even_sizes(steps: int) -> tuple[int, ...]:
 
 
 def influences(without: Sequence[float]) -> tuple[float, ...]:
-    """Returns the jackknife influence of each block on a launch's figure (Quenouille 1956; Tukey 1958).
+    """Returns the jackknife influence of each block on a launch's estimate (Quenouille 1956; Tukey 1958).
 
-    Positive if the block makes the figure larger; the mean is 0. ``without``: the figure computed without each block.
+    Positive if a block increases the estimate; the mean is 0. ``without``: the estimates from all blocks except
+    one.
     """
     mean = fmean(without)
     return tuple((len(without) - 1) * (mean - number) for number in without)
 
 
 def variance_of(moved: Sequence[float]) -> float:
-    """Returns the squared standard error of a launch's figure; ``moved``: the influences of its blocks."""
+    """Returns the squared standard error of a launch's estimate; ``moved``: the influences of its blocks."""
     return math.fsum(influence * influence for influence in moved) / (len(moved) * (len(moved) - 1))
 
 
 def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
-    """Returns the influences of pairs of blocks on the difference of two launches; a tuple for each pair of launches.
+    """Returns, for each pair of launches, the influences of their blocks on the difference between the two.
 
-    ``new`` and ``base`` are influences in each launch. A disturbance of both blocks of a pair cancels out. If two
-    launches have different numbers of blocks, the blocks are not paired, and all of them influence the difference.
+    ``new`` and ``base`` have the influences in each launch. They are subtracted in pairs, so a disturbance of both
+    blocks cancels out. Launches with different numbers of blocks are not paired: all blocks have an influence.
     """
     return tuple(map(_paired, new, base))
 
@@ -165,16 +166,16 @@ def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...
     )
 
 
-def expected(within: Sequence[Sequence[float]], own: float) -> Expected | None:
+def expected(within: Sequence[Sequence[float]], between: float) -> Expected | None:
     """Returns the expected scatter of launches, from their blocks; None if no launch has enough blocks.
 
-    ``within``: influences of each launch's blocks. ``own``: the additional standard deviation between launches.
+    ``within``: influences of each launch's blocks. ``between``: a standard deviation that only whole launches show.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     if not telling:
         return None
     df = min(CERTAINTY, float(sum(len(moved) - 1 for moved in telling)))
-    return Expected(fmean(map(variance_of, telling)) + own**2, df)
+    return Expected(fmean(map(variance_of, telling)) + between**2, df)
 
 
 CAP = 1.2
@@ -233,7 +234,7 @@ def moderated(side: Center, expected: Expected | None) -> Center:
 
 
 def _mean(samples: Sequence[float]) -> Center:
-    """Returns the mean with Student's error; sums start at the first sample, so that equal samples keep their value."""
+    """Returns the mean with its standard error; sums differences from the first sample, so equal samples stay exact."""
     n, first = len(samples), samples[0]
     mean = first + math.fsum([sample - first for sample in samples]) / n
     squares = math.fsum([(sample - mean) * (sample - mean) for sample in samples])
@@ -241,11 +242,12 @@ def _mean(samples: Sequence[float]) -> Center:
 
 
 def _capped(ordered: Sequence[float]) -> Center:
-    """Returns Huber's M-estimate with his scale ("Proposal 2", 1964), which caps samples beyond ``CAP`` scales.
+    """Returns Huber's M-estimate of the mean ("Proposal 2", 1964), which caps samples ``CAP`` scales away from it.
 
-    The error is Huber's (1981, section 7.6); its degrees of freedom are the number of samples within the cap, less one.
-    Intervals then miss the true value up to a quarter more often than they should for normal samples, and less often
-    for disturbed ones. If no sample is beyond the cap, or most are equal, the result is the mean with Student's error.
+    The error is Huber's (1981, section 7.6); its degrees of freedom are the number of samples within the cap, less
+    one. Intervals miss the true value up to 1.25 times as often as they should if samples are normal, and less
+    often if they are disturbed. If no sample is beyond the cap, or most are equal, the result is the plain mean
+    with its standard error.
     """
     n = len(ordered)
     middle = ordered[n // 2]  # subtracted, because large numbers cost digits
@@ -260,10 +262,11 @@ def _capped(ordered: Sequence[float]) -> Center:
 
 
 def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
-    """Returns the center, the distance at which samples are capped, and the number within it; None without a scale.
+    """Returns the center, the distance at which samples are capped, and the number of uncapped samples.
 
-    The set of capped samples determines the rest in closed form. If a guess of this set leads to the same set again, it
-    is the only solution. Otherwise one step of plain iteration gives the next guess.
+    The set of capped samples determines center and distance in closed form. If these lead to the same set again,
+    they are the only solution. Otherwise a step of plain iteration gives the next set. None if no solution is
+    found.
     """
     n = len(ordered)
     mean = math.fsum(ordered) / n
@@ -292,9 +295,9 @@ def _beyond(ordered: Sequence[float], mean: float, reach: float) -> tuple[int, i
 
 
 def _solved(inside: Sequence[float], below: int, above: int) -> tuple[float, float] | None:
-    """Returns center and reach if ``inside`` are the uncapped samples, and ``below`` and ``above`` others are capped.
+    """Returns center and distance if ``inside`` are the uncapped samples; ``below`` and ``above`` count capped samples.
 
-    The capped deviations add up to 0, their squares to the sum of normal samples with this scale; None if impossible.
+    The capped deviations add up to 0, and their squares to the expected sum of normal samples; None if impossible.
     """
     if not inside:
         return None

@@ -31,7 +31,7 @@ class CommonChange:
 
 
 def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
-    """Returns the common change of the step time of tests in the same rounds as their reference; None if unknown."""
+    """Returns the change of the step time that all paired tests have in common; None if it is unknown."""
     paired: dict[str, list[float]] = {}
     for result in results:
         for one in result.comparisons:

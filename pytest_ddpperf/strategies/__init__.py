@@ -1,1 +1,1 @@
-"""Strategies for training on several ranks: a table, the hand-written strategies, and a module for each of torch's."""
+"""Strategies for training on several ranks: a table, hand-written strategies, and modules that wrap torch's own."""

@@ -89,7 +89,7 @@ def _one_bucket(module: nn.Module, given: float | None) -> float:
 
 # Hooks are not annotated: torch compares annotations with its types, and here they are strings.
 def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Compresses gradients to bf16, as torch's hook does; without NCCL torch refuses its hook, but gloo adds bf16."""
+    """Calls torch's bf16 hook, which DDP itself refuses without NCCL, although gloo can all-reduce bf16."""
     return bf16_compress_hook(state, bucket)
 
 
@@ -101,7 +101,7 @@ def _power_sgd(wrapped: DistributedDataParallel, rank: int, start: int) -> Paral
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
-    """Returns how many steps average exactly before the hook starts: with a static graph, one less than ``start``."""
+    """Returns the number of exactly averaged steps before the hook starts; a static graph makes it one less."""
     return max(0, start - wrapped.static_graph)
 
 

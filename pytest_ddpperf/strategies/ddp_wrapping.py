@@ -60,10 +60,10 @@ def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
 
 
 def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a ``no_sync`` for a static graph: it synchronises the first backward, in which torch learns the graph.
+    """Returns a ``no_sync`` that synchronises the first backward, in which torch learns the static graph.
 
-    See https://github.com/pytorch/pytorch/issues/143580. This synchronisation changes no result: after it, gradients
-    are equal on all ranks; if later gradients are added and the sums averaged, the result is the mean of all.
+    See https://github.com/pytorch/pytorch/issues/143580. The result stays the same: the first gradients are then
+    averaged twice, and gradients that are equal on all ranks do not change when they are averaged.
     """
     learned = False
 

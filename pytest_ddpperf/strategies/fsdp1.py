@@ -120,9 +120,9 @@ def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:
 def _gradients(wrapped: FullyShardedDataParallel) -> dict[str, Tensor | None]:
     """Returns the full gradients on the CPU by name; None for a gradient that no rank has.
 
-    torch gathers gradients itself only with ``use_orig_params``, but it can always gather parameters from shards and
-    padded flat parameters. So this function writes to the parameters' memory and gathers it twice: first the gradients,
-    then a 1 for each gradient that exists, because a rank need not have a part of every parameter.
+    torch gathers gradients only with ``use_orig_params``, but it always gathers parameters. So this function stores
+    values in the parameters, gathers them, and restores the parameters: first with the gradients as values, then
+    with a 1 for each gradient that exists, because a rank need not have a part of every parameter.
     """
     shards = list(wrapped.parameters())
     kept = [shard.detach().clone() for shard in shards]

@@ -74,7 +74,7 @@ def fsdp2(
 
 @contextmanager
 def _no_sync(module: nn.Module) -> Iterator[None]:
-    """Keeps full gradients on this rank in this context; a step's last backward, outside of it, scatters them."""
+    """Lets backward accumulate full gradients on this rank; the first backward after this context reduces the sums."""
     assert isinstance(module, FSDPModule)  # noqa: S101  fully_shard has made it one
     module.set_is_last_backward(False)
     module.set_requires_gradient_sync(False)

@@ -98,7 +98,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects ``share`` times the gradients that this backward did not compute: zeros or sums of earlier ones."""
+        """Collects gradients that this backward did not compute (zeros, or sums so far), multiplied by ``share``."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:
@@ -218,10 +218,11 @@ def reducing(module: nn.Module, ctx: RankView, form: Callable[[Sequence[Slot]], 
 
 
 def packed(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> list[list[Slot]]:
-    """Groups gradients of one type and device, in the order in which groups become complete, as torch's DDP does.
+    """Groups gradients as torch's DDP does; a group has gradients of one type and device.
 
-    ``slots`` are in the order in which their gradients arrive. A group is full once it holds ``cap`` bytes. The first
-    group of each type and device is full at ``first_cap`` bytes, if that is less, so that it is sent earlier.
+    ``slots`` are in the order in which their gradients arrive, and groups in the order in which they become full,
+    at ``cap`` bytes. The first group of each type and device is full at ``first_cap`` bytes, if that is less, so
+    that it is sent earlier.
     """
     full: list[list[Slot]] = []
     filling: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}

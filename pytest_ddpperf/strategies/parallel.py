@@ -70,9 +70,9 @@ class Parallel:
             averaging is queued on the current stream.
         no_sync: a context for forward and backward of a micro-batch whose gradients are only accumulated locally. None
             if backward sends nothing.
-        unsynchronised: a context for forward and backward of a step without synchronisation, after which the optimizer
-            can step with the gradients. None if ``no_sync`` does that.
-        still_sent: the communication that such a step still does, in words; empty if it does none.
+        unsynchronised: a context for forward and backward of a step that averages no gradients, but leaves gradients
+            with which the optimizer can step. None to use ``no_sync`` for such steps.
+        still_sent: the communication that remains in such a step, in words; empty if none remains.
         make_optimizer: turns a Workload's ``optimizer(parameters)`` into the optimizer that fits the module.
         clip_grad_norm: scales the synchronised gradients so that their global norm, over all shards, is at most the
             given norm; returns the norm before scaling.
@@ -81,9 +81,10 @@ class Parallel:
             parameters without a gradient; called on all ranks, because it is a collective for a sharded module.
         parameters: returns the whole parameters on the CPU, by their names before wrapping; called on all ranks.
         precision: the narrowest type that the strategy itself computes or sends gradients in.
-        lossy: whether its gradients differ by design from a single process's; convergence then verifies it.
-        exact_steps: in how many of the first steps a lossy strategy averages gradients exactly. If several
-            micro-batches of a step are synchronised, each counts as a step.
+        lossy: whether its gradients differ by design from a single process's; verification then compares how far
+            the loss falls.
+        exact_steps: the number of steps in which a lossy strategy averages gradients exactly, before it begins to
+            deviate. If several micro-batches of a step are synchronised, each counts as a step.
         period: the number of steps after which the work repeats, if steps differ.
     """
 
@@ -118,6 +119,6 @@ def shares_data(sizes: Mapping[str, int]) -> bool:
 
 
 def share_of_samples(sizes: Mapping[str, int]) -> float:
-    """Returns the fraction of a rank's samples to count, so that a sample counts once if several ranks share it."""
+    """Returns the fraction of a rank's samples that count for this rank if several ranks train on the same samples."""
     own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
     return own / math.prod(sizes.values())

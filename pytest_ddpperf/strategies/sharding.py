@@ -23,7 +23,7 @@ _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the b
 
 
 def still_sent(*, resharded: bool) -> str:
-    """Returns a text: what FSDP still sends without gradients; ``resharded``: backward gathers parameters again."""
+    """Returns, in words, what FSDP sends in a step without averaging; ``resharded``: whether backward gathers again."""
     return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
 
 
@@ -104,10 +104,10 @@ def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[s
 
 @contextmanager
 def gradients_kept() -> Iterator[None]:
-    """Lets each backward, in this context, shard this rank's gradients without adding other ranks' gradients.
+    """Skips FSDP's reduction of gradients in this context: each shard then holds gradients of this rank alone.
 
-    FSDP's own ``no_sync`` keeps gradients whole, but the optimizer of the shards cannot step with whole gradients. Only
-    the communication of FSDP's modules is skipped; a model's own collectives go on.
+    FSDP's own ``no_sync`` keeps gradients whole, but the optimizer of the shards cannot step with whole gradients.
+    Only the communication of FSDP's modules is skipped; a model's own collectives go on.
     """
     modules: list[Any] = [sys.modules[name] for name in _SENDERS if name in sys.modules]
     with ExitStack() as stack:

@@ -22,9 +22,9 @@ class Strategy:
     """A strategy of parallel training with options: ``Strategy("ddp", bucket_cap_mb=5)`` or ``ddp[bucket_cap_mb=5]``.
 
     Attributes:
-        name: the row of the table; for a function its name with the arguments of a partial, as in ``mine(cap=1)``.
-        options: the given options, by torch's own names, sorted; the others have torch's defaults.
-        function: ``parallelise(module, ctx) -> Parallel`` of a strategy outside of the table; None inside it.
+        name: the name in the table of strategies; for a function, its name with a partial's arguments: ``mine(cap=1)``.
+        options: the given options, by torch's own names, sorted; other options have torch's defaults.
+        function: ``parallelise(module, ctx) -> Parallel`` of a strategy that is not in the table; else None.
     """
 
     name: str
@@ -68,7 +68,7 @@ def parse(text: str) -> Strategy:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """Returns a name for a function that no strategy in the table has: ``mine()``; ``mine(cap=1)`` for a partial."""
+    """Returns a name for a function that is a strategy: ``mine()``; ``mine(cap=1)`` for a partial."""
     said = ""
     if isinstance(function, partial):
         words = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]

@@ -89,7 +89,7 @@ def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Returns an error message if FSDP1 cannot train these replicas, such as replicas with one rank each."""
+    """Returns an error message if FSDP1 cannot train with this number of replicas, such as one for each rank."""
     replicas = options.get("replicas")
     if replicas is not None and replicas == world_size > 1:
         return (
@@ -197,7 +197,7 @@ OPTION_ALIASES: Mapping[tuple[str, str], str] = {("fsdp1", "sharding_strategy"):
 
 
 def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
-    """Returns a strategy's row; for a user's function, makes one. ``more``: further names for the error's list."""
+    """Returns a strategy's row; a new row for a user's function. The error for an unknown name also lists ``more``."""
     if strategy.function is not None:
         return StrategyRow(strategy.name, "a strategy of the user's own")
     row = STRATEGIES.get(ALIASES.get(strategy.name, strategy.name))

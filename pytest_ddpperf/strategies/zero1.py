@@ -32,7 +32,7 @@ def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool =
 
 
 def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> torch.optim.Optimizer:
-    """Returns an optimizer that updates only this rank's share of the parameters, made from an optimizer of all.
+    """Returns an optimizer of this rank's share of the parameters, made from ``whole``, an optimizer of all.
 
     torch builds the local optimizer from a class and its defaults, which does not work for every optimizer (AdamW's
     defaults hold an argument that it does not take). Here the local optimizer is the user's own with its parameter

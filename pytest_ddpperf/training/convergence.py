@@ -32,7 +32,7 @@ _STEPS_SEED = 500_000  # weights, data and steps must not use the same random nu
 
 
 def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]:
-    """Trains by each strategy, and by the first again from weights changed by rounding errors; a collective."""
+    """Trains with each strategy, and again with the first from weights changed by rounding; returns all trainings."""
     ways = [(strategy, False) for strategy in job.strategies]
     found = []
     for strategy, moved in (*ways, (job.strategies[0], True)):
@@ -59,7 +59,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
     with closing(batches(ctx, workload, loader, first_epoch=_APART * job.launch)) as data:
         choose_kernels(settings, ctx.device)
         first = [data() for _ in range(settings.accumulation_steps)]
-        _require_shares(ctx, workload, first)
+        _require_different_batches(ctx, workload, first)
         steps, losses, points, sums = [], list[float](), list[dict[str, float]](), list[int]()
         held, lost = strategy is not job.strategies[0], ""
         for step in range(1, job.steps + 1):
@@ -75,7 +75,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
                 break
             losses.append(loss_value(loss, when) or 0.0)
             if step % job.every == 0 or step == job.steps:
-                evaluated = _evaluate(ctx, workload, trainer.parallel.module, job.metric or "metric", held=held)
+                evaluated = _evaluate(ctx, workload, trainer.parallel.module, job.metric or "metric", may_diverge=held)
                 points.append({LOSS: math.fsum(losses) / len(losses), **evaluated})
                 steps.append(step)
                 losses.clear()
@@ -99,8 +99,8 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
     )
 
 
-def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
-    """Raises an error if ranks have equal ``first`` batches: without averaging, training would be just as good then."""
+def _require_different_batches(ctx: RankView, workload: Workload, first: Any) -> None:
+    """Raises an error if ranks have equal first batches: a strategy that averages nothing would then train as well."""
     sums = [number for (number,) in of_all_ranks((_checksum(first),), ctx)]
     if len(set(sums)) == len(sums):
         return
@@ -119,9 +119,9 @@ def _checksum(batches: Any) -> int:
 
 
 def _evaluate(
-    ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str, *, held: bool
+    ctx: RankView, workload: Workload, module: torch.nn.Module, default_name: str, *, may_diverge: bool
 ) -> dict[str, float]:
-    """Returns ``evaluate``'s numbers by name, a lone one as ``unnamed``; refuses NaN and inf unless ``held``."""
+    """Returns ``evaluate``'s numbers by name; raises a WorkloadError for NaN and inf unless ``may_diverge``."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]
@@ -130,11 +130,11 @@ def _evaluate(
         given: Any = workload.evaluate(module, ctx.device)
     for each, training in modes:
         each.training = training
-    named = given if isinstance(given, Mapping) else {unnamed: given}
+    named = given if isinstance(given, Mapping) else {default_name: given}
     found = {}
     for name, value in named.items():
         number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-        if not isinstance(number, (int, float)) or not (held or math.isfinite(number)) or name == LOSS:
+        if not isinstance(number, (int, float)) or not (may_diverge or math.isfinite(number)) or name == LOSS:
             what = "a metric named loss, the name of the training loss" if name == LOSS else f"{name}={number!r:.60}"
             raise WorkloadError(
                 f"{located(workload.evaluate)} returned {what}: evaluate(model, device) must return a finite number, "

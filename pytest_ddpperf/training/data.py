@@ -95,7 +95,7 @@ def batches(
 def with_settings(
     ctx: RankView, loader: object, settings: LoaderSettings, source: str
 ) -> tuple[DataLoader[Any], tuple[str, str] | None]:
-    """Returns the loader with these settings; with ``auto`` also picked settings and reason as texts, else None.
+    """Returns the loader with these settings; if they are ``auto``, also the picked settings and the reason, as texts.
 
     In strong mode every rank reads all data and takes its slice of each batch: the sampler divides nothing.
     """
@@ -109,7 +109,6 @@ def with_settings(
 
 
 def _length(loader: Any) -> int | None:
-    """Returns the number of a loader's batches; None if the loader has no length, as for a stream of data."""
     try:
         return len(loader) or None
     except (TypeError, NotImplementedError):

@@ -74,20 +74,20 @@ class LaunchJob:
     def steps_needed(self) -> int:
         """Returns how many optimizer steps a script has to make for this launch, including its first step."""
         after = growth_steps(self.diagnosed_steps) * self.growth
-        after += (self.taken_apart() + 1) * self.diagnosed
+        after += (self.steps_to_diagnose() + 1) * self.diagnosed
         return 1 + self.plan.warmup + self.plan.steps + after
 
-    def taken_apart(self, steps: int = 1) -> int:
+    def steps_to_diagnose(self, steps: int = 1) -> int:
         """Returns how many steps a diagnosis examines; if long steps recur, at least one whole period of steps.
 
-        ``steps`` is the number of steps that one reported time covers.
+        ``steps``: the number of steps per reported time.
         """
         period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
         return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 
     @property
     def diagnosed_steps(self) -> int:
-        """Returns the number of timed steps of each launch that a diagnosis explains: of this one, or of others."""
+        """Returns the number of timed steps in the launches that a diagnosis explains: this launch, or earlier ones."""
         return self.plan.steps if self.stands_for is None else self.stands_for
 
 
@@ -182,7 +182,7 @@ class RankFunction:
     name: str
 
     def __call__(self, *arguments: Any) -> Any:
-        """Imports the function and calls it; for a script in another thread, while the main thread runs the script."""
+        """Imports the function and calls it; if the main thread has to run a script, calls it in another thread."""
         __tracebackhide__ = True
         function = getattr(import_module(self.module), self.name)
         ctx, job, *others = arguments
@@ -219,7 +219,8 @@ def growth_steps(steps: int) -> int:
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
     """Returns the number of pairs of timed blocks, with and without synchronisation, and the steps of each block.
 
-    All blocks together have about half of ``steps``, in at least four pairs; ``period`` untimed steps precede each.
+    There are at least four pairs; all blocks have about half of ``steps``. ``period`` untimed steps precede each
+    block.
     """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))

@@ -61,11 +61,11 @@ def require_data_loader(loader: object, source: str) -> DataLoader[Any]:
 
 
 def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> DataLoader[Any]:
-    """Rebuilds a DataLoader with the settings in place of its own; settings that are None are kept.
+    """Rebuilds a DataLoader with these settings; for a setting that is None, the loader's own value is kept.
 
     Only the sampler changes which samples a batch has. A loader that shuffles by torch's global generator gets a
-    separate one: without workers, training might draw from the global one, and change the order. ``share`` is the
-    number of this rank's share of the data, and the number of shares, for ``sampler=rank``.
+    separate generator: without workers, training might draw from the global generator, and change the order. For
+    ``sampler=rank``, the data is divided into ``share[1]`` parts, and this rank reads part ``share[0]``.
     """
     workers = own.num_workers if settings.workers is None else settings.workers
     if not workers and (settings.prefetch_factor or settings.persistent_workers):
@@ -149,7 +149,7 @@ def _shared_out(
 
 
 def _generator() -> torch.Generator:
-    """Returns a new generator, seeded with the rank's seed; numbers drawn since that seed was set change nothing."""
+    """Returns a new generator with the rank's seed; it does not depend on random numbers that were drawn before."""
     return torch.Generator().manual_seed(torch.initial_seed())
 
 
@@ -240,7 +240,7 @@ def _measured(loader: DataLoader[Any]) -> Fetch:
 
 
 def _undisturbed() -> float:
-    """Returns a time in seconds; the clock stops while other processes use the core that this thread waits for."""
+    """Returns seconds of a clock that stops while this thread waits for a CPU core that other processes use."""
     try:
         _, waited, _ = _SCHEDULED.read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -186,7 +186,6 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
 
 
 def _learning_rate(step: Step) -> float | None:
-    """Returns the learning rate of the optimizer's first group after the steps; None if there is none."""
     groups = getattr(step.optimizers[0], "param_groups", ()) if step.optimizers else ()
     rate = groups[0].get("lr") if groups else None
     return None if rate is None else float(rate)
@@ -202,10 +201,10 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
-    """Waits for this rank's device, the turn of an interleaved launch and the other ranks, so that all start together.
+    """Waits for this rank's device, for the turn of an interleaved launch and for the other ranks; then all start.
 
-    So no step waits for another rank's earlier work. (A barrier of gloo waits only for hosts.) ``progress`` is the
-    share of the timed steps that have run, from 0 to 1.
+    No step then waits for another rank's earlier work. (gloo's barrier alone would not wait for devices.)
+    ``progress`` is the share of the timed steps that have run, from 0 to 1.
     """
     settle(device)
     if turns is not None:
@@ -233,7 +232,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
         overflowed = len(step.skipped_steps)
         begin_together(ctx.device, turns, step)
         with collector_paused():
-            phases = diagnose(step.run, job.taken_apart(step.period), ctx.device, step.phase_hooks)
+            phases = diagnose(step.run, job.steps_to_diagnose(step.period), ctx.device, step.phase_hooks)
         if not timing.on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):
             break  # a step that overflowed lacks the optimizer's work
     begin_together(ctx.device, turns, step)
@@ -252,9 +251,9 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
 
 
 def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
-    """Returns whether the machine's memory has room for a copy of ``nbytes`` on each rank; the same on all ranks.
+    """Returns the memory that a copy of ``nbytes`` on each rank needs, and the machine's free memory; a collective.
 
-    A collective. No rank may decide alone: if one rank omitted steps, the others would wait for it.
+    All ranks get the same numbers: if one rank alone omitted steps, the others would wait for it.
     """
     from pytest_ddpperf.training.step import of_all_ranks
 
@@ -264,7 +263,7 @@ def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
 
 
 def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
-    """Returns step times without those of a period with an overflow: its step skipped the optimizer and is too fast."""
+    """Returns step times without the periods of fp16 overflows, which skip the optimizer and so take less time."""
     without = {number // period for number in skipped}
     kept = tuple(time for i, time in enumerate(times) if i not in without)
     if not kept:

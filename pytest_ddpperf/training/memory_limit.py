@@ -34,9 +34,9 @@ def limited(device: torch.device, limit: int | None) -> Iterator[None]:
     """Limits this process to ``limit`` more bytes than it has now; a lack of memory becomes a MemoryError.
 
     On CUDA the caching allocator enforces the limit exactly. On CPU the kernel limits private writable memory
-    (RLIMIT_DATA), reserved or in use. The kernel's limit is larger by a quarter of ``limit`` and over half a GiB: it
-    protects the machine, and the measured peak decides whether ``limit`` was kept. (RLIMIT_AS would also count the 64
-    MiB and more that malloc sets aside for each thread.)
+    (RLIMIT_DATA), reserved or in use. The kernel's limit is higher, by a quarter of ``limit`` plus over half a GiB:
+    it protects the machine, and the measured peak decides whether ``limit`` was kept. (RLIMIT_AS would also count
+    the 64 MiB and more that malloc sets aside for each thread.)
     """
     lift = None if limit is None else _impose(device, limit)
     try:

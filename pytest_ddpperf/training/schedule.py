@@ -13,10 +13,10 @@ from pytest_ddpperf.training.workload import located, unfit
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None]:
-    """Returns a function to call after each step, which raises the learning rate: step i of n has (i + 1) / n of it.
+    """Returns a function to call after each step, which raises the learning rate linearly during the first ``steps``.
 
-    It does not use torch's schedulers: they warn if an fp16 overflow skips a step, and read the optimizer's class,
-    which sharded optimizers wrap.
+    torch's schedulers are not used: they warn if an fp16 overflow skips a step, and depend on the optimizer's
+    class, which is another class for a sharded optimizer.
     """
     goals = [group["lr"] for group in optimizer.param_groups]
     done = 0

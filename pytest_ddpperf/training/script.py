@@ -21,21 +21,21 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 
 @dataclass(frozen=True, init=False)
 class Script:
-    """Training code for torchrun, or a function that trains, which is measured between its optimizer steps.
+    """Training code for torchrun: a script, or a function that trains. Its optimizer steps are measured.
 
-    Every rank runs it from the start: a file as ``__main__`` (as ``python -m`` does if it is ``__main__.py`` or has
-    relative imports), a function without arguments. It has the environment that torchrun sets, and makes and destroys
-    its own process group. A step ends when the optimizer that stepped first has stepped again; validation, printing and
-    saving in between are part of the step. A ``BaseException`` stops the code when enough steps are measured, so its
-    ``finally`` blocks run, and code after its loop does not.
+    Every rank runs the code from the start: a file as ``__main__``, a function without arguments. A file that is named
+    ``__main__.py`` or has relative imports runs as by ``python -m``. The code has the environment that torchrun sets,
+    and makes and destroys its own process group. A step ends when the optimizer that stepped first has stepped again;
+    validation, printing and saving in between are part of the step. When enough steps are measured, a
+    ``BaseException`` stops the code: its ``finally`` blocks run, and code after its loop does not.
 
-    Each launch finds the project's files in a separate folder, with the working folder and the script in it. The folder
-    is removed before the next launch and at the end of the run, so no launch resumes from another one's files.
+    Each launch works on a copy of the project's files, with the working folder and the script in it. The copy is
+    removed before the next launch and at the end of the run, so that no launch resumes from another launch's files.
 
     Attributes:
         target: the path of the file, from the folder of the test or else from pytest's rootdir; or a function.
         arguments: the rest of ``sys.argv``, after the name of the file.
-        keep_files: whether launches write into the project itself, and later ones find the files.
+        keep_files: whether launches work on the project's own files, so that later launches find files of earlier ones.
 
     Raises:
         WorkloadError: the function takes arguments.

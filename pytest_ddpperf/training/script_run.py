@@ -48,7 +48,7 @@ class ScriptStopped(BaseException):
 
 
 class _EndedError(Exception):
-    """The error if the script ends before the requested number of steps; the script's own error says more."""
+    """Ends the measuring thread if the script raised an error before its last step; the script's error is reported."""
 
 
 class _Order(NamedTuple):
@@ -85,8 +85,8 @@ class ScriptRun:
         on_cpu = self._ctx.device.type == "cpu"
         with (
             self.gpu_calls.on_cpu() if on_cpu else nullcontext(),
-            replaced(BaseProcess, "start", self._unless_a_rank(BaseProcess.start)),
-            replaced(subprocess.Popen, "__init__", self._unless_a_rank(subprocess.Popen.__init__)),
+            replaced(BaseProcess, "start", self._refusing_ranks(BaseProcess.start)),
+            replaced(subprocess.Popen, "__init__", self._refusing_ranks(subprocess.Popen.__init__)),
             ThreadPoolExecutor(1, "ddpperf-measuring") as measuring,
         ):
             measured = measuring.submit(self._measured, measure)
@@ -184,8 +184,8 @@ class ScriptRun:
             self._answers.put(self._marks)
             self._await_order()
 
-    def _unless_a_rank(self, start: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``start``, which starts a process: the wrapper refuses to start a rank until this rank trains."""
+    def _refusing_ranks(self, start: Callable[..., T]) -> Callable[..., T]:
+        """Wraps ``start``, which starts a process; until this rank trains, processes that start ranks are refused."""
 
         @functools.wraps(start)
         def started(*args: Any, **how: Any) -> T:

@@ -1,4 +1,4 @@
-"""Observations on steps besides counts: objects that steps leave behind, loaders, and the lines that make both.
+"""Observations on steps besides counts: objects that steps leave behind, DataLoaders, and the lines that make them.
 
 Needs torch.
 """
@@ -40,7 +40,7 @@ class Seen:
         self._after = {max(0, warmup - 2), warmup, warmup + steps}
 
     def look(self, ran: int) -> None:
-        """Counts the Python objects if ``ran``, the number of steps so far, is one at which this class counts."""
+        """Counts Python objects at the three times that the class names; ``ran`` is the number of steps so far."""
         if ran in self._after:
             self.objects.take(ran)
 

@@ -25,8 +25,8 @@ class SynchronisationKept(Exception):
 class OwnSynchronisation:
     """A user's step that can skip its synchronisation.
 
-    After a skipped synchronisation, ranks have different parameters, which nothing repairs. This does not change times,
-    so only the times of these and of later steps are reported.
+    After a skipped synchronisation, ranks have different parameters, which nothing repairs. Times stay valid, so
+    from then on only times are reported.
     """
 
     who: str  # the function that made the step, and where it stands
@@ -44,8 +44,9 @@ class OwnSynchronisation:
     def still_sent(self, run: Callable[[], Any]) -> str:
         """Returns, in words, the communication that a step without synchronisation still does.
 
-        Runs a step with and one without synchronisation; a collective. Raises SynchronisationKept if both call as many
-        collectives: the step skips nothing, or it sends only in every few calls, and not in this one.
+        Runs a step with and a step without synchronisation; a collective. Raises SynchronisationKept if the
+        second calls no fewer collectives: it skips nothing, or the step synchronises only in some calls, and
+        not in these.
         """
         whole = _collectives_of(run)
         with self.unsynchronised():

@@ -73,9 +73,8 @@ class Step:
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
     """Builds the step of a workload, or calls ``subject(ctx)`` for a user's step; a collective.
 
-    Samples and tokens of the job override the subject's. A workload gives them for a batch; an accumulating step has
-    several batches. In strong mode, job and workload give them for the whole group, and each rank has a share. A user's
-    step object gives them for this rank.
+    If the job gives numbers of samples and tokens, they override the subject's. A workload's numbers are for one
+    batch of a step; in strong mode, for all ranks together. The numbers of a user's step object are for this rank.
     """
     progress.stage(progress.BUILD)
     subject, settings = job.subject, job.settings
@@ -117,7 +116,6 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
 
 
 def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float) -> tuple[Finding, ...]:
-    """Returns findings about oddities of a workload that can still be trained."""
     found = []
     size = contradicting_size(data.shapes, samples)
     if size is not None:
@@ -128,7 +126,7 @@ def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float)
 
 
 def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode | None) -> list[Finding]:
-    """Returns a finding if the batches of a user's step have another number of rows than the test gives samples."""
+    """Returns a finding if a user's step trains on more or fewer rows than the test gives as samples."""
     rows, samples = counts.totals.get("batch_rows"), step.samples_per_step
     # A workload's batches are known before; and ranks may have parts of samples, or of batches.
     if not rows or samples is None or step.data is not None or settings.mesh is not None or mode == "strong":
@@ -149,7 +147,7 @@ def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:
-    """Returns a rank's samples or tokens per step; ``count``: in a batch of one rank, in strong mode of all ranks."""
+    """Returns a rank's samples or tokens per step; ``count``: the number per batch (in strong mode, of all ranks)."""
     ranks = ctx.world_size if ctx.mode == "strong" else 1
     return None if count is None else count * batches_per_step / ranks
 
@@ -176,7 +174,7 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
 
 
 def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[PhaseHook, ...]:
-    """Returns a hook for each function of a workload's step that is a phase; none if hooks would recompile the step."""
+    """Returns hooks on the functions of a workload's step that are phases; none if hooks would recompile the step."""
     if settings.compile == "step":
         return ()
     return (
@@ -192,7 +190,6 @@ def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[P
 def _training_step(
     ctx: RankView, workload: Workload, strategy: Strategy, settings: Settings, warmup: int
 ) -> tuple[Trainer, Batches, Callable[[], torch.Tensor]]:
-    """Builds model, optimizer and data, and combines them into the step that trains them."""
     trainer = Trainer(ctx, workload, strategy, settings, warmup=warmup)
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     data = batches(ctx, workload, settings.loader if workload.batch is None else None)

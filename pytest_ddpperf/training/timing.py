@@ -133,7 +133,7 @@ def timed_block(
 ) -> tuple[tuple[float, ...], Any]:
     """Calls ``run`` for each step; returns the seconds of each call, and the last result.
 
-    ``losses`` gets the result of each call, a scalar tensor as a number, as a view would keep a whole tensor alive.
+    ``losses`` gets the result of each call; a scalar tensor becomes a number, because a tensor might hold memory.
 
     One step's end is the next one's start, so the loop's own time is included, and the times add up. If CUDA events
     miss work, for example of a stream that the marked stream does not wait for, each step gets an equal part of the
@@ -204,9 +204,9 @@ def timed_blocks(
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
     """Returns the number of steps of each block of an interleaved launch, in whole periods.
 
-    There are at most ``blocks`` blocks, of at least ``least`` periods each; a single block may have fewer. No untimed
-    step precedes a block: its first step is slower, because caches went cold while the ranks waited, but in all
-    interleaved launches alike.
+    There are at most ``blocks`` blocks, of at least ``least`` periods each, unless there is only one block. No
+    untimed step precedes a block. So its first step is slower, because caches went cold while the ranks waited, but
+    this is equal for all interleaved launches.
     """
     periods = steps // period
     number = min(blocks, max(1, periods // least))
@@ -228,8 +228,8 @@ def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
     """Returns for each block whether its steps synchronise gradients; the order is the same on all ranks.
 
-    Each pair has a block with and a block without synchronisation. Their order alternates from pair to pair, and from
-    seed to seed for the first pair, so that a drift over the blocks affects both equally.
+    Each pair has a block with and a block without synchronisation. Their order is reversed from pair to pair, and
+    depends on ``seed`` for the first pair, so that a drift over the blocks affects both equally.
     """
     return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))
 

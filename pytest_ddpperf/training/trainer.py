@@ -39,8 +39,8 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trainer:
     """Model, strategy, precision and optimizer of a workload on one rank.
 
-    Phase hooks replace ``synchronise``, ``clip``, ``rise``, ``schedule`` and the loss function during a diagnosis and
-    under the profiler.
+    Diagnosis and profiler replace ``synchronise``, ``clip``, ``rise`` (a linear warm-up), ``schedule`` and the loss
+    function, to time them.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class Trainer:
 
 
 def prepare_precision(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a function that returns the autocast context of a forward pass and its loss.
+    """Returns a function that makes an autocast context, for a forward pass with its loss.
 
     Raises RankSkipped for a device without the precision.
     """
@@ -284,8 +284,9 @@ def choose_kernels(settings: Settings, device: torch.device) -> None:
 def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set
     """Allows TF32 in products of matrices, convolutions and recurrent layers, or forbids it in all of them.
 
-    The old switches are set first: if code reads old switches that contradict the new ones, torch raises an error.
-    The old ones alone would leave convolutions to ``torch.backends.fp32_precision``, which the workload may have set.
+    torch's old settings, such as ``allow_tf32``, are set before the new ones, ``fp32_precision``: if code reads old
+    settings that contradict the new ones, torch raises an error. The old ones alone would leave convolutions to
+    ``torch.backends.fp32_precision``, which the workload may have set.
     """
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed

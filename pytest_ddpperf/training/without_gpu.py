@@ -71,21 +71,21 @@ class GpuCalls:
             yield
 
     def _noted_kind(self, kind: type) -> type:
-        """Returns a subclass of a class, for annotations, that takes any arguments and records each call of it."""
+        """Returns a subclass of ``kind``, so that annotations still work; a call of it only records the call."""
         return type(kind.__name__, (kind,), {"__init__": lambda *_, **__: self._note(kind.__name__)})
 
     def _choose(self, device: Any) -> None:
         self._index = device if isinstance(device, int) else torch.device(device).index or 0
 
     def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
-        """Replaces a function, if this torch has it, by ``by``, which gets the function's name and arguments."""
+        """Replaces ``owner.name``, if this torch has it; its calls become ``by(name, function, args, kwargs)``."""
         function = getattr(owner, name, None)
         if function is not None:
             called = unnamed(lambda *args, **kwargs: by(name, function, args, kwargs))
             self._stack.enter_context(replaced(owner, name, functools.wraps(function)(called)))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by ``answers`` and records calls; a library's own calls still get torch's answers."""
+        """Replaces functions by ``answers`` and records their calls; if a library asks for devices, torch answers."""
 
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

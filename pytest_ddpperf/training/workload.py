@@ -149,7 +149,7 @@ def unfit(function: Callable[..., object], *names: str, **options: object) -> st
 
 
 def _takes(function: Callable[..., object], *names: str, **options: object) -> bool:
-    """Returns whether a function, as its decorator left it, can be called with these arguments."""
+    """Returns whether these arguments fit a function's signature, or the signature of its outermost decorator."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(*names, **options)
     except TypeError:

@@ -11,11 +11,10 @@ from pytest_ddpperf.analysis.advice import advice_on
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.reports.diagnosis import ADVICE, BOUND_BY, advice_text
-from tests.factories import make_environment, make_measurement, make_rank_launch, make_series
+from tests.factories import make_counts, make_environment, make_launch, make_measurement, make_rank_launch, make_series
 
 FACTS = {"rank": 1, "phase": "forward"}
 
@@ -108,27 +107,32 @@ def test_others_wait_for_the_rank_that_waits_longest_for_data() -> None:
         for rank, wait in enumerate((0.3, 0.7))
         for seconds in [{"data_wait": (wait,) * 4, "forward": (1 - wait,) * 4}]
     )
-    launch = Launch(round=0, seconds=1.0, ranks=ranks)
+    launch = make_launch(ranks=ranks)
     found = advised({"data": 0.3}, launches=(launch,))
     assert {advice.code: advice.gain for advice in found} == pytest.approx(
         {"more_workers": 0.7, "cheaper_loading": 0.7}
     )
 
 
-def test_a_step_of_ones_own_gets_no_advice_on_settings() -> None:
-    assert gains("communication", 0.5, strategy="custom") == {}
-    assert gains("memory_capacity", 0.0, strategy="custom") == {}
-    assert gains("overhead", 0.5, strategy="custom") == {"larger_batch": 0.375, "compile": 0.25}
-
-
-def test_what_is_compiled_is_not_to_be_compiled() -> None:
-    assert gains("overhead", 0.5, recipe={"compile": "model"}) == {"larger_batch": 0.375}
-    assert gains("memory_bandwidth", 0.5, recipe={"compile": "step"}) == {}
-
-
-def test_a_small_gain_is_no_advice() -> None:
-    assert gains("straggler", 0.02) == {}
-    assert gains("straggler", 0.04) == {"even_work": 0.04}
+@pytest.mark.parametrize(
+    ("bottleneck", "share", "fields", "expected"),
+    [
+        # A step of one's own gets no advice on settings.
+        ("communication", 0.5, {"strategy": "custom"}, {}),
+        ("memory_capacity", 0.0, {"strategy": "custom"}, {}),
+        ("overhead", 0.5, {"strategy": "custom"}, {"larger_batch": 0.375, "compile": 0.25}),
+        # What is compiled is not to be compiled.
+        ("overhead", 0.5, {"recipe": {"compile": "model"}}, {"larger_batch": 0.375}),
+        ("memory_bandwidth", 0.5, {"recipe": {"compile": "step"}}, {}),
+        # A small gain is no advice.
+        ("straggler", 0.02, {}, {}),
+        ("straggler", 0.04, {}, {"even_work": 0.04}),
+    ],
+)
+def test_only_what_can_be_changed_and_gains_enough_is_advised(
+    bottleneck: Bottleneck, share: float, fields: dict[str, Any], expected: dict[str, float]
+) -> None:
+    assert gains(bottleneck, share, **fields) == expected
 
 
 def test_a_full_memory_needs_room() -> None:
@@ -220,7 +224,7 @@ def test_a_model_that_fits_needs_no_shards() -> None:
     """Two ranks have 30 of 100 bytes of state each, and use half of their memory: with 30 more they use 80."""
     sending = cause("communication", 0.6, collectives=2, sent=1e6)
     fields = {"strategy": "fsdp2", "recipe": {"memory_limit": "100B"}, "environment": make_environment(world_size=2)}
-    fitting = {**fields, "counts": Counts(totals={"model_state_bytes": 30}, details={}, unstable={})}
+    fitting = {**fields, "counts": make_counts({}, model_state_bytes=30)}
     assert caused(sending, memory=0.5, **fitting)["whole_model"].gain == pytest.approx(0.2)
     assert "whole_model" not in caused(sending, memory=0.7, **fitting)
     for kept in ("fsdp1[sharding=NO_SHARD]", "fsdp2[reshard_after_forward=false]"):  # which send no more than ddp

@@ -20,6 +20,7 @@ from pytest_ddpperf.reports.findings import finding_text
 from tests.factories import (
     PROFILE,
     analysed,
+    known,
     make_environment,
     make_launch,
     make_measurement,
@@ -180,9 +181,7 @@ def profiled(transfer: float | None) -> Measurement:
 
 
 def finding(measurement: Measurement, fits: Sequence[CollectiveFit] = FITS) -> Finding:
-    found = network_finding(measurement, fits)
-    assert found is not None
-    return found
+    return known(network_finding(measurement, fits))
 
 
 def test_collectives_take_what_the_fits_say() -> None:
@@ -219,8 +218,7 @@ def test_the_reason_is_told_why_a_step_is_not_predicted(sent: Counts, facts: dic
 def test_smaller_groups_take_another_time() -> None:
     """Of an all-reduce over 2 ranks a rank sends all bytes; over half of 4 ranks as many, and not 1.5 times."""
     sent = replace(SENT, totals={"collective_send_bytes": 8 * MB + 32})
-    of_two = network_finding(replace(profiled(0.02), counts=sent), FITS)
-    assert of_two is not None
+    of_two = known(network_finding(replace(profiled(0.02), counts=sent), FITS))
     assert of_two.facts["predicted"] == pytest.approx(0.011001)
     of_four = tuple(replace(fit, world_size=4) for fit in FITS)
     four = replace(profiled(0.02), counts=sent, environment=make_environment(world_size=4))

@@ -54,19 +54,13 @@ def test_the_interval_is_that_of_students_t() -> None:
     assert (found.interval.low, found.interval.high) == pytest.approx((0.2 - 1.2706, 0.2 + 1.2706), abs=1e-4)
 
 
-def test_points_that_share_cores_are_left_out() -> None:
-    points = [
-        ScalingPoint(ranks=2, speedups=(amdahl(0.1, 2),)),
-        ScalingPoint(ranks=8, speedups=(0.5,), oversubscribed=True),
-    ]
-    found = fit_law(points, "amdahl")
-    assert found.serial == pytest.approx(0.1)
-    assert (found.ranks, found.interval) == ((2,), None)  # of a single sample
+def test_points_that_all_share_cores_cannot_be_fitted() -> None:
+    shared = ScalingPoint(ranks=8, speedups=(0.5,), oversubscribed=True)
     with pytest.raises(SettingError, match="points: none can be fitted, because in all of them ranks share"):
-        fit_law(points[1:], "amdahl")
+        fit_law([shared], "amdahl")
 
 
-def test_one_more_rank_stops_to_pay() -> None:
+def test_one_more_rank_stops_to_pay_unless_ranks_cost_nothing() -> None:
     """With 5 % serial the ninth rank adds 0.503 and the tenth 0.468 of a rank.
 
     With 5 % of two ranks' step serial, S(n) = 1 / (0.05 + 1.9 / n); the gain falls below a half in twice as many.
@@ -76,12 +70,8 @@ def test_one_more_rank_stops_to_pay() -> None:
     assert stops_paying(fitted(0.05), least=0.8) == 3
     assert stops_paying(fitted(0.05), 2) == 17
     assert stops_paying(fitted(0.6, "gustafson")) == 1
-
-
-def test_ranks_that_cost_nothing_always_pay() -> None:
-    assert stops_paying(fitted(0.0)) is None
-    assert stops_paying(fitted(-0.1)) is None
-    assert stops_paying(fitted(0.4, "gustafson")) is None
+    always = (fitted(0.0), fitted(-0.1), fitted(0.4, "gustafson"))
+    assert [stops_paying(each) for each in always] == [None] * 3
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.changes import enough
@@ -50,8 +51,9 @@ def found(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60), differs: tupl
     return StoredBaseline(record=stored(*metrics, plan=plan), origin="cpu-8c-gloo-w2", differs=differs)
 
 
-def judged(new: Measurement, base: Reference, *, tolerance: float = 0.05) -> Result:
-    return compare("test_x.py::test_a", new, base, DecisionContext(tolerance=tolerance, alpha=0.0025))
+def judged(new: Measurement, base: Reference, **rules: Any) -> Result:
+    context = DecisionContext(**{"tolerance": 0.05, "alpha": 0.0025, **rules})
+    return compare("test_x.py::test_a", new, base, context)
 
 
 def beside(*metrics: Series, then: Counts | None = None) -> PairedRevision:

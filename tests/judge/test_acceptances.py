@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -34,8 +35,14 @@ def compared(metric: str, before: float, after: float, verdict: Verdict, **serie
 
 STEP = compared("step_time", 0.040, 0.046, Verdict.REGRESSED)  # 15 % slower
 RATE = compared("throughput", 100.0, 80.0, Verdict.REGRESSED, better="higher")  # 20 % less
-CALLS = compared("collective_calls", 2.0, 8.0, Verdict.REGRESSED, unit="1", scale="exact")  # 6 more, 300 %
-BYTES = compared("collective_bytes", 100.0, 100.0, Verdict.UNCHANGED, unit="B", scale="exact")
+
+
+def count(metric: str, before: float, after: float, verdict: Verdict = Verdict.REGRESSED) -> Comparison:
+    return compared(metric, before, after, verdict, unit="B" if "bytes" in metric else "1", scale="exact")
+
+
+CALLS = count("collective_calls", 2.0, 8.0)  # 6 more, 300 %
+BYTES = count("collective_bytes", 100.0, 100.0, Verdict.UNCHANGED)
 
 
 def result(*comparisons: Comparison, verdict: Verdict = Verdict.REGRESSED) -> Result:
@@ -75,8 +82,10 @@ def test_a_worsening_is_accepted_up_to_a_share_or_an_amount(
     assert (remark.facts["needed"], remark.facts["covered"]) == (True, covered)
 
 
-def of_counts(then: Counts, now: Counts, before: float, after: float, metric: str = "collective_calls") -> Comparison:
-    made = compared(metric, before, after, Verdict.REGRESSED, unit="1", scale="exact")
+def of_counts(then: Counts, now: Counts) -> Comparison:
+    """The count that both have, worse by these details."""
+    ((metric, before),) = then.totals.items()
+    made = count(metric, before, now.totals[metric])
     return replace(made, note=Finding("count_changed", {"metric": metric, "then": then, "now": now}))
 
 
@@ -102,42 +111,24 @@ ON_RANKS = replace(
 @pytest.mark.parametrize(
     ("worse", "enough", "short"),
     [
+        pytest.param(count("synchronisations", 0.0, 3.0), "+3", "+900%", id="of 0"),
+        pytest.param(of_counts(counts(all_reduce=3.0), counts(all_gather=3.0)), "+3", "+2", id="another kind"),
         pytest.param(
-            compared("synchronisations", 0.0, 3.0, Verdict.REGRESSED, unit="1", scale="exact"), "+3", "+900%", id="of 0"
-        ),
-        pytest.param(
-            of_counts(counts(all_reduce=3.0), counts(all_gather=3.0), 3.0, 3.0), "+3", "+2", id="another kind"
-        ),
-        pytest.param(
-            of_counts(
-                counts(all_reduce=10.0, ranks=(10.0, 2.0)), counts(all_reduce=10.0, ranks=(10.0, 10.0)), 10.0, 10.0
-            ),
+            of_counts(counts(all_reduce=10.0, ranks=(10.0, 2.0)), counts(all_reduce=10.0, ranks=(10.0, 10.0))),
             "+8",
             "+7",
             id="another rank",
         ),
         pytest.param(
-            of_counts(counts(all_reduce=10.0, ranks=(2.0, 10.0)), counts(all_reduce=10.0), 10.0, 10.0),
+            of_counts(counts(all_reduce=10.0, ranks=(2.0, 10.0)), counts(all_reduce=10.0)),
             "+8",
             "+7",
             id="a rank does as much as the others now",
         ),
-        pytest.param(of_counts(ON_RANKS, counts(all_reduce=10.0), 10.0, 10.0), "+8", "+7", id="a part on a rank"),
-        pytest.param(
-            of_counts(buckets(2e6, 3e6), buckets(2e6, 2e6, 1e6), 2.0, 3.0, "ddp_buckets"), "+1", "+40%", id="buckets"
-        ),
-        pytest.param(
-            compared("backward_passes", 8.0, 1.0, Verdict.REGRESSED, unit="1", scale="exact"),
-            None,
-            "+2",
-            id="less work in a step",
-        ),
-        pytest.param(
-            compared("compiled_operators", 100.0, 40.0, Verdict.REGRESSED, unit="1", scale="exact"),
-            "60%",
-            "+50",
-            id="less of what there should be much of",
-        ),
+        pytest.param(of_counts(ON_RANKS, counts(all_reduce=10.0)), "+8", "+7", id="a part on a rank"),
+        pytest.param(of_counts(buckets(2e6, 3e6), buckets(2e6, 2e6, 1e6)), "+1", "+40%", id="buckets"),
+        pytest.param(count("backward_passes", 8.0, 1.0), None, "+2", id="less work in a step"),
+        pytest.param(count("compiled_operators", 100.0, 40.0), "60%", "+50", id="less of what there should be much of"),
         pytest.param(
             replace(STEP, change=0.003, note=Finding("not_the_code", {"change": 2.0})),
             "+200%",
@@ -157,8 +148,7 @@ def test_the_worsening_is_that_of_the_part_and_the_rank_that_grew_most(
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_order_of_acceptances_does_not_matter(*, turned: bool) -> None:
-    sent = compared("collective_send_bytes", 1000.0, 1800.0, Verdict.REGRESSED, unit="B", scale="exact")
-    more = compared("collective_bytes", 1000.0, 1400.0, Verdict.REGRESSED, unit="B", scale="exact")
+    sent, more = count("collective_send_bytes", 1000.0, 1800.0), count("collective_bytes", 1000.0, 1400.0)
     both = accepting(collective_bytes="+50%", collective_send_bytes="+100%")
     judged = with_accepted(result(more, replace(sent, gated=False), BYTES), both[::-1] if turned else both)
     assert judged.verdict is Verdict.UNCHANGED
@@ -166,16 +156,18 @@ def test_the_order_of_acceptances_does_not_matter(*, turned: bool) -> None:
 
 def test_a_count_that_follows_and_is_worse_than_what_is_accepted_is_red() -> None:
     """Beside the red bytes it was not gated, as it follows from them."""
-    sent = compared("collective_send_bytes", 100.0, 400.0, Verdict.REGRESSED, unit="B", scale="exact")
-    more = compared("collective_bytes", 100.0, 101.0, Verdict.REGRESSED, unit="B", scale="exact")
+    sent, more = count("collective_send_bytes", 100.0, 400.0), count("collective_bytes", 100.0, 101.0)
     judged = with_accepted(result(more, replace(sent, gated=False)), accepting(collective_bytes="+1%"))
     assert (judged.verdict, judged["collective_send_bytes"].gated) == (Verdict.REGRESSED, True)
 
 
 def test_an_unsteady_count_that_follows_is_not_gated_by_an_acceptance() -> None:
     """It decides nothing beside the red calls either."""
-    blocking = compared("blocking_collectives", 2.0, 9.0, Verdict.REGRESSED, unit="1", scale="exact")
-    unsteady = replace(blocking, gated=False, note=Finding("unsteady_count", {"reason": "2 to 9", "doubled": False}))
+    unsteady = replace(
+        count("blocking_collectives", 2.0, 9.0),
+        gated=False,
+        note=Finding("unsteady_count", {"reason": "2 to 9", "doubled": False}),
+    )
     judged = with_accepted(result(CALLS, unsteady, BYTES), accepting(collective_calls="+6"))
     assert (judged.verdict, judged["blocking_collectives"].gated) == (Verdict.UNCHANGED, False)
 
@@ -190,8 +182,7 @@ def test_other_metrics_stay_red() -> None:
 
 
 def test_a_count_that_follows_from_an_accepted_one_is_accepted_with_it() -> None:
-    sent = compared("collective_send_bytes", 100.0, 150.0, Verdict.REGRESSED, unit="B", scale="exact")
-    more = replace(sent, series=replace(sent.series, metric="collective_bytes"))
+    sent, more = (count(metric, 100.0, 150.0) for metric in ("collective_send_bytes", "collective_bytes"))
     judged = result(more, sent, replace(STEP, verdict=Verdict.UNCHANGED))
     assert with_accepted(judged, accepting(collective_bytes="+50%")).verdict is Verdict.UNCHANGED
     assert with_accepted(judged, accepting(collective_send_bytes="+50%")).verdict is Verdict.REGRESSED
@@ -219,17 +210,16 @@ def test_worsenings_and_tests_are_understood() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, "step_time", {"step_time": "much"}, {"step_time": math.inf}, {"step_time": True}, {"step_time": 0.2}]
+    ("read", "wrong", "said"),
+    [
+        *((worsenings, wrong, "^worsenings by metric, such as ") for wrong in ({}, "step_time", {"step_time": "much"})),
+        *((worsenings, {"step_time": wrong}, "^worsenings by metric, such as ") for wrong in (math.inf, True, 0.2)),
+        *((allowed, wrong, "^a test and a metric, such as ") for wrong in ("", "step_time", 3)),
+    ],
 )
-def test_other_worsenings_are_refused(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"^worsenings by metric, such as "):
-        worsenings(wrong)
-
-
-@pytest.mark.parametrize("wrong", ["", "step_time", 3])
-def test_a_test_without_a_metric_is_refused(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"^a test and a metric, such as "):
-        allowed(wrong)
+def test_other_worsenings_and_tests_are_refused(read: Callable[[object], object], wrong: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read(wrong)
 
 
 def test_an_accepted_metric_that_nobody_knows_is_refused() -> None:

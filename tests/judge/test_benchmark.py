@@ -9,18 +9,17 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.errors import NotTimed
-from pytest_ddpperf.judge.benchmark import LONG_SHARE, compare, unfit
-from pytest_ddpperf.judge.decision import DecisionContext
+from pytest_ddpperf.judge.benchmark import LONG_SHARE, unfit
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import CpuHealth, Health, Launch, LongSteps
+from pytest_ddpperf.records.launch import CpuHealth, Health, LongSteps
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import failure_text, make_launch, make_rank_launch
+from tests.factories import failure_text, make_counts, make_launch, make_rank_launch
 from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, on_machine, series
 
 
@@ -59,7 +58,7 @@ def test_in_how_many_launches_a_metric_was_worse(
 
 def test_what_there_was_no_time_to_measure_is_undecided_unless_its_counts_are_worse() -> None:
     def counted(collectives: float) -> tuple[Counts, tuple[Series, ...]]:
-        counts = Counts(totals={"collective_calls": collectives}, details={}, unstable={})
+        counts = make_counts({}, collective_calls=collectives)
         return counts, counted_series(counts)
 
     finding = Finding("no_time_to_measure")
@@ -73,19 +72,14 @@ def test_what_there_was_no_time_to_measure_is_undecided_unless_its_counts_are_wo
         late["step_time"]
 
 
-def test_without_a_baseline_everything_is_new() -> None:
-    result = judged(measured(series("step_time", STEADY)), StoredBaseline(record=None, origin="no baseline"))
-    assert result.verdict is Verdict.NEW
-    assert result["step_time"].verdict is Verdict.NEW
-    assert (result["step_time"].change, result["step_time"].mde, result["step_time"].baseline) == (None, None, None)
-
-
 def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> None:
     new = measured(series("peak_allocated", STEADY), series("peak_resident", [5e8] * 8))
     result = judged(new, found(series("peak_allocated", STEADY)))
     assert result["peak_allocated"].verdict is Verdict.UNCHANGED
     assert result["peak_resident"].verdict is Verdict.NEW
     assert finding_text(result["peak_resident"].note) == "the baseline has no such metric"
+    foreign = judged(new, found(series("peak_allocated", STEADY), differs=("cores 4 -> 8",)))
+    assert foreign["peak_resident"].verdict is Verdict.INCOMPATIBLE
 
 
 @pytest.mark.parametrize("metric", ["step_time", "peak_allocated"])
@@ -115,7 +109,7 @@ def test_the_worst_gated_metric_decides() -> None:
 
 def test_findings_of_the_measurement_come_with_the_result() -> None:
     crowded = replace(ENVIRONMENT, world_size=16)
-    launch = Launch(round=0, ranks=(make_rank_launch(rank=0, step_times=(0.04,) * 60),), seconds=1.0)
+    launch = make_launch(ranks=(make_rank_launch(rank=0, step_times=(0.04,) * 60),))
     new = replace(measured(environment=crowded, findings=(Finding("said before"),)), launches=(launch,))
     result = judged(new, StoredBaseline(record=None, origin="no baseline"))
     assert findings(result)[0] == "said before"
@@ -224,8 +218,7 @@ def test_an_alarm_turns_a_result_red_and_stays_undecided_alone() -> None:
 def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], work: float, *, gated: bool) -> None:
     cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
     base = beside(series("step_time", UNSTEADY), series("cpu_time", STEADY))
-    rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=True)
-    result = compare("test_x.py::test_a", measured(series("step_time", step), cpu_time), base, rules)
+    result = judged(measured(series("step_time", step), cpu_time), base, last=True)
     assert result["cpu_time"].gated is gated
     assert (
         finding_text(result["cpu_time"].note).startswith("the step time is undecided, so the CPU time decides") is gated
@@ -246,8 +239,7 @@ def test_no_step_is_proven_unchanged_while_its_work_looks_more(
 ) -> None:
     cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
     base = beside(series("step_time", STEADY), series("cpu_time", STEADY))
-    rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=last)
-    result = compare("test_x.py::test_a", measured(series("step_time", STEADY, factor=step), cpu_time), base, rules)
+    result = judged(measured(series("step_time", STEADY, factor=step), cpu_time), base, last=last)
     assert (result["step_time"].verdict, result["cpu_time"].gated) == (verdict, verdict is Verdict.INCONCLUSIVE)
     assert result.verdict is verdict
 
@@ -262,12 +254,11 @@ def test_what_no_launch_diagnosed_is_not_missed() -> None:
 
 
 def test_work_that_may_be_more_keeps_no_step_time_from_ok() -> None:
-    rules = DecisionContext(tolerance=0.05, alpha=0.0025, resolution=0.12, last=True)
     wild = [1 + (one - 1) * 160 for one in STEADY]
     wilder = [1 + (one - 1) * 300 for one in STEADY]
     base = beside(series("step_time", [*wild[3:], *wild[:3]]), series("cpu_time", [*wilder[3:], *wilder[:3]]))
     cpu_time = replace(series("cpu_time", wilder, factor=1.02), gated=True)
-    result = compare("test_x.py::test_a", measured(series("step_time", wild, factor=1.02), cpu_time), base, rules)
+    result = judged(measured(series("step_time", wild, factor=1.02), cpu_time), base, resolution=0.12, last=True)
     assert (result.verdict, result["step_time"].verdict) == (Verdict.OK, Verdict.OK)
     assert (result["cpu_time"].verdict, result["cpu_time"].gated) == (Verdict.INCONCLUSIVE, True)
 
@@ -311,7 +302,6 @@ def test_as_many_launches_as_a_comparison_names_decide_it(
     scatter: float, factor: float, now: Verdict, then: Verdict
 ) -> None:
     """Of the same scatter; what looks worse is decided as worse, and what is ok as unchanged."""
-    rules = DecisionContext(tolerance=0.05, alpha=0.0025, resolution=0.12, last=True)
 
     def judged_by(launches: int) -> Comparison:
         wild = [1 + (one - 1) * scatter for one in STEADY]
@@ -319,7 +309,7 @@ def test_as_many_launches_as_a_comparison_names_decide_it(
             [side[number % len(side)] for number in range(launches)] for side in (wild, [*wild[3:], *wild[:3]])
         )
         of_new = measured(series("step_time", new, factor=factor))
-        return compare("test_x.py::test_a", of_new, beside(series("step_time", base)), rules)["step_time"]
+        return judged(of_new, beside(series("step_time", base)), resolution=0.12, last=True)["step_time"]
 
     few = judged_by(len(STEADY))
     assert few.verdict is now
@@ -404,9 +394,7 @@ def test_what_was_counted_of_a_benchmark_that_does_not_fit_is_judged(
     """The baseline makes two calls a step, and was measured where it fitted, or only counted."""
 
     def counts(calls: float) -> Counts:
-        return Counts(
-            totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
-        )
+        return make_counts({"collective_calls": {"all_reduce": calls}})
 
     base = found(*((series("step_time", STEADY),) if fitted else ()))
     assert base.record is not None

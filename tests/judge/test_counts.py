@@ -7,26 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.decision import DecisionContext, decide_count
+from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Alike, Counts
-from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
-from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import make_baseline_record, make_environment, make_measurement
+from tests.judge.made_up import ENVIRONMENT, judged, measured, stored
 
-ENVIRONMENT = make_environment(cpu_model="some cpu")
-MEASURED = make_measurement(plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT)
-BASELINE = make_baseline_record(plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT, commit="3f2a1c0")
-
-
-def judged(new: Measurement, base: StoredBaseline) -> Result:
-    return compare("test_x.py::test_a", new, base, DecisionContext(tolerance=0.05, alpha=0.0025))
+MEASURED, BASELINE = measured(), stored()
 
 
 def counts(**totals: float) -> Counts:
@@ -57,34 +48,6 @@ def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, ver
         assert finding_text(result["collective_calls"].note) == "part 2 -> 3 calls per step (+1)"
 
 
-def called(**lines: int) -> Counts:
-    """An all-reduce in each of these functions, at that line."""
-    sites = tuple(
-        CallSite(part="all_reduce", file="train.py", line=line, function=name, source=name, backward=False, value=1.0)
-        for name, line in lines.items()
-    )
-    calls = float(len(lines))
-    return replace(
-        made_of("collective_calls", calls, all_reduce=calls), sites={"collective_calls": sites} if sites else {}
-    )
-
-
-def test_the_line_of_a_new_call_is_named_and_one_that_moved_is_not() -> None:
-    moved = counted(called(step=43), called(step=41))
-    assert (moved.verdict, moved["collective_calls"].note, moved.findings) == (Verdict.UNCHANGED, None, ())
-    more = counted(called(step=43, log=50), called(step=41))
-    assert finding_text(more["collective_calls"].note) == (
-        "all_reduce 1 -> 2 calls per step (+1): the new one at train.py:50 in log"
-    )
-    old = replace(called(step=41), sites={})  # of a baseline from before lines were kept
-    assert finding_text(counted(called(step=43, log=50), old)["collective_calls"].note) == (
-        "all_reduce 1 -> 2 calls per step (+1)"
-    )
-    assert finding_text(counted(called(log=50), called())["collective_calls"].note) == (
-        "all_reduce 0 -> 1 calls per step (+1): the new one at train.py:50 in log"
-    )
-
-
 def test_counts_that_a_run_lacks_are_missed() -> None:
     base = StoredBaseline(record=BASELINE, origin="cpu-8c-gloo-w2")
     then = replace(base, counted=replace(BASELINE, counts=counts(collective_calls=2.0)))
@@ -93,18 +56,6 @@ def test_counts_that_a_run_lacks_are_missed() -> None:
         "the baseline has counts, but this run has none: no count can fail the test",
     )
     assert judged(MEASURED, replace(then, counted_differs=("torch 2.11 -> 2.13",))).findings == ()
-
-
-def made_of(metric: str, total: float, **parts: float) -> Counts:
-    return Counts(totals={metric: total}, details={metric: parts}, unstable={})
-
-
-def test_a_rank_that_does_more_is_a_regression_and_named() -> None:
-    then = replace(counts(operators=3.0), by_rank={"operators": (3.0, 0.0)})
-    now = replace(counts(operators=3.0), by_rank={"operators": (3.0, 2.0)})
-    told = counted(now, then)["operators"]
-    assert (told.verdict, finding_text(told.note)) == (Verdict.REGRESSED, "rank 1 0 -> 2 per step (+2)")
-    assert findings(counted(then, now)) == ("operators: rank 1 2 -> 0 per step (-2)",)
 
 
 def test_counts_of_another_torch_are_not_comparable() -> None:
@@ -288,6 +239,9 @@ def parts_of(metric: str, parts: Mapping[str, float]) -> Counts:
         ("ddp_buckets", BUCKETS, {"bucket 0": 1.0, "bucket 1": 20.0, "bucket 2": 4.0}, Verdict.IMPROVED),
         ("ddp_buckets", BUCKETS, {**BUCKETS, "bucket 3": 1.0}, Verdict.REGRESSED),
         ("collective_bytes", {"all_reduce": 8.0, "barrier": 0.0}, {"all_reduce": 8.0}, Verdict.UNCHANGED),
+        ("flops", {"head": 8.0}, {"result": 8.0}, Verdict.UNCHANGED),  # another name of a module
+        ("flops_forward", {"head": 8.0}, {"result": 8.0}, Verdict.UNCHANGED),
+        ("graph_breaks", {"head": 8.0}, {"result": 8.0}, Verdict.UNCHANGED),
     ],
 )
 def test_more_and_something_else_are_worse_and_less_is_better(
@@ -347,21 +301,6 @@ def test_more_passes_over_the_same_forward_are_more_work_and_fewer_are_less() ->
     assert decide_count("backward_passes", accumulated, once) is Verdict.REGRESSED
 
 
-@pytest.mark.parametrize(
-    ("metric", "then", "now", "verdict"),
-    [
-        ("peak_tensor_bytes", (100e6, 90e6), (80e6, 90e6 + 12), Verdict.IMPROVED),
-        ("peak_tensor_bytes", (100e6, 90e6), (80e6, 90e6 + 1e6), Verdict.REGRESSED),
-        ("python_objects", (500.0, 3.0), (0.0, 5.0), Verdict.IMPROVED),
-    ],
-)
-def test_a_floor_holds_on_each_rank_by_itself(
-    metric: str, then: tuple[float, ...], now: tuple[float, ...], verdict: Verdict
-) -> None:
-    before, after = (merged([parts_of(metric, {"part": each}) for each in ranks]) for ranks in (then, now))
-    assert decide_count(metric, before, after) is verdict
-
-
 @pytest.mark.parametrize("grown", ["collective_calls", "flops", "synchronisations"])
 def test_a_few_operators_are_a_change_if_they_come_with_work_that_a_count_names(grown: str) -> None:
     then, now = counts(operators=200.0, **{grown: 1.0}), counts(operators=202.0, **{grown: 2.0})
@@ -400,9 +339,9 @@ def test_ranks_that_send_nothing_any_more_are_broken_and_not_improved(
     )
     found = counts(collective_calls=now)
     environment = replace(ENVIRONMENT, world_size=ranks)
-    measured = replace(MEASURED, counts=found, series=counted_series(found), environment=environment)
+    new = replace(MEASURED, counts=found, series=counted_series(found), environment=environment)
     base = replace(BASELINE, counts=before)
-    result = judged(measured, StoredBaseline(record=None, origin="no baseline", differs=(), counted=base))
+    result = judged(new, StoredBaseline(record=None, origin="no baseline", differs=(), counted=base))
     assert (result.verdict is Verdict.BROKEN) is apart
     assert broken_reason(result) == (
         "2 ranks send each other nothing, so each trains alone: the baseline has 4 collective calls a step"
@@ -411,42 +350,31 @@ def test_ranks_that_send_nothing_any_more_are_broken_and_not_improved(
     )
 
 
-@pytest.mark.parametrize("metric", ["flops", "flops_forward", "graph_breaks"])
-def test_another_name_of_a_module_is_no_change(metric: str) -> None:
-    assert decide_count(metric, parts_of(metric, {"head": 8.0}), parts_of(metric, {"result": 8.0})) is Verdict.UNCHANGED
-
-
 @pytest.mark.parametrize(
-    ("then", "now", "verdict"),
+    ("metric", "then", "now", "verdict"),
     [
-        ((3, 0), (3, 2), Verdict.REGRESSED),
-        ((3, 0), (2, 1), Verdict.REGRESSED),  # though the most of all ranks fell
-        ((3, 2), (3, 0), Verdict.IMPROVED),
-        ((3, 2), (3, 2), Verdict.UNCHANGED),
-        ((3, 2), (3, 2, 9), Verdict.REGRESSED),  # of another world size; no reason to fail
+        # A floor holds on each rank by itself.
+        ("peak_tensor_bytes", ({"": 100e6}, {"": 90e6}), ({"": 80e6}, {"": 90e6 + 12}), Verdict.IMPROVED),
+        ("peak_tensor_bytes", ({"": 100e6}, {"": 90e6}), ({"": 80e6}, {"": 90e6 + 1e6}), Verdict.REGRESSED),
+        ("python_objects", ({"": 500.0}, {"": 3.0}), ({"": 0.0}, {"": 5.0}), Verdict.IMPROVED),
+        # A rank that does more is worse, though another does most.
+        ("operators", ({"mm": 3}, {"mm": 0}), ({"mm": 3}, {"mm": 2}), Verdict.REGRESSED),
+        ("operators", ({"mm": 3}, {"mm": 0}), ({"mm": 2}, {"mm": 1}), Verdict.REGRESSED),  # though the most fell
+        ("operators", ({"mm": 3}, {"mm": 2}), ({"mm": 3}, {"mm": 0}), Verdict.IMPROVED),
+        ("operators", ({"mm": 3}, {"mm": 2}), ({"mm": 3}, {"mm": 2}), Verdict.UNCHANGED),
+        ("operators", ({"mm": 3}, {"mm": 2}), ({"mm": 3}, {"mm": 2}, {"mm": 9}), Verdict.REGRESSED),  # of three ranks
+        # So is another collective on a rank that is not the first.
+        ("collective_calls", ({"sum": 1}, {"sum": 1}), ({"sum": 1}, {"send": 1}), Verdict.REGRESSED),
+        ("collective_calls", ({"sum": 1}, {"send": 1}), ({"sum": 1}, {"recv": 1}), Verdict.REGRESSED),
+        ("collective_calls", ({"sum": 1}, {"send": 1}), ({"sum": 1}, {"sum": 1}), Verdict.REGRESSED),
+        ("collective_calls", ({"sum": 1}, {"send": 1}), ({"sum": 1}, {"send": 1}), Verdict.UNCHANGED),
     ],
 )
-def test_a_rank_that_does_more_is_worse_though_another_does_most(
-    then: tuple[float, ...], now: tuple[float, ...], verdict: Verdict
+def test_each_rank_is_compared_with_itself(
+    metric: str, then: tuple[dict[str, float], ...], now: tuple[dict[str, float], ...], verdict: Verdict
 ) -> None:
-    before, after = (merged([parts_of("operators", {"aten.mm": times}) for times in ranks]) for ranks in (then, now))
-    assert decide_count("operators", before, after) is verdict
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "verdict"),
-    [
-        (("all_reduce", "all_reduce"), ("all_reduce", "send"), Verdict.REGRESSED),
-        (("all_reduce", "send"), ("all_reduce", "recv"), Verdict.REGRESSED),
-        (("all_reduce", "send"), ("all_reduce", "all_reduce"), Verdict.REGRESSED),
-        (("all_reduce", "send"), ("all_reduce", "send"), Verdict.UNCHANGED),
-    ],
-)
-def test_another_collective_on_a_rank_that_is_not_the_first_is_worse(
-    then: tuple[str, ...], now: tuple[str, ...], verdict: Verdict
-) -> None:
-    before, after = (merged([parts_of("collective_calls", {name: 1.0}) for name in names]) for names in (then, now))
-    assert decide_count("collective_calls", before, after) is verdict
+    before, after = (merged([parts_of(metric, parts) for parts in ranks]) for ranks in (then, now))
+    assert decide_count(metric, before, after) is verdict
 
 
 def test_a_baseline_from_before_details_were_told_by_rank_is_as_good_as_it_was() -> None:
@@ -469,16 +397,13 @@ def test_counts_beside_another_torch_are_told_and_gate_nothing(
     beside = PairedRevision(
         revision="this checkout", commit=None, record=replace(BASELINE, counts=then), counted_differs=differs
     )
-    result = compare("t.py::test_a", measurement, beside, DecisionContext(tolerance=0.05, alpha=0.0025))
+    result = judged(measurement, beside)
     assert (result["collective_calls"].verdict, result["collective_calls"].gated) == (verdict, False)
     assert result["collective_calls"].note is None or result["collective_calls"].note.code == "count_changed"
     facts = {"differs": differs, "changed": told, "number": 2}
     assert [finding.facts for finding in result.findings if finding.code == "told_counts"] == [facts]
     assert result.verdict is Verdict.INCOMPATIBLE
-    alike = compare(
-        "t.py::test_a", measurement, replace(beside, counted_differs=()), DecisionContext(tolerance=0.05, alpha=0.0025)
-    )
-    assert alike.verdict is verdict
+    assert judged(measurement, replace(beside, counted_differs=())).verdict is verdict
 
 
 def test_counts_that_only_another_torch_has_are_not_lost() -> None:
@@ -489,7 +414,7 @@ def test_counts_that_only_another_torch_has_are_not_lost() -> None:
     codes = {}
     for differs in ((), ("torch 2.11 -> 2.13",)):
         beside = PairedRevision(revision="main", commit=None, record=record, counted_differs=differs)
-        result = compare("t.py::test_a", measurement, beside, DecisionContext(tolerance=0.05, alpha=0.0025))
+        result = judged(measurement, beside)
         codes[bool(differs)] = any(finding.code == "lost_metric" for finding in result.findings)
     assert codes == {False: True, True: False}
 
@@ -530,11 +455,10 @@ def test_copies_of_a_model_have_data_of_their_own_and_the_same_parameters(
     assert bool(findings(result)) is (broken or now is EQUAL)
 
 
-def test_copies_that_send_each_other_nothing_are_said_to_train_alone() -> None:
-    found = {
-        calls: broken_reason(counted(replace(counts(collective_calls=calls), alike=SAME), None)) for calls in (0.0, 1.0)
-    }
-    assert {calls: "send each other nothing" in reason for calls, reason in found.items()} == {0.0: True, 1.0: False}
+@pytest.mark.parametrize(("calls", "alone"), [(0.0, True), (1.0, False)])
+def test_copies_that_send_each_other_nothing_are_said_to_train_alone(calls: float, *, alone: bool) -> None:
+    reason = broken_reason(counted(replace(counts(collective_calls=calls), alike=SAME), None))
+    assert ("send each other nothing" in reason) is alone
 
 
 def test_parameters_that_are_averaged_in_some_steps_only_are_not_compared() -> None:

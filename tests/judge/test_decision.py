@@ -10,9 +10,8 @@ from pytest_ddpperf.judge.decision import Decision, DecisionContext, Evidence, d
 from pytest_ddpperf.judge.detection import LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS, looks_better, looks_worse, mde
 from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.intervals import change, paired, t_quantile
+from pytest_ddpperf.stats.intervals import Change, change, paired, t_quantile
 from pytest_ddpperf.stats.launches import OWN_IN_TURNS, Expected, expected
 from tests.factories import known
 from tests.judge.made_up import STEADY, difference, quotient, series
@@ -20,25 +19,6 @@ from tests.judge.made_up import STEADY, difference, quotient, series
 # Levels of all looks together that make 0.05 of one before the last, and of the last one: there the interval reaches
 # 1.95996 standard errors with infinite degrees of freedom; one-sided 1.64485.
 ALPHA, ALPHA_LAST = 0.05 * SEPARATE_LOOKS / (1 - LAST_SHARE), 0.05 / LAST_SHARE
-
-
-@pytest.mark.parametrize(
-    ("shift", "standard_error", "expected"),
-    [
-        (0.0, 0.018, Verdict.UNCHANGED),  # bound 0.0296
-        (0.0, 0.019, Verdict.OK),  # 0.0313: beyond the margin
-        (0.0, 0.060, Verdict.OK),  # 0.0987
-        (0.0, 0.061, Verdict.INCONCLUSIVE),  # 0.1003: beyond the resolution
-        (0.05, 0.03, Verdict.OK),  # 0.0993, though the estimate is beyond the tolerance
-        (0.05, 0.02, Verdict.REGRESSED),
-        (-0.05, 0.05, Verdict.OK),  # 0.0322
-        (0.0, None, Verdict.INCONCLUSIVE),
-    ],
-)
-def test_a_bound_within_the_resolution_is_ok(shift: float, standard_error: float | None, expected: Verdict) -> None:
-    change = difference(shift, standard_error)
-    found = decide(change, better="lower", tolerance=0.03, alpha=ALPHA, margin=1.0, resolution=0.1)
-    assert found is expected
 
 
 @pytest.mark.parametrize(
@@ -64,57 +44,56 @@ def test_two_keys_open_a_verdict(shift: float, standard_error: float | None, exp
 
 
 @pytest.mark.parametrize(
-    ("shift", "standard_error", "expected"),
+    ("shift", "standard_error", "margin", "resolution", "expected"),
     [
-        (0.0, 0.03, Verdict.UNCHANGED),  # bound 0.0493
-        (0.0, 0.031, Verdict.INCONCLUSIVE),  # bound 0.051
-        (0.03, 0.012, Verdict.UNCHANGED),  # significant, but no more than is accepted; bound 0.0497
-        (0.031, 0.0, Verdict.REGRESSED),  # the tolerance alone is a key
-        (0.031, 0.016, Verdict.INCONCLUSIVE),  # 0.031 < 0.0314: not significant, and the estimate beyond the tolerance
-        (0.04, 0.004, Verdict.REGRESSED),  # though the bound, 0.0466, is within the margin
+        # What is unchanged is shown not to reach the margin, here 0.05.
+        (0.0, 0.03, 5 / 3, None, Verdict.UNCHANGED),  # bound 0.0493
+        (0.0, 0.031, 5 / 3, None, Verdict.INCONCLUSIVE),  # bound 0.051
+        (0.03, 0.012, 5 / 3, None, Verdict.UNCHANGED),  # significant, but no more than is accepted; bound 0.0497
+        (0.031, 0.0, 5 / 3, None, Verdict.REGRESSED),  # the tolerance alone is a key
+        (0.031, 0.016, 5 / 3, None, Verdict.INCONCLUSIVE),  # 0.031 < 0.0314: not significant, beyond the tolerance
+        (0.04, 0.004, 5 / 3, None, Verdict.REGRESSED),  # though the bound, 0.0466, is within the margin
+        # What is ok is shown not to reach the resolution.
+        (0.0, 0.018, 1.0, 0.1, Verdict.UNCHANGED),  # bound 0.0296
+        (0.0, 0.019, 1.0, 0.1, Verdict.OK),  # 0.0313: beyond the margin
+        (0.0, 0.060, 1.0, 0.1, Verdict.OK),  # 0.0987
+        (0.0, 0.061, 1.0, 0.1, Verdict.INCONCLUSIVE),  # 0.1003: beyond the resolution
+        (0.05, 0.03, 1.0, 0.1, Verdict.OK),  # 0.0993, though the estimate is beyond the tolerance
+        (0.05, 0.02, 1.0, 0.1, Verdict.REGRESSED),
+        (-0.05, 0.05, 1.0, 0.1, Verdict.OK),  # 0.0322
+        (0.0, None, 1.0, 0.1, Verdict.INCONCLUSIVE),
     ],
 )
-def test_what_is_unchanged_is_shown_not_to_reach_the_margin(
-    shift: float, standard_error: float, expected: Verdict
+def test_a_bound_within_the_margin_is_unchanged_and_one_within_the_resolution_ok(
+    shift: float, standard_error: float | None, margin: float, resolution: float | None, expected: Verdict
 ) -> None:
     one = difference(shift, standard_error)
-    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=5 / 3) is expected
-
-
-@pytest.mark.parametrize(("better", "expected"), [("lower", Verdict.REGRESSED), ("higher", Verdict.IMPROVED)])
-def test_the_direction_of_better_decides(better: Better, expected: Verdict) -> None:
-    assert decide(quotient(1.2, 0.01), better=better, tolerance=0.03, alpha=ALPHA) is expected
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=margin, resolution=resolution) is expected
 
 
 @pytest.mark.parametrize(
-    ("shift", "error", "whole", "expected"),
+    ("shift", "error", "whole", "resolution", "expected"),
     [
-        (0.0, 0.005, None, Verdict.UNCHANGED),
-        (0.0, 0.005, 0.10, Verdict.UNCHANGED),
-        (0.0, 0.005, 0.1001, Verdict.INCONCLUSIVE),
-        (0.0, 0.005, 70.0, Verdict.INCONCLUSIVE),
-        (0.03, 0.02, 0.10, Verdict.OK),  # the bound is 0.0629; 1.96 errors are 0.0392
-        (0.03, 0.02, 0.11, Verdict.INCONCLUSIVE),
-        (-0.05, 0.02, 0.10, Verdict.IMPROVED),
-        (-0.05, 0.02, 0.11, Verdict.INCONCLUSIVE),
-        (0.06, 0.03, 0.0, Verdict.REGRESSED),  # 0.0588
-        (0.06, 0.03, 0.11, Verdict.REGRESSED),
+        (0.0, 0.005, None, 0.1, Verdict.UNCHANGED),
+        (0.0, 0.005, 0.10, 0.1, Verdict.UNCHANGED),
+        (0.0, 0.005, 0.1001, 0.1, Verdict.INCONCLUSIVE),
+        (0.03, 0.02, 0.10, 0.1, Verdict.OK),  # the bound is 0.0629; 1.96 errors are 0.0392
+        (0.03, 0.02, 0.11, 0.1, Verdict.INCONCLUSIVE),
+        (-0.05, 0.02, 0.10, 0.1, Verdict.IMPROVED),
+        (-0.05, 0.02, 0.11, 0.1, Verdict.INCONCLUSIVE),
+        (0.06, 0.03, 0.0, 0.1, Verdict.REGRESSED),  # 0.0588
+        (0.06, 0.03, 0.11, 0.1, Verdict.REGRESSED),
+        # The margin, 5 / 3 of 1.5 %, may hide in what is unchanged, if it is wider than the resolution.
+        (0.0, 0.005, 0.024, 0.01, Verdict.UNCHANGED),
+        (0.0, 0.005, 0.026, 0.01, Verdict.INCONCLUSIVE),
+        (0.0, 0.005, 0.024, None, Verdict.UNCHANGED),
+        (0.0, 0.005, 0.026, None, Verdict.INCONCLUSIVE),
     ],
 )
 def test_nothing_is_good_while_all_steps_together_are_worse_by_more_than_the_resolution(
-    shift: float, error: float, whole: float | None, expected: Verdict
+    shift: float, error: float, whole: float | None, resolution: float | None, expected: Verdict
 ) -> None:
     change = difference(shift, error)
-    assert decide(change, better="lower", tolerance=0.015, alpha=ALPHA, resolution=0.1, whole=whole) is expected
-
-
-@pytest.mark.parametrize("resolution", [None, 0.01])
-@pytest.mark.parametrize(("whole", "expected"), [(0.024, Verdict.UNCHANGED), (0.026, Verdict.INCONCLUSIVE)])
-def test_all_steps_together_are_held_to_the_margin_where_that_is_wider(
-    resolution: float | None, whole: float, expected: Verdict
-) -> None:
-    """5 / 3 of 1.5 % are 2.5 %: so much may hide in what is unchanged."""
-    change = difference(0.0, 0.005)
     assert decide(change, better="lower", tolerance=0.015, alpha=ALPHA, resolution=resolution, whole=whole) is expected
 
 
@@ -133,20 +112,19 @@ def test_an_earlier_proof_does_not_hold_once_long_steps_come(whole: float, decis
     assert decide_metric(evidence, context) == decision
 
 
-def test_the_smallest_detectable_effect_worked_by_hand() -> None:
-    """(1.95996 + 1.64485) * 0.01 = 0.0360481; as a ratio exp(0.0360481) - 1 = 0.0367057."""
-    assert mde(difference(0.0, 0.01), alpha=ALPHA_LAST) == pytest.approx(0.0360481, rel=1e-5)
-    assert mde(quotient(1.0, 0.01), alpha=ALPHA_LAST) == pytest.approx(0.0367057, rel=1e-5)
-
-
-def test_no_smaller_effect_is_found_than_the_tolerance_hides() -> None:
-    """The key of size: 0.03 + 1.64485 * 0.01, for 0.03 is more than 1.95996 * 0.01."""
-    assert mde(difference(0.0, 0.01), alpha=ALPHA_LAST, tolerance=0.03) == pytest.approx(0.0464485, rel=1e-5)
-    assert mde(difference(0.0, 0.0), alpha=ALPHA_LAST, tolerance=0.03) == 0.03
-
-
-def test_unknown_scatter_detects_nothing_that_could_be_named() -> None:
-    assert mde(difference(0.0, None), alpha=ALPHA_LAST) is None
+@pytest.mark.parametrize(
+    ("change", "tolerance", "effect"),
+    [
+        (difference(0.0, 0.01), 0.0, 0.0360481),  # (1.95996 + 1.64485) * 0.01
+        (quotient(1.0, 0.01), 0.0, 0.0367057),  # exp(0.0360481) - 1
+        (difference(0.0, 0.01), 0.03, 0.0464485),  # 0.03 + 1.64485 * 0.01, for 0.03 is more than 1.95996 * 0.01
+        (difference(0.0, 0.0), 0.03, 0.03),
+        (difference(0.0, None), 0.0, None),  # of a scatter that is not known
+    ],
+)
+def test_the_smallest_detectable_effect_worked_by_hand(change: Change, tolerance: float, effect: float | None) -> None:
+    found = mde(change, alpha=ALPHA_LAST, tolerance=tolerance)
+    assert found == (None if effect is None else pytest.approx(effect, rel=1e-5))
 
 
 def test_hopeless_scatter_still_gives_a_finite_effect() -> None:

@@ -22,18 +22,6 @@ def test_a_benchmark_that_waits_spends_nothing() -> None:
     assert proofs[A].spent > proofs[B].spent
 
 
-def test_what_a_look_spends_counts_once_it_is_told() -> None:
-    """A look that is not told leaves the next one all that could be spent until then."""
-    untold, told = AlphaLedger(), AlphaLedger()
-    for proofs in (untold, told):
-        proofs.begin({A: 4}, 0.5, last=False)
-    told.commit()
-    for proofs in (untold, told):
-        proofs.begin({A: 5}, 1.0, last=True)
-    assert untold[A].level == 0.05
-    assert told[A].level == pytest.approx(0.03)
-
-
 def test_a_last_look_at_the_same_launches_never_has_less_than_the_one_before() -> None:
     """The first look, at 70 % of the time, has all of the errors until then; 0.6 of all of them is less."""
     proofs = AlphaLedger()

@@ -13,10 +13,10 @@ from pytest_ddpperf.judge.expectations import misnamed, require_counts, targets,
 from pytest_ddpperf.records.counts import COLLECTIVES
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import CpuHealth, Health
-from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules, Series
+from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.verbs import ScalingCurve, SideBySide
-from tests.factories import make_counts, make_environment, make_launch, make_measurement, make_series
+from tests.factories import make_counts, make_environment, make_interval, make_launch, make_measurement, make_series
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_is_not_the_same_in_every_step_is_not_as_expected() -> None:
 def metric(name: str, low: float, high: float, *, better: Any = "higher", unit: str = "1") -> Series:
     """A metric in the middle of its interval."""
     series = make_series(name, (low + high) / 2, unit=unit)
-    return replace(series, better=better, interval=Interval(low=low, high=high, confidence=0.95))
+    return replace(series, better=better, interval=make_interval(low, high))
 
 
 def measured(*series: Series, **fields: Any) -> Measurement:

@@ -20,7 +20,7 @@ from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.metrics.scaling import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import CpuHealth, Health, Launch
+from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
@@ -29,7 +29,7 @@ from pytest_ddpperf.run.call.references import PairedReferences, StoredReference
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import t_quantile
-from tests.factories import known, make_environment, make_rank_launch, make_variant
+from tests.factories import known, make_environment, make_launch, make_rank_launch, make_variant
 
 PLAN = Plan(warmup=1, steps=4)
 REVISION = Revision("main", "3f2a1c0" + "0" * 33, Path("/project"))
@@ -46,7 +46,7 @@ def measured(
     environment = make_environment(cores=cores, world_size=world_size, recorded={"host": "here"})
     sizes: Sequence[float | None] = [None] * len(times) if memory is None else memory
     launches = tuple(
-        Launch(
+        make_launch(
             round=i,
             ranks=tuple(
                 make_rank_launch(
@@ -58,7 +58,6 @@ def measured(
                 )
                 for r in range(world_size)
             ),
-            seconds=1.0,
             health=QUIET,
         )
         for i, (time, size) in enumerate(zip(times, sizes, strict=True))
@@ -166,7 +165,7 @@ def growing(growth: float, name: str = "ddp") -> Measurement:
     held = tuple(int(step * growth * 2**10) for step in range(8))
     one = replace(taking(STEADY), name=name)
     ranks = tuple(replace(rank, held=held) for rank in one.launches[0].ranks)
-    one = replace(one, diagnoses=(Launch(round=0, ranks=ranks, seconds=1.0),))
+    one = replace(one, diagnoses=(make_launch(ranks=ranks),))
     return replace(one, series=series_of(one))
 
 
@@ -229,7 +228,7 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
     """Their scatter is far below what is accepted, so they raise no false alarm that others would have to share."""
 
     def seen(side: Measurement) -> float | None:
-        one = Judge("test_it", Settings(launches=4), paired([make_variant("ddp")], alone))
+        one = of_one()
         one((side, side), AT_THE_END)
         return one.results[0]["step_time"].mde
 
@@ -296,14 +295,11 @@ def test_a_comparison_has_all_that_its_bound_and_interval_are_recomputed_from() 
     step = one.results[0]["step_time"]
     assert step.bound_alpha == pytest.approx(alpha)
     assert step.interval_alpha == pytest.approx(alpha)
-    assert step.change is not None
-    assert step.bound is not None
-    assert step.standard_error is not None
-    assert step.change_interval is not None
-    shift, reach = math.log1p(step.change), [t_quantile(1 - each, step.df) for each in (alpha, alpha / 2)]
-    assert math.log1p(step.bound) == pytest.approx(shift + reach[0] * step.standard_error)
-    assert math.log1p(step.change_interval.high) == pytest.approx(shift + reach[1] * step.standard_error)
-    assert step.change_interval.confidence == 0.95
+    shift, error, interval = math.log1p(known(step.change)), known(step.standard_error), known(step.change_interval)
+    reach = [t_quantile(1 - each, step.df) * error for each in (alpha, alpha / 2)]
+    assert math.log1p(known(step.bound)) == pytest.approx(shift + reach[0])
+    assert math.log1p(interval.high) == pytest.approx(shift + reach[1])
+    assert interval.confidence == 0.95
 
 
 def test_a_probe_asks_on_which_side_of_the_tolerance_it_is() -> None:
@@ -498,8 +494,6 @@ def test_what_is_gated_over_another_one_is_launched_on_with_it() -> None:
 @pytest.mark.parametrize("slower", [1.2, 1.0])
 def test_what_ends_with_a_regression_is_proven_by_what_is_left_of_the_errors(slower: float) -> None:
     """After an eighth of the time, when the other variant is red; while none is, the looks to come need their part."""
-    environment = measured(STEADY).environment
-    variants = [make_variant(name, environment=environment) for name in "ab"]
 
     def sides(launches: int) -> tuple[Measurement, ...]:
         steady = [0.1] * launches
@@ -507,7 +501,7 @@ def test_what_ends_with_a_regression_is_proven_by_what_is_left_of_the_errors(slo
         here = [replace(in_turns(times[name]), name=name) for name in "ab"]
         return *here, *(replace(in_turns(steady), name=name) for name in "ab")
 
-    one = Judge("test_it", Settings(launches=4), paired(variants, alone))
+    one = of_several("ab", Settings(launches=4))
     action = one(sides(4), after(4.0))
     assert action.kind == ("confirm" if slower > 1 else "more")
     action = one(sides(8), after(8.0))
@@ -530,13 +524,11 @@ def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
 
 def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     """Twice as fast on both sides: the speedup is the same, and so is what is held against the other side."""
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
     sides = tuple(
         replace(measured([factor * time for time in STEADY]), name=name)
         for factor, name in ((1.2, "a"), (0.6, "b"), (1.0, "a"), (0.5, "b"))
     )
-    derive = partial(with_speedup, over="a")
-    one = Judge("test_it", Settings(launches=4), paired(variants, derive))
+    one = of_several("ab", Settings(launches=4), partial(with_speedup, over="a"))
     assert one(sides, after(4.0)) == Action("confirm", 4, ("step_time of a and b",))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
     assert [result.reference.origin for result in one.results] == [
@@ -609,11 +601,8 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     assert one(later, AT_THE_END) == Action("stop")
     (result,) = one.results
     assert result.verdict is Verdict.UNCHANGED
-    margin = result["step_time"].margin
     assert result["step_time"].bound == proven
-    assert proven is not None
-    assert margin is not None
-    assert proven <= margin
+    assert known(proven) <= known(result["step_time"].margin)
     shown = "the first 4 launches showed that the metric is not worse by the margin"
     note = f"{shown}; it looked better, so more launches followed"
     assert finding_text(result["step_time"].note) == note
@@ -660,22 +649,6 @@ def test_all_launches_show_what_is_slower_where_fresh_ones_look_so_again(fresh: 
     assert result.verdict is verdict
 
 
-def test_looks_share_the_error_of_proofs() -> None:
-    """A quarter of the time may spend a quarter of 5 %, all by the first look; a later one has 0.6 of what it may."""
-    first = Proofs().at_interim(0.25, last=False)
-    assert (first.proves, first.spent) == (True, 0.0125)
-    assert first.level == 0.0125
-    soon = first.at_interim(0.4, last=False)
-    assert (soon.proves, soon.spent) == (False, first.spent)
-    second = soon.at_interim(0.5, last=False)
-    assert second.proves
-    assert second.level == pytest.approx(0.015)
-    end = second.at_interim(1.0, last=True)
-    assert end.proves
-    assert end.level == pytest.approx(0.03)
-    assert not end.at_interim(1.0, last=True).proves
-
-
 @pytest.mark.parametrize(
     ("shares", "launches", "most"),
     [
@@ -702,12 +675,11 @@ def test_all_looks_together_prove_in_5_percent_what_is_worse_by_the_margin(
 
 def test_a_look_that_leads_to_a_confirmation_spends_nothing() -> None:
     """The last look may spend as much as if it were the only one."""
-    variant = make_variant("ddp", environment=measured(STEADY).environment)
     slower = in_turns([1.2 * time for time in STEADY])
     every = replace(in_turns([*(1.2 * time for time in STEADY), *STEADY]), fresh_from=4)
     bounds = []
     for confirming in (True, False):
-        one = Judge("test_it", Settings(launches=4), paired([variant], alone))
+        one = of_one()
         if confirming:
             assert one((slower, in_turns(STEADY)), after(20.0)).kind == "confirm"
         one((every, in_turns(STEADY * 2)), after(60.0))
@@ -848,8 +820,6 @@ def test_the_interval_of_a_red_that_ends_early_has_the_part_of_the_errors_until_
     red = replace(in_turns([1.2 * time for time in STEADY * 2]), fresh_from=4), in_turns(STEADY * 2)
     assert one(red, after(12.0)).kind == "stop"
     found = one.results[0]["step_time"]
-    assert found.change is not None
-    assert found.change_interval is not None
-    assert found.standard_error is not None
-    half = t_quantile(1 - 0.2 * 0.05 / 2, found.df) * found.standard_error
-    assert math.log1p(found.change_interval.high) - math.log1p(found.change) == pytest.approx(half)
+    half = t_quantile(1 - 0.2 * 0.05 / 2, found.df) * known(found.standard_error)
+    reach = math.log1p(known(found.change_interval).high) - math.log1p(known(found.change))
+    assert reach == pytest.approx(half)

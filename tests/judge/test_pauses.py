@@ -34,7 +34,7 @@ def launch(rng: np.random.Generator, number: int, step: float, steps: int, *, pa
     size = max(2, steps // 8)
     blocks = (size,) * (steps // size - 1)
     rank = make_rank_launch(0, tuple(map(float, times)), blocks=(*blocks, steps - sum(blocks)))
-    return replace(make_launch((1.0,), round=number), ranks=(rank,))
+    return make_launch(round=number, ranks=(rank,))
 
 
 def judged(

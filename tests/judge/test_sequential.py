@@ -12,9 +12,7 @@ from pytest_ddpperf.judge.sequential import (
     alpha_of_benchmark,
     blind_metrics,
     next_action,
-    phase_after,
     suspicious_metrics,
-    undecided,
     wants_launches,
 )
 from pytest_ddpperf.records.finding import Finding
@@ -23,71 +21,23 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from tests.factories import make_measurement, make_result, make_series
 
-FIRST = 6
-
-
-def act(phase: Phase, *verdicts: Verdict, launches: int = FIRST, suspects: bool = False, last: bool = False) -> Action:
-    return next_action(phase, verdicts, launches=launches, suspects=suspects, last=last)
-
-
-@pytest.mark.parametrize("verdict", [Verdict.UNCHANGED, Verdict.IMPROVED, Verdict.NEW, Verdict.INCOMPATIBLE])
-def test_what_is_decided_or_cannot_be_compared_stops(verdict: Verdict) -> None:
-    assert act(Phase.SCREEN, verdict) == STOP
-
-
-def test_nothing_to_judge_stops() -> None:
-    assert act(Phase.SCREEN) == STOP
-
-
-@pytest.mark.parametrize("phase", [Phase.SCREEN, Phase.CONFIRM])
-def test_launches_are_added_one_by_one(phase: Phase) -> None:
-    action = act(phase, Verdict.UNCHANGED, Verdict.INCONCLUSIVE, Verdict.NEW)
-    assert action == Action("more", 1)
-    assert phase_after(action, phase) is phase
-
 
 @pytest.mark.parametrize(
-    ("verdict", "suspects"),
-    [(Verdict.INCONCLUSIVE, True), (Verdict.UNCHANGED, True), (Verdict.REGRESSED, True), (Verdict.REGRESSED, False)],
+    ("verdicts", "last", "expected"),
+    [
+        pytest.param((), False, STOP, id="nothing is judged"),
+        pytest.param(
+            (Verdict.NEW, Verdict.INCOMPATIBLE, Verdict.IMPROVED), False, STOP, id="decided or not comparable"
+        ),
+        pytest.param((Verdict.UNCHANGED, Verdict.INCONCLUSIVE), False, Action("more", 1), id="one is open"),
+        pytest.param((Verdict.INCONCLUSIVE,), True, STOP, id="no time is left"),
+        pytest.param((Verdict.REGRESSED,), True, Action("confirm", 6), id="what is worse is confirmed even then"),
+    ],
 )
-def test_a_suspect_is_confirmed_by_as_many_fresh_launches(verdict: Verdict, *, suspects: bool) -> None:
-    action = act(Phase.SCREEN, verdict, launches=16, suspects=suspects)
-    assert action == Action("confirm", 16)
-    assert phase_after(action, Phase.SCREEN) is Phase.CONFIRM
-
-
-def test_after_the_screening_nothing_new_is_suspected() -> None:
-    """What is undecided then is measured on to be cleared, and nothing makes it begin again."""
-    clearing = phase_after(act(Phase.SCREEN, Verdict.INCONCLUSIVE), Phase.SCREEN, screened=True)
-    assert clearing is Phase.CLEAR
-    assert act(clearing, Verdict.INCONCLUSIVE, suspects=True) == Action("more", 1)
-    assert act(clearing, Verdict.INCONCLUSIVE, suspects=True, last=True) == STOP
-    assert act(clearing, Verdict.UNCHANGED, suspects=True) == STOP
-    assert phase_after(Action("more", 1), clearing) is Phase.CLEAR
-
-
-def test_the_last_look_in_time_may_still_raise_a_suspicion() -> None:
-    """And what confirms it is not the screening any more."""
-    suspecting = act(Phase.SCREEN, Verdict.INCONCLUSIVE, suspects=True)
-    confirming = phase_after(suspecting, Phase.SCREEN, screened=True)
-    assert confirming is Phase.CONFIRM
-    assert phase_after(Action("more", 1), confirming, screened=True) is Phase.CONFIRM
-
-
-@pytest.mark.parametrize("verdict", [Verdict.REGRESSED, Verdict.UNCHANGED])
-@pytest.mark.parametrize("suspects", [False, True])
-def test_a_confirmation_ends_with_its_verdict(verdict: Verdict, *, suspects: bool) -> None:
-    assert act(Phase.CONFIRM, verdict, suspects=suspects) == STOP
-
-
-@pytest.mark.parametrize("phase", [Phase.SCREEN, Phase.CONFIRM])
-def test_one_is_added_only_if_it_fits(phase: Phase) -> None:
-    assert act(phase, Verdict.INCONCLUSIVE) == Action("more", 1)
-    assert act(phase, Verdict.INCONCLUSIVE, last=True) == STOP
-
-
-def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
-    assert act(Phase.SCREEN, Verdict.REGRESSED, last=True) == Action("confirm", FIRST)
+def test_open_verdicts_ask_for_a_launch_and_worse_ones_for_a_confirmation(
+    verdicts: tuple[Verdict, ...], expected: Action, *, last: bool
+) -> None:
+    assert next_action(Phase.SCREEN, verdicts, launches=6, suspects=False, last=last) == expected
 
 
 @pytest.mark.parametrize(
@@ -173,12 +123,3 @@ def test_blind_is_what_more_launches_may_make_see() -> None:
         compared("e", paired=True, gated=False),
     )
     assert blind_metrics(result(paired, *others)) == [paired]
-
-
-def test_nothing_is_launched_on_for_stored_times() -> None:
-    """Of two benchmarks one has only these open."""
-    stored = result(compared(note=NOT_GROSS))
-    paired = result(compared(paired=True))
-    other = replace(paired, measurement=replace(paired.measurement, name="other"))
-    found = undecided([stored, other], lambda _: False, {})
-    assert found == frozenset({("other", 2)})

@@ -18,7 +18,7 @@ from pytest_ddpperf.records.launch import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_launch
+from tests.factories import make_counts, make_launch
 from tests.judge.made_up import ENVIRONMENT, STEADY, beside, found, measured, on_machine, series, stored, with_commit
 
 SPREAD = (1.0, 1.1, 1.21)
@@ -189,16 +189,11 @@ def test_of_times_that_are_subtracted_gross_is_a_part_of_the_baseline(more: floa
     assert one.verdict is verdict
 
 
-def test_a_time_that_the_baseline_lacks_is_new() -> None:
-    one = judged(on_machine(measured(slower(9.0))), found(series("final_loss", STEADY)))["step_time"]
-    assert (one.verdict, one.note) == (Verdict.NEW, Finding("not_in_reference", {"paired": False}))
-
-
 # A baseline whose commit is measured in the same rounds.
 
 
 def counts(calls: float) -> Counts:
-    return Counts(totals={"collective_calls": calls}, details={}, unstable={})
+    return make_counts({}, collective_calls=calls)
 
 
 def test_the_commit_judges_times_and_the_stored_record_all_else() -> None:

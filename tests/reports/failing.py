@@ -8,10 +8,10 @@ from dataclasses import replace
 from pytest_ddpperf.errors import IncorrectTraining, RankFailed, RanksTimedOut
 from pytest_ddpperf.judge.benchmark import unfit
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import error_text, failures_text
+from tests.factories import make_interval
 from tests.reports.golden_runs import COMMIT, REGRESSED, SAME, counted, counts, metric, result, strategy
 
 ACCEPT = 'pytest "perf/test_trainer.py::test_step" --ddpperf-save'
@@ -45,7 +45,7 @@ PHASE = replace(
     series=replace(PHASE.series, unit="s", scale="difference"),
     baseline=0.02,
     change=0.0051,
-    change_interval=Interval(low=0.004, high=0.0062, confidence=0.95),
+    change_interval=make_interval(0.004, 0.0062),
 )
 TIMES = result(
     TEST,

@@ -12,7 +12,7 @@ from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, TimeSpent
-from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan
+from pytest_ddpperf.records.measurement import MetricRules, Plan
 from pytest_ddpperf.records.phases import PHASES, BlockTimes
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
@@ -25,6 +25,7 @@ from tests.factories import (
     PROFILE,
     analysed,
     make_environment,
+    make_interval,
     make_launch,
     make_measurement,
     make_rank_launch,
@@ -66,14 +67,12 @@ def metric(name: str, value: float, verdict: Verdict, change: float | None = Non
         scale="exact" if exact else "ratio",
         rules=RULES.get(name, MetricRules()),
         samples=fields.pop("samples", (value,)),
-        interval=fields.pop(
-            "interval", None if exact else Interval(low=0.99 * value, high=1.01 * value, confidence=0.95)
-        ),
+        interval=fields.pop("interval", None if exact else make_interval(0.99 * value, 1.01 * value)),
     )
     known = {}
     if change is not None:
         baseline = value - change if exact else value / (1 + change)
-        interval = None if exact else Interval(low=change - half, high=change + half, confidence=0.95)
+        interval = None if exact else make_interval(change - half, change + half)
         known = {"baseline": baseline, "change": change, "change_interval": interval}
     defaults = {"tolerance": 0.03, "margin": 0.05, "gated": True, "mde": None if change is None or exact else 2 * half}
     defaults["bound"] = None if change is None or exact else change + 0.8 * half
@@ -115,7 +114,7 @@ def result(
         comparisons = [c for c in comparisons if c.series.metric not in {m.series.metric for m in more}]
         blocks = BlockTimes(synchronised=(step,), unsynchronised=(0.85 * step,))
         rank = make_rank_launch(0, (step,), communication=blocks)
-        launches = tuple(replace(make_launch(round=number), ranks=(rank,)) for number in range(6))
+        launches = tuple(make_launch(round=number, ranks=(rank,)) for number in range(6))
         comparisons += diagnosed(step)
     measurement = make_measurement(
         **{

@@ -9,12 +9,11 @@ import pytest
 
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.phases import PHASES, BlockTimes, MemoryUse, PhaseTimes, SectionTimes
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
-from tests.factories import PROFILE, make_rank_launch
+from tests.factories import PROFILE, make_counts, make_interval, make_launch, make_rank_launch
 from tests.reports.made import make_comparison, make_result
 
 
@@ -33,7 +32,7 @@ def taken_apart() -> Result:
         make_rank_launch(rank, (0.01,), phases=PhaseTimes(seconds=seconds, sections=(encode,))) for rank in range(2)
     )
     comparisons = tuple(make_comparison(f"phase_{phase}", seconds[phase][0], Verdict.NEW) for phase in PHASES)
-    return make_result(comparisons=comparisons, measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)})
+    return make_result(comparisons=comparisons, measured={"launches": (make_launch(ranks=ranks),)})
 
 
 def test_shares_of_a_step_add_up(taken_apart: Result) -> None:
@@ -64,8 +63,8 @@ EXPOSED = make_comparison(  # from 1.2 to 6.3 ms
     Verdict.UNCHANGED,
     baseline=0.0012,
     change=0.0051,
-    change_interval=Interval(low=0.004, high=0.0062, confidence=0.95),
-    interval=Interval(low=0.006, high=0.0066, confidence=0.95),
+    change_interval=make_interval(0.004, 0.0062),
+    interval=make_interval(0.006, 0.0066),
     gated=False,
 )
 EXPOSED = replace(EXPOSED, series=replace(EXPOSED.series, unit="s", scale="difference"))
@@ -75,7 +74,7 @@ def blocks(*steps: float, **more: Any) -> tuple[Launch, ...]:
     """Launches of a rank whose synchronised steps take so long."""
     times = (BlockTimes(synchronised=(step,), unsynchronised=(step / 2,), **more) for step in steps)
     ranks = (make_rank_launch(0, (0.02,), communication=each) for each in times)
-    return tuple(Launch(round=i, ranks=(rank,), seconds=1.0) for i, rank in enumerate(ranks))
+    return tuple(make_launch(round=i, ranks=(rank,)) for i, rank in enumerate(ranks))
 
 
 def test_a_row_shows_exposed_communication_and_its_share() -> None:
@@ -89,26 +88,49 @@ def test_a_row_shows_exposed_communication_and_its_share() -> None:
     assert table.notes == ()
 
 
-def test_less_than_nothing_is_no_share() -> None:
-    """What is left of two step times may come out below 0 if nothing is exposed."""
-    interval = Interval(low=-0.003, high=0.001, confidence=0.95)
-    below = replace(EXPOSED, series=replace(EXPOSED.series, value=-0.001, interval=interval))
-    table = communication_table([make_result(comparisons=(below,), measured={"launches": blocks(0.05)})])
-    assert table.rows == (("test_step[bucketed]", "50.0", "-1.00 [-3.00, 1.00]"),)
+BELOW = replace(EXPOSED.series, value=-0.001, interval=make_interval(-0.003, 0.001))
+UNPLACED = replace(PROFILE, transfer=None, wait=None, slowest=None, bandwidths=(), window=None, unplaced=True)
+UNKNOWN = (
+    "transfer, wait and bandwidths are unknown: some process groups have fewer ranks, and the profile does not show "
+    "which ranks joined a collective"
+)
+NOTHING = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, bandwidths=(), window=None)
 
 
-def test_what_was_not_measured_has_no_column() -> None:
-    table = communication_table([make_result(comparisons=(EXPOSED,))])
-    assert table.rows == (("test_step[bucketed]",),)
-
-
-def test_what_the_figure_leaves_out_is_told() -> None:
-    launches = blocks(0.02, still_sent="the parameters that are gathered")
-    table = communication_table([make_result(comparisons=(EXPOSED,), measured={"launches": launches})])
-    assert table.rows[0][1:] == ("20.0", "6.30 [6.00, 6.60]", "31.5")
-    assert table.notes == (
-        "test_step[bucketed]: exposed communication does not include the parameters that are gathered",
-    )
+@pytest.mark.parametrize(
+    ("comparison", "measured", "row", "notes"),
+    [
+        pytest.param(  # what is left of two step times may come out below 0 if nothing is exposed
+            replace(EXPOSED, series=BELOW),
+            {"launches": blocks(0.05)},
+            ("50.0", "-1.00 [-3.00, 1.00]"),
+            (),
+            id="less than nothing is no share",
+        ),
+        pytest.param(EXPOSED, {}, (), (), id="what was not measured has no column"),
+        pytest.param(
+            EXPOSED,
+            {"launches": blocks(0.02, still_sent="the parameters that are gathered")},
+            ("20.0", "6.30 [6.00, 6.60]", "31.5"),
+            ("test_step[bucketed]: exposed communication does not include the parameters that are gathered",),
+            id="what the figure leaves out",
+        ),
+        pytest.param(None, {"profile": NOTHING}, ("0", "0", "0", "0"), (), id="a profile alone"),
+        pytest.param(
+            None,
+            {"profile": UNPLACED},
+            ("20.0", "40", "75", "5.00", "1.00"),
+            (f"test_step[bucketed]: {UNKNOWN}",),
+            id="which ranks met is not known",
+        ),
+    ],
+)
+def test_a_row_shows_what_is_known_of_communication(
+    comparison: Comparison | None, measured: dict[str, Any], row: tuple[str, ...], notes: tuple[str, ...]
+) -> None:
+    given: dict[str, Any] = {} if comparison is None else {"comparisons": (comparison,)}
+    table = communication_table([make_result(measured=measured, **given)])
+    assert (table.rows[0][1:], table.notes) == (row, notes)
 
 
 def test_a_profile_stands_beside_it() -> None:
@@ -128,24 +150,6 @@ def test_what_the_profile_knows_of_collectives_has_a_table() -> None:
     assert table.rows == (("test_step[bucketed] bucketed", "12.0", "8.00", "1 (75 %)", "2.50 (3.75)", "30.0", "10.0"),)
 
 
-def test_where_nobody_knows_which_ranks_met_it_is_said() -> None:
-    unplaced = replace(PROFILE, transfer=None, wait=None, slowest=None, bandwidths=(), window=None, unplaced=True)
-    table = communication_table([make_result(measured={"profile": unplaced})])
-    assert table.rows[0][1:] == ("20.0", "40", "75", "5.00", "1.00")
-    (note,) = table.notes
-    assert note == (
-        "test_step[bucketed]: transfer, wait and bandwidths are unknown: some process groups have fewer ranks, and "
-        "the profile does not show which ranks joined a collective"
-    )
-
-
-def test_a_profile_alone_makes_a_table() -> None:
-    nothing = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, bandwidths=(), window=None)
-    table = communication_table([make_result(measured={"profile": nothing})])
-    assert table.rows[0][1:] == ("0", "0", "0", "0")
-    assert table.notes == ()
-
-
 def test_models_of_several_sizes_are_told_beside_what_they_send() -> None:
     def of_size(parameters: float) -> Result:
         counts = Counts(totals={"parameters": parameters}, details={}, unstable={}, by_rank={})
@@ -162,7 +166,7 @@ def test_what_models_of_each_size_send_is_told_where_there_are_several() -> None
     """Two small models expose 6.3 of 20 and of 60 ms, 31.5 and 10.5 %, and a large one 6.3 of 20 ms."""
 
     def of_size(name: str, parameters: float, step: float) -> Result:
-        counts = Counts(totals={"parameters": parameters}, details={}, unstable={})
+        counts = make_counts({}, parameters=parameters)
         return make_result(comparisons=(EXPOSED,), measured={"name": name, "counts": counts, "launches": blocks(step)})
 
     small = [of_size("a", 4e6, 0.02), of_size("b", 9e6, 0.06)]

@@ -18,37 +18,42 @@ from tests.factories import make_counts as counts
 MIB = 2.0**20
 
 
+def reduces(calls: float, nbytes: float) -> dict[str, dict[str, float]]:
+    """All-reduces: how many, and the bytes of all."""
+    return {"collective_calls": {"all_reduce": calls}, "collective_bytes": {"all_reduce": nbytes}}
+
+
+def of_one(metric: str, **parts: float) -> dict[str, dict[str, float]]:
+    return {metric: parts}
+
+
 @pytest.mark.parametrize(
     ("metric", "then", "now", "expected"),
     [
         (
             "collective_calls",
-            {"collective_calls": {"all_reduce": 5.0}, "collective_bytes": {"all_reduce": 4 * MIB}},
-            {"collective_calls": {"all_reduce": 9.0}, "collective_bytes": {"all_reduce": 4 * MIB}},
+            reduces(5, 4 * MIB),
+            reduces(9, 4 * MIB),
             ["all_reduce 5 -> 9 calls per step (+4), bytes unchanged"],
         ),
-        (
-            "collective_calls",
-            {"collective_calls": {"all_reduce": 5.0}, "collective_bytes": {"all_reduce": 4 * MIB}},
-            {"collective_calls": {"all_reduce": 10.0}, "collective_bytes": {"all_reduce": 8 * MIB}},
-            ["all_reduce 5 -> 10 calls per step (+5)"],  # the bytes have a line of their own,
-        ),
+        # The bytes have a line of their own.
+        ("collective_calls", reduces(5, 4), reduces(10, 8), ["all_reduce 5 -> 10 calls per step (+5)"]),
         (
             "collective_bytes",
-            {"collective_calls": {"all_reduce": 5.0}, "collective_bytes": {"all_reduce": 2 * MIB}},
-            {"collective_calls": {"all_reduce": 5.0}, "collective_bytes": {"all_reduce": 4 * MIB}},
+            reduces(5, 2 * MIB),
+            reduces(5, 4 * MIB),
             ["all_reduce 2.00 MiB -> 4.00 MiB per step (+2.00 MiB, +100 %), calls unchanged"],
         ),
         (  # 4 bytes of 4 MiB would not be seen in three digits
             "collective_send_bytes",
-            {"collective_send_bytes": {"all_reduce": 4 * MIB}},
-            {"collective_send_bytes": {"all_reduce": 4 * MIB + 4}},
+            of_one("collective_send_bytes", all_reduce=4 * MIB),
+            of_one("collective_send_bytes", all_reduce=4 * MIB + 4),
             ["all_reduce 4,194,304 B -> 4,194,308 B per step (+4 B)"],
         ),
         (
             "flops",
-            {"flops": {"renamed": 5e3}},
-            {"flops": {"head": 5e3}},
+            of_one("flops", renamed=5e3),
+            of_one("flops", head=5e3),
             ["head 0 kFLOP -> 5 kFLOP per step (+5 kFLOP)", "renamed 5 kFLOP -> 0 kFLOP per step (-5 kFLOP, -100 %)"],
         ),
         (  # the fused operator that is gone says more than what came in its place
@@ -57,23 +62,18 @@ MIB = 2.0**20
             {"operators": {"aten.lerp_": 4.0}},
             ["aten._foreach_lerp_ 1 -> 0 per step (-1)", "aten.lerp_ 0 -> 4 per step (+4)"],
         ),
-        (
-            "collective_calls",
-            {"collective_calls": {"barrier": 1.0}, "collective_bytes": {"barrier": 0.0}},
-            {"collective_calls": {"barrier": 2.0}, "collective_bytes": {"barrier": 0.0}},
-            ["barrier 1 -> 2 calls per step (+1)"],
-        ),
-        ("operators", {"operators": {"aten.mm": 3.0}}, {"operators": {"aten.mm": 3.0}}, []),
+        ("collective_calls", reduces(1, 0), reduces(2, 0), ["all_reduce 1 -> 2 calls per step (+1)"]),  # of no bytes
+        ("operators", of_one("operators", mm=3.0), of_one("operators", mm=3.0), []),
         (  # as where several steps belong together
             "collective_calls",
-            {"collective_calls": {"all_reduce": 0.25}},
-            {"collective_calls": {"all_reduce": 0.5}},
+            of_one("collective_calls", all_reduce=0.25),
+            of_one("collective_calls", all_reduce=0.5),
             ["all_reduce 0.25 -> 0.5 calls per step (+0.25)"],
         ),
         (
             "collective_bytes",
-            {"collective_bytes": {"all_reduce": 4 * MIB + 1 / 3}},
-            {"collective_bytes": {"all_reduce": 4 * MIB}},
+            of_one("collective_bytes", all_reduce=4 * MIB + 1 / 3),
+            of_one("collective_bytes", all_reduce=4 * MIB),
             ["all_reduce 4,194,304.333 B -> 4,194,304 B per step (-0.333 B)"],
         ),
     ],
@@ -175,6 +175,8 @@ def test_only_the_largest_changes_are_named() -> None:
     lines = difference_text("operators", counts({"operators": {}}), counts(now))
     assert lines[0] == "aten.op7 0 -> 7 per step (+7)"
     assert lines[5:] == ["and 2 smaller changes"]
+    without_parts = counts({}, operators=3.0), counts({}, operators=4.0)
+    assert difference_text("operators", *without_parts) == ["operators 3 -> 4 per step (+1)"]
 
 
 def test_buckets_are_told_by_number_and_size() -> None:
@@ -206,12 +208,6 @@ def test_of_many_buckets_as_many_as_before_those_that_changed_are_told() -> None
     half = counts({"ddp_buckets": {f"bucket {number}": 12 * MIB for number in range(7)}}, ddp_buckets=7.0)
     (line,) = difference_text("ddp_buckets", seven, half)
     assert line.endswith("bucket 4 25.0 MiB -> 12.0 MiB, 2 more")
-
-
-def test_a_total_without_details_changes_by_its_own_name() -> None:
-    assert difference_text("operators", counts({}, operators=3.0), counts({}, operators=4.0)) == [
-        "operators 3 -> 4 per step (+1)"
-    ]
 
 
 def on_two(first: float, second: float) -> Counts:

@@ -26,7 +26,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import ResultsFile
 from pytest_ddpperf.reports.documents.run_file import run_text
 from pytest_ddpperf.reports.outputs import Outputs
-from tests.factories import PROFILE, make_rank_launch, make_results_document, read_again
+from tests.factories import PROFILE, known, make_rank_launch, make_results_document, read_again
 from tests.reports.golden_runs import golden
 from tests.reports.made import make_calibrated, make_comparison, make_result
 
@@ -72,8 +72,7 @@ def validate() -> Callable[[Any], None]:
 @pytest.fixture
 def results() -> list[Result]:
     """One of every kind: regressed, new, broken, a scaling point, with counts, profiles and other sides."""
-    stored = make_result().baseline
-    assert stored is not None
+    stored = known(make_result().baseline)
     counted = Provenance(date="2026-02-01", commit=None)
     renewed = make_result(baseline=replace(stored, dirty=True, counted=counted))
     efficiency = make_comparison("scaling_efficiency", 0.84, Verdict.UNCHANGED, baseline=0.9, change=-0.06)

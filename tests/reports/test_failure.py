@@ -10,7 +10,7 @@ from pytest_ddpperf.errors import RankFailed
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import LongSteps
-from pytest_ddpperf.records.measurement import Interval, Plan
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import (
     BaselineRecord,
     Comparison,
@@ -24,7 +24,7 @@ from pytest_ddpperf.reports.causes import parts_text, reason_text
 from pytest_ddpperf.reports.failure import error_text, failures_text
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.remarks import cause_in_words
-from tests.factories import failure_text
+from tests.factories import failure_text, make_interval
 from tests.reports.failing import BOTH, COUNTS, CRASH, FAILURES, HANG, INCORRECT, STACKS, STACKS_OF, TIMES
 from tests.reports.made import make_comparison, make_result
 
@@ -146,22 +146,32 @@ def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored() -> 
 # The cause.
 
 
-def test_a_count_that_only_shows_what_others_name_is_a_cause_if_it_is_alone() -> None:
-    operators = counted("operators", 15, 19, "aten.mul 5 -> 8 per step (+3)")
-    calls = counted("synchronisations", 1, 2, "item 1 -> 2 waits for the device per step (+1)")
-    for comparisons, cause in (
-        ((operators,), "aten.mul 5 -> 8 per step (+3)"),
-        ((operators, calls), "item 1 -> 2 waits for the device per step (+1)"),
-    ):
-        assert paragraph(failure_text(make_result(comparisons=comparisons)), "Cause") == cause
+OPERATORS = counted("operators", 15, 19, "aten.mul 5 -> 8 per step (+3)")
+WAITS = counted("synchronisations", 1, 2, "item 1 -> 2 waits for the device per step (+1)")
+STATE = counted("model_state_bytes", 100, 200, "parameters 100 B -> 200 B per step (+100 B)")
+FEWER = counted("collective_calls", 2, 1, "all_gather 2 -> 1 calls per step (-1): 1 gone from a:2")
+SAME = replace(counted("collective_calls", 2, 2, ""), verdict=Verdict.UNCHANGED)
 
 
-def test_what_a_step_does_less_of_in_exchange_is_part_of_the_cause() -> None:
-    state = counted("model_state_bytes", 100, 200, "parameters 100 B -> 200 B per step (+100 B)")
-    calls = counted("collective_calls", 2, 1, "all_gather 2 -> 1 calls per step (-1): 1 gone from a:2")
-    assert paragraph(failure_text(make_result(comparisons=(state, calls))), "Cause") == (
-        "parameters 100 B -> 200 B per step (+100 B) in exchange: collective_calls 2 -> 1"
-    )
+@pytest.mark.parametrize(
+    ("comparisons", "cause"),
+    [
+        pytest.param((OPERATORS,), "aten.mul 5 -> 8 per step (+3)", id="operators alone"),
+        pytest.param((OPERATORS, WAITS), "item 1 -> 2 waits for the device per step (+1)", id="what they are made of"),
+        pytest.param(
+            (STATE, FEWER),
+            "parameters 100 B -> 200 B per step (+100 B) in exchange: collective_calls 2 -> 1",
+            id="what a step does less of",
+        ),
+        pytest.param(
+            (*make_result().comparisons, SAME),
+            "not known: by its counts a step does the same as before",
+            id="counts are the same",
+        ),
+    ],
+)
+def test_the_cause_is_what_explains_most(comparisons: tuple[Comparison, ...], cause: str) -> None:
+    assert paragraph(failure_text(make_result(comparisons=comparisons)), "Cause") == cause
 
 
 def test_counts_of_all_kinds_are_named_in_exchange_the_largest_shares_first() -> None:
@@ -235,13 +245,6 @@ def test_counts_come_before_leaks_times_and_losses() -> None:
     assert list(rows_of(failure_text(make_result(comparisons=comparisons)))) == [
         *("collective_calls", "operators", "memory_growth", "step_time", "cpu_time", "peak_resident", "final_loss")
     ]
-
-
-def test_if_the_counts_are_the_same_the_failure_says_so() -> None:
-    same = counted("collective_calls", 2, 2, "")
-    same = replace(same, verdict=Verdict.UNCHANGED)
-    text = failure_text(make_result(comparisons=(*make_result().comparisons, same)))
-    assert paragraph(text, "Cause") == "not known: by its counts a step does the same as before"
 
 
 def test_a_time_that_is_not_the_codes_says_so_as_its_cause() -> None:
@@ -380,7 +383,7 @@ def test_a_broken_benchmark_tells_its_reason_once() -> None:
 
 def part(metric: str, before: float, now: float, low: float, high: float) -> Comparison:
     """Makes a part of a step: its metric, seconds before and now, and the ends of the interval of its change."""
-    interval = Interval(low=low, high=high, confidence=0.95)
+    interval = make_interval(low, high)
     made = make_comparison(
         metric, now, Verdict.UNCHANGED, baseline=before, change=now - before, change_interval=interval
     )

@@ -15,12 +15,11 @@ import pytest_ddpperf
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import LongSteps, SlowImport
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import WORDS, broken_reason, finding_text, sentence
-from tests.factories import make_series
+from tests.factories import make_counts, make_interval, make_series
 from tests.reports.golden_runs import golden
 from tests.reports.made import make_result
 
@@ -41,9 +40,13 @@ LAW = {"points": [("excellent", 2)], "law": "amdahl", "serial": 0.2, "interval":
 GROWTH = {"device": "cpu", "least": MIB, "most": 2 * MIB, "ranks": (1,), "world_size": 4, "steps": 10, "launches": 3}
 
 
+SAME = {"ranks": (0, 1), "drawn": True, "paired": None, "alone": False, "sites": ()}
+STARTING = {"starting": 12.0, "working": 3.5, "launches": 3, "slowest": None, "setting": "max_time"}
+
+
 def counts(**operators: float) -> Counts:
     """Counts of operators alone."""
-    return Counts(totals={"operators": sum(operators.values())}, details={"operators": operators}, unstable={})
+    return make_counts({"operators": operators}, operators=sum(operators.values()))
 
 
 MEANT = Comparison(
@@ -51,30 +54,23 @@ MEANT = Comparison(
 )
 CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "acceptance": [
-        {"worse": MEANT, "reason": "see #7", "needed": True, "covered": True},
-        {"worse": MEANT, "reason": "see #7", "needed": True, "covered": False},
-        {"worse": MEANT, "reason": "see #7", "needed": False, "covered": True},
+        {"worse": MEANT, "reason": "see #7", "needed": needed, "covered": covered}
+        for needed, covered in ((True, True), (True, False), (False, True))
     ],
     "measured_beside": [{"pid": 7, "folder": "/home/me"}],
     "without_gpu": [
         {
-            "sites": (
-                replace(SITE, part="to(0)", line=9),
-                replace(SITE, part="cuda", line=7),
-                replace(SITE, part="to(0)"),
+            "sites": tuple(
+                replace(SITE, part=part, line=line) for part, line in (("to(0)", 9), ("cuda", 7), ("to(0)", 41))
             )
         }
     ],
     "no_device_counts": [{"counts": ("kernel_launches", "device_copies")}],
     "on_network": [
-        {"predicted": 0.011, "error": 0.06, "measured": None, "how": "", "exposed": 0.002},
-        {"predicted": 0.011, "error": 0.06, "measured": None, "how": "", "exposed": 0.0},
-        {"predicted": 0.011, "error": 0.06, "measured": None, "how": "", "exposed": 0.02},
+        {"predicted": 0.011, "error": 0.06, "measured": None, "how": "", "exposed": exposed}
+        for exposed in (0.002, 0.0, 0.02)
     ],
-    "only_on_network": [
-        {"predicted": 0.011, "error": 0.06, "profiled": False},
-        {"predicted": 0.011, "error": 0.06, "profiled": True},
-    ],
+    "only_on_network": [{"predicted": 0.011, "error": 0.06, "profiled": profiled} for profiled in (False, True)],
     "not_on_network": [
         {"reason": "too_large", "collective": "all_reduce", "nbytes": 25.0 * MIB, **SWEPT},
         {"reason": "not_swept", "collective": "all_gather", "nbytes": 64.0, **UNSWEPT},
@@ -158,16 +154,10 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"metric": "batch_rows", "before": 8.0, "now": 16.0, "paired": True},
     ],
     "same_data": [
-        {"ranks": (0, 1), "drawn": True, "paired": None, "alone": False, "sites": ()},
-        {"ranks": (0, 1, 3), "drawn": False, "paired": False, "alone": False, "sites": ()},
-        {"ranks": (0, 1), "drawn": True, "paired": None, "alone": True, "sites": ()},
-        {
-            "ranks": (0, 1),
-            "drawn": True,
-            "paired": None,
-            "alone": False,
-            "sites": (replace(SITE, part="DistributedSampler"),),
-        },
+        SAME,
+        {**SAME, "ranks": (0, 1, 3), "drawn": False, "paired": False},
+        {**SAME, "alone": True},
+        {**SAME, "sites": (replace(SITE, part="DistributedSampler"),)},
     ],
     "parameters_apart": [
         {"ranks": (0, 1), "parameter": "net.0.weight", "sites": (SITE,)},
@@ -185,21 +175,9 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     ],
     "no_time_to_diagnose": [{"setting": "budget"}, {"setting": "max_time"}],
     "slow_starts": [
-        {"starting": 12.0, "working": 3.5, "launches": 3, "slowest": None, "setting": "max_time"},
-        {
-            "starting": 12.0,
-            "working": 3.5,
-            "launches": 3,
-            "slowest": SlowImport(module="lightning", seconds=3.1, reason=None),
-            "setting": "steps",
-        },
-        {
-            "starting": 12.0,
-            "working": 3.5,
-            "launches": 3,
-            "slowest": SlowImport(module="vendor", seconds=3.1, reason="starts a thread"),
-            "setting": "max_time",
-        },
+        STARTING,
+        {**STARTING, "slowest": SlowImport(module="lightning", seconds=3.1, reason=None), "setting": "steps"},
+        {**STARTING, "slowest": SlowImport(module="vendor", seconds=3.1, reason="starts a thread")},
     ],
     "outlying_launches": [
         {"outlying": ((4, 0.198),), "launches": 5},
@@ -223,7 +201,7 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "busy_baseline": [{"lost": None}, {"lost": 0.5}],
     "scaling_law": [
         {**LAW, "points": [("good", 2), ("good", 4), ("poor", 8)]},
-        {**LAW, "interval": Interval(low=0.1, high=0.3, confidence=0.95), "pays": 9, "sharing": [16]},
+        {**LAW, "interval": make_interval(0.1, 0.3), "pays": 9, "sharing": [16]},
     ],
     "best_variants": [
         {"fastest": ("ddp",), "leanest": ("fsdp2", "zero1"), "unbeaten": ("ddp", "fsdp2")},

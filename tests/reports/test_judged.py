@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
@@ -18,7 +17,7 @@ from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.summary import benchmark_table
 from pytest_ddpperf.stats.suites import change_of_suite
-from tests.factories import make_launch, make_rank_launch, make_results_document, read_again
+from tests.factories import known, make_counts, make_launch, make_rank_launch, make_results_document, read_again
 from tests.reports.golden_runs import RUNS, result
 from tests.reports.made import make_comparison, make_result
 
@@ -46,7 +45,7 @@ def test_metrics_stay_in_their_order() -> None:
 
 
 def test_a_count_keeps_all_its_digits() -> None:
-    counts = Counts(totals={"flops": 12345678901234.0}, details={"flops": {}}, unstable={})
+    counts = make_counts({"flops": {}}, flops=12345678901234.0)
     flops = Comparison(series=counted_series(counts)[0], tolerance=0.0, verdict=Verdict.NEW, gated=True)
     (read,) = again(make_result(measured={"counts": counts}, comparisons=(flops,)))
     assert read["flops"].series == flops.series
@@ -77,8 +76,7 @@ def test_the_common_change_is_the_same_when_it_is_read_again(reference: Referenc
         make_result(test=f"t.py::test_{number}", reference=reference, comparisons=(step,))
         for number, step in enumerate(steps)
     ]
-    common = change_of_suite(results)
-    assert common is not None
+    common = known(change_of_suite(results))
     read = read_again(make_results_document(results, None))
     assert read.common_change is not None
     assert (read.common_change.tests, read.common_change.slower) == (common.tests, common.slower)
@@ -117,7 +115,7 @@ def test_a_training_that_was_lost_is_so_when_it_is_read_again() -> None:
 def test_tables_of_steps_and_the_diagnosis_are_the_same_when_they_are_read_again() -> None:
     phases = PhaseTimes(seconds={phase: (0.01 * place,) * 4 for place, phase in enumerate(PHASES)})
     rank = make_rank_launch(0, (0.15,) * 4, phases=phases)
-    apart = result("t.py::test_a", Verdict.NEW, 0.15, measured={"launches": (replace(make_launch(), ranks=(rank,)),)})
+    apart = result("t.py::test_a", Verdict.NEW, 0.15, measured={"launches": (make_launch(ranks=(rank,)),)})
     results = [*RUNS[30].results, apart]
     read = again(*results)
     assert diagnosis_lines(results)

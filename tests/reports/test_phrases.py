@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Environment, Interval
+from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phrases import change_text, environment_text, every_finding, findings, first_of, values_text
-from tests.factories import make_environment
+from tests.factories import make_environment, make_interval
 from tests.reports.made import make_comparison, make_result
 
 
@@ -30,7 +30,7 @@ def test_a_change_of_a_difference_is_in_its_unit_and_there_is_none_without_a_bas
 )
 def test_an_interval_of_more_than_a_factor_of_three_says_nothing(low: float, high: float, told: str) -> None:
     """From half the time to 1.5 times it is a factor of three."""
-    interval = Interval(low=low, high=high, confidence=0.95)
+    interval = make_interval(low, high)
     step = make_comparison("step_time", 0.042, Verdict.OK, baseline=0.04, change=0.05, change_interval=interval)
     assert change_text(step) == told
 

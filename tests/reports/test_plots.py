@@ -134,10 +134,6 @@ def test_a_picture_that_fails_leaves_the_earlier_one_whole(tmp_path: Path, monke
     assert [file.name for file in tmp_path.iterdir()] == [drawn.name]
 
 
-def test_a_run_without_charts_draws_nothing(tmp_path: Path) -> None:
-    assert write_plots(make_document(), tmp_path / "none", "--plots") == []
-
-
 def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_document(RUNS[7].results[0])
     (tmp_path / "file").write_text("")

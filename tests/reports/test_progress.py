@@ -14,9 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.reports.progress import LiveLine, command_line, progress_line
-from tests.factories import make_rank_launch
+from tests.factories import make_launch, make_rank_launch
 
 
 def test_progress_says_launch_and_time() -> None:
@@ -40,7 +39,7 @@ def test_progress_tells_loss_and_learning_rate_of_the_last_launch_where_they_are
     ranks = tuple(
         replace(make_rank_launch(rank=rank, loss=loss), learning_rate=rate) for rank, loss in enumerate(losses)
     )
-    last = Launch(round=0, ranks=ranks, seconds=1.0)
+    last = make_launch(ranks=ranks)
     assert progress_line("ddp", 2, 8, 12.4, 31.0, last=last) == f"ddp: launch 2 of 8, 12 s of about 31 s{told}"
 
 

@@ -8,12 +8,11 @@ import pytest
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Interval, Plan
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.outputs import Stored
 from pytest_ddpperf.reports.stored import list_tables, record_table, stored_lines
-from tests.factories import make_environment, make_new_result, make_series
+from tests.factories import make_counts, make_environment, make_interval, make_new_result, make_series
 
 FLOPS = make_series("flops", 2e6, unit="FLOP", scale="exact", samples=(2e6,))
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
@@ -21,7 +20,7 @@ CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-
 
 @pytest.fixture
 def record() -> BaselineRecord:
-    interval = Interval(low=0.0412, high=0.0424, confidence=0.95)
+    interval = make_interval(0.0412, 0.0424)
     step_time = make_series("step_time", 0.0418, samples=(0.0412, 0.0424), interval=interval)
     skew = make_series("straggler_skew", 0.01, unit="1", scale="difference", gated=False, samples=(0.01,))
     return BaselineRecord(
@@ -96,7 +95,7 @@ def saved(*records: tuple[BaselineRecord | None, BaselineRecord]) -> list[str]:
 
 
 def counted(record: BaselineRecord, flops: float) -> BaselineRecord:
-    counts = counted_series(Counts(totals={"flops": flops}, details={}, unstable={}))
+    counts = counted_series(make_counts({}, flops=flops))
     return replace(record, series=(*record.series, *counts))
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import PairedRevision, Result
 from pytest_ddpperf.records.verbs import Search, Trial
 from pytest_ddpperf.records.verdict import Verdict
@@ -16,7 +15,7 @@ from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.remarks import every_remark, told_once, undecided_lines
 from pytest_ddpperf.reports.screen import summary_parts
 from pytest_ddpperf.reports.summary import brief_table, summary_table
-from tests.factories import failure_text
+from tests.factories import failure_text, make_interval
 from tests.reports.made import counted, make_comparison, make_result
 
 CHANGE = "change of the step time from the reference to now"
@@ -56,27 +55,6 @@ def test_a_row_says_what_was_measured_and_how_it_changed() -> None:
     assert table.legend == {"memory": MEMORY, "change": CHANGE, "at most": BOUND}
 
 
-def test_a_column_has_one_unit() -> None:
-    results = [
-        make_result(comparisons=(make_comparison("step_time", value, Verdict.UNCHANGED),), verdict=Verdict.UNCHANGED)
-        for value in (0.0004, 0.040, 1.5)
-    ]
-    table = summary_table(results)
-    column = table.headers.index("step time\nms")
-    assert [row[column] for row in table.rows] == ["0.400", "40.0", "1500"]
-
-
-def test_columns_that_nothing_fills_are_left_out() -> None:
-    assert summary_table([make_result()]).headers == (
-        "benchmark",
-        "change\n% [95 % CI]",
-        "step time\nms [95 % CI]",
-        "verdict",
-    )
-    new = make_result(comparisons=(make_comparison("step_time", 0.04, Verdict.NEW),), verdict=Verdict.NEW)
-    assert summary_table([new]).headers == ("benchmark", "step time\nms", "verdict")
-
-
 def test_a_row_says_what_became_of_the_counts_that_are_compared() -> None:
     same, lost = counted("flops", Verdict.UNCHANGED), counted("operators", Verdict.NEW)
     unsteady = replace(counted("buffers", Verdict.REGRESSED), gated=False)
@@ -113,7 +91,7 @@ def test_a_time_without_a_baseline_and_counts_with_one_are_both_told() -> None:
 
 def test_a_time_that_cannot_be_compared_shows_no_change() -> None:
     """Its baseline is of another machine, so the change is that of the machines; the failure has none either."""
-    interval = Interval(low=0.1, high=0.3, confidence=0.95)
+    interval = make_interval(0.1, 0.3)
     known = {"baseline": 0.04, "change": 0.2, "change_interval": interval}
     foreign = make_comparison("step_time", 0.048, Verdict.INCOMPATIBLE, **known)
     loss = make_comparison("final_loss", 1.2, Verdict.INCOMPATIBLE, **known | {"baseline": 1.0})
@@ -158,18 +136,11 @@ def test_tests_of_several_modules_keep_the_module_where_names_repeat() -> None:
     assert [row[0] for row in summary_table(distinct).rows] == ["test_x bucketed", "test_y bucketed"]
 
 
-def test_a_remark_is_made_once() -> None:
-    crowded = "4 ranks share 2 cores"
-    results = [
-        make_result(test="t.py::test_a", findings=(Finding(crowded),)),
-        make_result(test="t.py::test_b", findings=(Finding(crowded), Finding("launch 3 was slow"))),
-    ]
-    assert remarks_on(*results) == (f"both benchmarks: {crowded}", "test_b bucketed: launch 3 was slow")
-
-
-def test_whom_a_remark_concerns_is_named() -> None:
+def test_a_remark_is_made_once_with_whom_it_concerns() -> None:
     crowded = "4 ranks share 2 cores"
     results = [make_result(test=f"t.py::test_{name}", findings=(Finding(crowded),)) for name in "abcde"]
+    slow = replace(results[1], findings=(Finding(crowded), Finding("launch 3 was slow")))
+    assert remarks_on(results[0], slow) == (f"both benchmarks: {crowded}", "test_b bucketed: launch 3 was slow")
     assert remarks_on(*results[:2], make_result(test="t.py::test_x")) == (
         f"test_a bucketed, test_b bucketed: {crowded}",
     )
@@ -252,7 +223,7 @@ def test_what_is_ok_by_stored_times_is_told_apart() -> None:
 
 def test_a_value_or_a_change_without_a_telling_interval_is_noisy() -> None:
     """From 0.6 times to 1.9 times is more than a factor of three; two launches show no scatter, one has none."""
-    wide = Interval(low=-0.4, high=0.9, confidence=0.95)
+    wide = make_interval(-0.4, 0.9)
     known = {"baseline": 0.04, "change": 0.1, "change_interval": wide}
     results = [
         make_result(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.table import Column, Quantity, Table, render, table_of
+from tests.factories import make_interval
 
 TIMES = Table(
     headers=("benchmark", "time\nms [95 % CI]", "memory\nMiB", "change\n% [95 % CI]", "verdict"),
@@ -104,7 +104,7 @@ def test_quantities_of_one_unit_read_well_together() -> None:
 
 
 def test_a_quantity_with_intervals_says_their_confidence_and_one_that_nothing_fills_has_no_column() -> None:
-    ends = Interval(low=0.4, high=0.6, confidence=0.95)
+    ends = make_interval(0.4, 0.6)
     columns: dict[str, Column[float]] = {
         "step": Quantity(value=lambda each: each, unit="s", interval=lambda _: ends),
         "text": Quantity(value=lambda each: each, unit="1", text=lambda _, number: f"about {number(1.0)}"),

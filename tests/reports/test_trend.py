@@ -9,9 +9,9 @@ import pytest
 
 from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Trend, trends
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.trend import TrendsFile, change_texts, changes_text, trend_table, trends_text
+from tests.factories import make_interval
 
 BENCHMARK = Benchmark(
     test="t.py::test_a",
@@ -42,7 +42,7 @@ def trend(values: list[float], benchmark: Benchmark = BENCHMARK) -> Trend:
             benchmark=benchmark,
             run=run(i),
             value=value,
-            interval=Interval(low=value * 0.99, high=value * 1.01, confidence=0.95),
+            interval=make_interval(value * 0.99, value * 1.01),
             min_tolerance=0.0,
             gated=True,
         )

@@ -13,10 +13,8 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.two_runs import two_runs
-from tests.factories import judged_anew, make_environment, make_launch, make_results_document, read_again
-from tests.reports.formats.test_html import data_of
+from tests.factories import judged_anew, make_counts, make_environment, make_launch, make_results_document, read_again
 from tests.reports.made import make_comparison, make_document, make_result
 
 QUIET = ((0.010,) * 4,) * 3
@@ -48,21 +46,6 @@ def test_step_times_are_the_means_of_all_steps() -> None:
     assert notes == []
 
 
-def test_a_page_draws_the_launches_of_both() -> None:
-    before, after = run(PAUSES), run(QUIET)
-    both = judged_anew(before, after)
-    charts = data_of(two_runs_page(after, both, two_runs(before, after, both)))["charts"]
-    (steps,) = [chart for chart in charts if chart["title"] == "step_time by launch"]
-    assert [(each["name"], each["y"]) for each in steps["series"]] == [("this run", [10] * 3), ("baseline", [15] * 3)]
-    assert steps["x"]["name"] == "launch"
-
-
-def test_a_change_whose_interval_says_nothing_is_noisy() -> None:
-    """Launches of 5 and 20 ms are 10 ms in the middle; a factor of 4 between two of them leaves any change open."""
-    rows, _ = told(run(((0.005,), (0.020,))), run(((0.005,), (0.020,))))
-    assert rows["step_time"][2] == "+0.0 % (noisy)"
-
-
 ALONE = Health(cpu=CpuHealth(others=0.0, steal=0.0, throttled=0.0))
 BUSY = Health(cpu=CpuHealth(others=0.5, steal=0.0))
 
@@ -80,9 +63,7 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
     now: tuple[float, Health, float], verdict: Verdict
 ) -> None:
     def made(time: float, health: Health, calls: float) -> Run:
-        counts = Counts(
-            totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
-        )
+        counts = make_counts({"collective_calls": {"all_reduce": calls}})
         (exact,) = counted_series(counts)
         metrics = (
             make_comparison("step_time", time, Verdict.NEW, samples=(time,) * 4),
@@ -140,7 +121,7 @@ def test_a_count_that_may_have_doubled_is_undecided_unless_times_are_good(launch
 
 def test_a_count_that_its_own_baseline_could_not_judge_is_judged_by_the_first_run() -> None:
     """That baseline lacked it, for instance."""
-    once, twice = (Counts(totals={"synchronisations": n}, details={}, unstable={}) for n in (1.0, 2.0))
+    once, twice = (make_counts({}, synchronisations=n) for n in (1.0, 2.0))
     (result,) = judged_anew(of_counts(Verdict.NEW, once), of_counts(Verdict.NEW, twice, gated=False))
     assert result.verdict is Verdict.REGRESSED
 

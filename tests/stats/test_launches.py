@@ -22,11 +22,11 @@ from pytest_ddpperf.stats.launches import (
     Center,
     Expected,
     center_of,
+    cheapest_mean,
     even_sizes,
     expected,
     growth_per_step,
     influences,
-    least,
     long_steps,
     moderated,
     paired_blocks,
@@ -310,7 +310,7 @@ def test_long_steps_have_a_period_if_three_quarters_of_their_distances_agree(
     ],
 )
 def test_the_least_blocks_have_a_third_of_the_steps(blocks: list[float], sizes: list[int], expected: float) -> None:
-    assert least(blocks, sizes) == pytest.approx(expected)
+    assert cheapest_mean(blocks, sizes) == pytest.approx(expected)
 
 
 def after(*increases: int) -> list[int]:

@@ -26,10 +26,10 @@ def test_a_diagnosis_takes_a_whole_period_of_long_steps_apart(period: int | None
     if period is not None:
         plan = PeriodicPlan(warmup=2, steps=1, period=period)
     job = LaunchJob(script, None, Settings(), plan, stands_for=steps, growth=False)
-    assert (job.taken_apart(), job.steps_needed) == (taken_apart, 1 + 2 + 1 + taken_apart + 1)
+    assert (job.steps_to_diagnose(), job.steps_needed) == (taken_apart, 1 + 2 + 1 + taken_apart + 1)
 
 
 def test_a_period_of_times_that_are_means_of_several_steps_has_as_many_steps() -> None:
     """Each tenth time is long, and each is the mean of two steps."""
     plan = PeriodicPlan(warmup=0, steps=1, period=10)
-    assert LaunchJob(Script("train.py"), None, Settings(), plan, stands_for=100).taken_apart(2) == 20
+    assert LaunchJob(Script("train.py"), None, Settings(), plan, stands_for=100).steps_to_diagnose(2) == 20

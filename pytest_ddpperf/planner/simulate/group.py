@@ -32,19 +32,19 @@ _FILLED = 2  # number of arguments with tensors: results and inputs
 
 @contextmanager
 def rank_of(
-    rank: int, world_size: int, recorder: TimelineRecorder | None = None, kernels: tuple[str, ...] = ()
+    rank: int, world_size: int, recorder: TimelineRecorder | None = None, devices: tuple[str, ...] = ()
 ) -> Iterator[None]:
     """Makes this process a rank of a simulated group in this context; collectives end at once, with this rank's values.
 
-    Environment variables are set as torchrun sets them on one node. ``recorder`` gets each collective. For devices in
-    ``kernels``, the kernels of collectives are replaced, which costs other operators no time. If ``kernels`` is empty,
-    each operator passes a dispatch mode, which takes time.
+    Environment variables are set as torchrun sets them on one node. ``recorder`` records each collective. On
+    ``devices``, the kernels of collectives are replaced, so that other operators keep their speed. If ``devices`` is
+    empty, a dispatch mode intercepts every operator, which takes time.
     """
     number, ranks = str(rank), str(world_size)
     os.environ.update(RANK=number, WORLD_SIZE=ranks, LOCAL_RANK=number, LOCAL_WORLD_SIZE=ranks)
     dist.init_process_group(SIMULATED, rank=rank, world_size=world_size)
     try:
-        answered: Any = _kernels(kernels, recorder) if kernels else _Collectives(recorder)
+        answered: Any = _kernels(devices, recorder) if devices else _Collectives(recorder)
         with answered:
             yield
     finally:
@@ -54,8 +54,8 @@ def rank_of(
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """A dispatch mode that gives collectives their results, as if other ranks took part.
 
-    torch's fake backend fills real tensors with copies of this rank's values. DDP's C++ reads tensors from handles, but
-    the backend's handles have none, so this mode returns other handles. FakeTensors never reach the backend.
+    torch's fake backend fills real tensors with copies of this rank's values; it never gets FakeTensors. DDP's C++
+    reads tensors from a collective's Work, but the fake backend's Work has none, so this mode returns another Work.
     """
 
     def __init__(self, recorder: TimelineRecorder | None) -> None:
@@ -180,7 +180,7 @@ def _where_it_changes(apply: Callable[..., nn.Module]) -> Callable[..., nn.Modul
 
 
 def _of_ranks(init: Callable[..., None]) -> Callable[..., None]:
-    """Wraps ``DeviceMesh.__init__``: numbers of ranks that are FakeTensors get values, assumed to be in order."""
+    """Wraps ``DeviceMesh.__init__``: a FakeTensor of rank numbers, which has no values, becomes 0, 1, 2 and so on."""
 
     def known(value: Any) -> Any:
         if not isinstance(value, FakeTensor):

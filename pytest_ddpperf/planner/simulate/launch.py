@@ -30,7 +30,7 @@ MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # limits of the number of tim
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Modelled:
-    """The name of an accelerator that this machine does not have, and whether its products of fp32 use TF32."""
+    """An accelerator that this machine lacks, to model its speed; ``tf32``: whether fp32 matrix products use TF32."""
 
     name: str
     tf32: bool
@@ -47,7 +47,7 @@ class RankTimeline:
 def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
     """Counts one step of the job on a single simulated rank of ``world_size`` ranks, without other processes.
 
-    If tensors need values, so that the model takes memory, a finding in the result gives the reason.
+    The rank uses FakeTensors, which take no memory. If the job needs real tensors, a finding in the result says why.
     """
     begun = time.monotonic()
     counted = partial(_counted, _as_rank(ctx, rank, world_size), job.training)
@@ -143,9 +143,9 @@ def needs_values(job: LaunchJob) -> str:
 
 
 def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:
-    """Returns the counts of a step after warm-up, and findings on the training.
+    """Returns the counts of a step after warm-up, and findings on the training; ``values``: whether tensors are real.
 
-    FakeTensors get the full warm-up only with ``clip_steps``, because it changes later steps.
+    FakeTensors get the full warm-up only with ``clip_steps``, because steps after these do not clip gradients.
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.instruments.counting.sites import making_noted

@@ -39,7 +39,7 @@ class _Recorded:
 
 
 class TimelineRecorder:
-    """Records collectives and waits for them, in the order in which a step reaches them."""
+    """Records the collectives that a step starts, and the collectives that it waits for, in order."""
 
     def __init__(self, clock: Clock, *, streams: bool = False) -> None:
         self._clock = clock
@@ -169,9 +169,9 @@ def _sharded(step: _Recorded) -> list[Sharded]:
 
 
 def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
-    """Yields the moments of a step, with the waits that happen outside of Python code.
+    """Yields the moments of a step, including waits that happen outside of Python code.
 
-    DDP's C++ waits for a backward's buckets after the last one has started. Other transfers block when they start.
+    DDP's C++ waits for all buckets of a backward once the last one has started. Other transfers block when they start.
     """
     for (number, waits), computed in zip(step.events, times, strict=False):
         yield Moment(computed=computed, transfer=number, waits=waits)
@@ -254,12 +254,13 @@ def of_fsdp() -> bool:
 
 
 def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
-    """Reorders the ``moments`` of a step: FSDP's transfers (``sharded``) block there, but overlap in FSDP's streams.
+    """Returns the ``moments`` of a step with FSDP's transfers (``sharded``) moved, so that they overlap with computing.
 
-    Parameters are gathered while the layer before computes, because the host runs ahead and backward prefetches. A
-    forward does not prefetch during the backward before it, because the optimizer runs between them. Gradients are
-    reduced while the next layer computes; that layer's own reduction waits for them. The wait for the last reduction
-    stays last. Source: ``FSDPParamGroup.unshard`` and ``post_backward`` in ``torch.distributed.fsdp`` (torch 2.13).
+    A simulated step blocks during transfers, but accelerators overlap them. FSDP gathers parameters while the layer
+    before computes, because the host runs ahead and backward prefetches. A forward does not prefetch during the
+    backward before it, because the optimizer runs between them. FSDP reduces a layer's gradients while the next layer
+    computes; the next reduction waits for this one. The last wait stays last. Source: ``FSDPParamGroup`` (torch 2.13),
+    ``unshard`` and ``post_backward``.
     """
     found = list(moments)
     gathered = [one for one in sharded if one.gathers]

@@ -43,7 +43,7 @@ class ChartPoint:
 class ChartSeries:
     """Points of one line or one group, drawn in the same style.
 
-    ``of`` is the name of the series to which a reference belongs; empty if it belongs to all series.
+    A reference, such as a baseline, has ``of``: the name of the series to compare it with; empty for all series.
     """
 
     name: str

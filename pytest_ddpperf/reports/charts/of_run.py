@@ -118,7 +118,7 @@ def _side_by_side(title: str, subject: str, results: Sequence[Result], metric: s
 
 
 def _before_and_now(metric: str, points: Sequence[tuple[float, Result]]) -> dict[str, Any]:
-    """Returns the fields of a chart that shows a metric of benchmarks, each at its ``x``, and of their references."""
+    """Returns the series of a chart: a metric of this run and of its reference; ``points``: (x, benchmark) pairs."""
     known = [(x, result[metric]) for x, result in points]
     before = " and ".join(dict.fromkeys(of_benchmark.reference_of(result) for _, result in points))
     return {

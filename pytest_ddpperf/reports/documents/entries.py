@@ -1,6 +1,6 @@
 """The results document: the objects of its JSON, with their fields.
 
-A field without a comment has the same meaning as the attribute of the same name in the record of the same subject.
+A field without a comment means the same as the attribute of the same name in ``records``.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ def _record(measured: Measurement, **known: Any) -> BaselineRecord:
 
 
 def _revision(data: entries.AgainstEntry, measured: Measurement) -> PairedRevision:
-    """Returns the other revision; its record has no figures, and is None if the benchmark did not run there."""
+    """Returns the other revision; its record lacks figures, and is None if the benchmark did not run there."""
     record, environment = None, data.environment
     if environment is not None:
         environment = replace(environment, world_size=measured.world_size)

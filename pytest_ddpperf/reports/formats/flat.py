@@ -97,8 +97,8 @@ def _value(result: Result, comparison: Comparison) -> dict[str, Any]:
 def comma_separated(run: Run) -> str:
     """Returns a row for each metric of each benchmark, with all digits; a benchmark without metrics has one row.
 
-    Benchmarks have different metrics with ten figures each: with one row per metric, all files have the same columns.
-    Unknown and infinite values are empty cells. No text can act as a formula.
+    Benchmarks have different metrics. With one row for each metric, all files have the same columns. Unknown and
+    infinite values are empty cells. No text can act as a formula.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

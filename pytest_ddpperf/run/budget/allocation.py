@@ -44,7 +44,7 @@ class TimeRequest:
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     """Distributes ``seconds`` among requests; returns the seconds that each request gets, at least its ``least``.
 
-    The rest goes to the most urgent, then the smallest requests; a proof gets all that it needs or its ``least``.
+    Urgent requests get more first, then smaller ones. A request to prove no change gets what it wants, or ``least``.
     """
     shares = [request.least for request in requests]
     left = max(0.0, seconds - math.fsum(shares))

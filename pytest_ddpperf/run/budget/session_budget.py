@@ -129,10 +129,10 @@ class SessionBudget:
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
-        """Give a call its time: ``max_time`` of its settings after ``begun``, or less if the session has less time.
+        """Give a call its time: ``max_time`` of its settings from ``begun`` on, or less if the session has less time.
 
-        In the first pass each benchmark has an equal share, and a test that has not begun counts as one benchmark. Time
-        for such tests to count and verify is reserved. ``compared``: whether suspected slowdowns need confirmation,
+        In the first pass each benchmark has an equal share, and a test that has not begun counts as one benchmark. The
+        time to count and verify such tests is reserved. ``compared``: whether suspected slowdowns need confirmation,
         for which half of the time is reserved. ``benchmarks``: how many benchmarks the call measures side by side.
 
         Returns:
@@ -185,8 +185,8 @@ class SessionBudget:
     def over(self, *, last: bool) -> float:
         """Returns the share of the call's time that has passed, 0 to 1; ``last``: whether no interim verdict follows.
 
-        All interim verdicts share one probability of a false alarm; the larger this share, the more of that probability
-        a verdict may spend. The call's time includes the second pass, even if the test does not run again.
+        All interim verdicts together may raise a false alarm with one fixed probability. A later verdict may use more
+        of that probability. The call's time includes the second pass, even if the test does not run again.
         """
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.two_passes or self.runs_once:
@@ -202,7 +202,7 @@ class SessionBudget:
         )
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Record the time that a call needs in the second pass, and by how many seconds its first verdict is late.
+        """Record the time that a call needs in the second pass, and how many seconds it lacked for its first verdict.
 
         A call without a suspected or possible slowdown leaves the rest of its time to other calls. If time is left at
         the end, such a call gets some of it to prove that nothing has changed.

@@ -1,1 +1,1 @@
-"""One call of a verb: its settings, its preparation, its rounds of launches, and its judgement."""
+"""One call of ``check`` or another method of the fixture: its settings, preparation, rounds of launches, judgement."""

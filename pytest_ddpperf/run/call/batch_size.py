@@ -72,10 +72,10 @@ def search(
 
 
 def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
-    """Raises an error if memory does not depend on the size: without a limit the search would never end.
+    """Raises an error if the last ten doublings of the batch size, up to half of ``size``, did not raise peak memory.
 
-    Without growth, the last of eleven readings is the largest by chance with a probability of 1/11; the next doubling
-    checks again. Memory that grows with the size soon exceeds the scatter of readings, even if it grows slowly.
+    The search would never end then. Without growth, the last of the eleven peaks is the highest by chance with a
+    probability of 1/11; in this case the check before the next doubling raises the error.
     """
     latest = trials.get(size // 2)
     if latest is None or latest.peak is None:

@@ -69,7 +69,7 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """Returns (launchers, number of them to start) for each revision and each set of variables ``env=``."""
+        """Returns (launchers, number to start) for each revision and each set of environment variables (``env=``)."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
@@ -104,7 +104,7 @@ class BenchmarkLaunches:
         self._memory = None if free is None else free - needed * enough
 
     def keep(self, number: int) -> None:
-        """Ends all launchers but the first ``number`` of each revision, because no more launches run simultaneously."""
+        """Ends all launchers but the first ``number`` of each revision: at most ``number`` launches now run at once."""
         if number < self._together:
             self._together = number
             self._slots = {variables: min(known, number) for variables, known in self._slots.items()}
@@ -141,9 +141,9 @@ class BenchmarkLaunches:
         patience: int = 1,
         turns: TurnSlot | None = None,
     ) -> LaunchResult[Any]:
-        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, with launcher number ``slot``.
+        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, which launcher number ``slot`` starts.
 
-        The deadline is ``patience`` times the setting ``timeout``. With ``turns``, the launch is interleaved.
+        The deadline is ``patience`` times the setting ``timeout``. With ``turns``, several launches take turns.
         """
         launchers = self._own.with_variables(variant.variables)
         run = launchers[slot].run
@@ -185,7 +185,7 @@ class BenchmarkLaunches:
         return result
 
     def slowest_import(self, variant: Variant, result: LaunchResult[Any]) -> SlowImport | None:
-        """Returns the slowest import of a launch's first rank, and the reason why the module is not preloaded."""
+        """Returns the slowest import of a launch's first rank, and why the imported module is not preloaded."""
         if not result.imports:
             return None
         slowest = max(result.imports, key=lambda one: one.seconds)
@@ -291,7 +291,7 @@ class TimedLaunches:
 
 
 def _interleaving_hint(error: errors.DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
-    """Returns a hint if a launch lacked memory or time, and might have had enough alone; else an empty text."""
+    """Returns a hint to disable interleaving if one of several interleaved launches lacked memory or time; else ""."""
     cause = error.__cause__ if isinstance(error, errors.ReferenceFailed) else error
     wanting = isinstance(cause, errors.RanksTimedOut) or (isinstance(cause, errors.RankFailed) and cause.out_of_memory)
     if len(launches) == 1 or not wanting:

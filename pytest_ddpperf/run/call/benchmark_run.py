@@ -72,9 +72,9 @@ class BenchmarkRun:
         self.launches = BenchmarkLaunches(session, settings, paired, test=test, times=times)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
-        """Returns the variants with their pilots (short trial launches), counts, and findings of their verification.
+        """Returns the variants with the results of pilots (short trial launches), counting and verification.
 
-        Each of these needs one launch, or none if this session already has the same results.
+        One launch of a variant usually gives all three; none is needed if this session already has the results.
         """
 
         def launch(variant: Variant, job: jobs.PrepareJob) -> LaunchResult[jobs.RankPrepared]:
@@ -114,7 +114,10 @@ class BenchmarkRun:
     def measure(
         self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until ``judge`` stops; if it is None, in a few launches."""
+        """Measures prepared variants side by side until ``judge`` decides to stop; without a judge, in a few launches.
+
+        ``compared``: whether half of the time is reserved to confirm suspected slowdowns.
+        """
         if self.settings.counts == "only" or self._session.budget.is_over:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
@@ -137,7 +140,7 @@ class BenchmarkRun:
         return measurements
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
-        """Returns the object that runs this call's rounds of launches; a second pass continues those rounds."""
+        """Returns an object that runs rounds of launches, continuing the rounds of a first pass if there was one."""
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
         shared = budget.share(
@@ -168,7 +171,7 @@ class BenchmarkRun:
         return Measuring(variants, limits, run, observer, budget, rounds)
 
     def _accepted(self, judge: Judge) -> list[Result]:
-        """Returns the judge's results without accepted failures, so that times are decided despite them."""
+        """Returns the judge's results, without accepted failures: undecided times have to be measured despite them."""
         from pytest_ddpperf.judge.benchmark import with_accepted
 
         return [with_accepted(result, self._accepts) for result in judge.results]
@@ -185,7 +188,7 @@ class BenchmarkRun:
         return found
 
     def _written(self, folder: Path, variants: Sequence[Variant]) -> list[str]:
-        """Writes files next to the variants' traces that merge and summarise them; returns a line on each variant."""
+        """Writes a merged trace and a summary of each variant to ``folder``; returns a line of text on each variant."""
         from pytest_ddpperf.run.call.traces import file_name, write_beside
 
         lines = []
@@ -255,5 +258,5 @@ class BenchmarkRun:
 
 
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
-    """Returns (identity, whether it is a reference) of each variant, without functions: each run makes new ones."""
+    """Returns each variant's identity and whether it is a reference: facts that stay equal if the test runs again."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]

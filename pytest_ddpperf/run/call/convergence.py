@@ -1,4 +1,4 @@
-"""Trains a workload by several strategies in separate launches, and compares the others with the first one."""
+"""Trains a workload by several strategies, and compares their training curves with the first strategy's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def job_of(
 def converged(  # noqa: PLR0917 - what a call asks for
     run: BenchmarkRun, test: str, variants: Mapping[str, Variant], job: ConvergeJob, better: Better, number: int
 ) -> Convergence:
-    """Trains by all strategies in each of ``number`` launches, and compares them with the first strategy."""
+    """Trains by all strategies in each of ``number`` launches, and compares their curves with the first strategy's."""
     names, first = tuple(variants), next(iter(variants.values()))
     launches = list[Sequence[tuple[RankTraining, ...]]]()
     for launch in range(number):
@@ -122,7 +122,7 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
 
 
 def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Sequence[str]) -> Curve:
-    """Returns the curve of one training, averaged over ranks; NaN from its first value on that is not finite."""
+    """Returns the mean of the ranks' curves of one training; NaN from the point at which values were not finite."""
 
     def mean(name: str, point: int) -> float:
         values = [rank.values[name][point] for rank in ranks if point < len(rank.steps)]
@@ -142,7 +142,7 @@ def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
 def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
     """Raises QualityLost if a strategy trains worse than the first one, or differs from it by more than rounding.
 
-    A loss of quality counts as ``regressed``: if that verdict fails no test, the loss is only listed.
+    Raises nothing unless ``failing`` contains ``regressed``, the verdict on such strategies.
     """
     lines = lost(found)
     if lines and Verdict.REGRESSED in failing:

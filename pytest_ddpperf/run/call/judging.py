@@ -1,4 +1,4 @@
-"""One call of a verb that judges: it verifies, measures, compares and lists; then it may fail the test."""
+"""One call such as ``ddpperf.check``, which verifies, measures and judges variants, and may fail the test."""
 
 from __future__ import annotations
 
@@ -106,7 +106,6 @@ class JudgedRun(BenchmarkRun):
         self._session.extensions.measured(self._test, measured, attempt)
 
     def _accept_command(self) -> str:
-        """Returns the command that saves the test's result in place of its baseline."""
         name = self._session.settings.compared
         save = "--ddpperf-save" if name == DEFAULT_SET else f"--ddpperf-save={name}"
         return " ".join(("pytest", f'"{self._test}"', *self._session.options, save))
@@ -152,7 +151,7 @@ class JudgedRun(BenchmarkRun):
         return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self) -> tuple[Result, ...]:
-        """Returns the results of candidates that fit into memory; if one fails, measures the other ones again."""
+        """Returns the results of candidates that fit into memory; measures again without a reference that failed."""
         references = self._references(self._fit.left)
         session = self._session
         # A probe of a bisection asks on which side of its tolerance a commit is.
@@ -199,10 +198,7 @@ class JudgedRun(BenchmarkRun):
         )
 
     def _instead_of(self, references: ComparedWith, error: errors.DdpperfError) -> ComparedWith | None:
-        """Returns the references for another measurement after an error; None if the error is final.
-
-        References that failed are omitted. If the commit of the baselines fails, the candidates are measured alone.
-        """
+        """Returns the references that remain for another measurement after an error; None if the error is final."""
         if isinstance(error, errors.RankFailed):
             again = self.settings.calibrate is None and self._fit.tries_again(error)
             return self._references(self._fit.left) if again else None
@@ -276,7 +272,7 @@ class JudgedRun(BenchmarkRun):
         ], found
 
     def _list_broken(self, variants: Sequence[Variant], error: errors.DdpperfError) -> None:
-        """Reports benchmarks as broken: after IncorrectTraining the incorrect ones, after another error all."""
+        """Reports benchmarks as broken: only the incorrect ones if ``error`` is IncorrectTraining, otherwise all."""
         if isinstance(error, errors.IncorrectTraining):
             reasons = error.wrong
         else:

@@ -49,7 +49,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
 ) -> NamedVariants:
     """Returns the trainings to compare: several subjects, strategies of one Workload, or settings of one subject.
 
-    ``over`` names the training that others are compared with; ``more`` has strategies of hooks, by name.
+    ``over`` names the training that others are compared with; ``more`` has strategies that hooks add, by name.
     """
     canonical: Callable[[Any], str] = str
     if variants is not None:

@@ -80,7 +80,7 @@ class LaunchLimits:
 
     @property
     def few(self) -> int:
-        """The number of launches that must fit into ``screening`` seconds, which limits the length of a launch."""
+        """The number of launches that must fit into ``screening`` seconds, the time to the first verdict."""
         return min(self.settings.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 
@@ -158,7 +158,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
 
 
 def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: float) -> Pilot:
-    """Returns a variant's short trial launch (pilot), repeated if it was slow, because it may have filled caches."""
+    """Returns a variant's pilot (short trial launch); launches it again if it was slow: caches may have been cold."""
 
     def launched() -> Pilot:
         plan = pilot_plan(warmup_of(variant, limits.settings.warmup), limits.settings.steps)
@@ -199,13 +199,13 @@ def max_steps(variant: Variant) -> int:
 
 
 def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
-    """Returns the plan of a diagnosis; it has the period of long steps if all launches in ``sides`` share one."""
+    """Returns ``plan``, with the period of long steps if such steps recur regularly in the launches of ``sides``."""
     period = long_steps([launch.step_times for launches in sides for launch in launches]).period
     return plan if period is None else PeriodicPlan(warmup=plan.warmup, steps=plan.steps, period=period)
 
 
 def _diagnosis_steps(steps: int) -> int:
-    """Returns the number of steps of a diagnosing launch; each block begins with one additional step."""
+    """Returns the number of steps that a diagnosis needs, timed and untimed; ``steps``: a launch's timed steps."""
     pairs, of_block = blocks_for(steps)
     return 1 + growth_steps(steps) + DIAGNOSED_STEPS + 2 * pairs * (of_block + 1)
 

@@ -98,8 +98,8 @@ def prepared(
 def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> Prepared:
     """Launches a variant's preparation and returns its results.
 
-    If the verification shared its processes with other tasks, it counts only if all tasks succeeded. Otherwise a
-    separate launch verifies before the other failure is raised, because incorrect training is the worse fault.
+    A verification that shares its processes with other tasks is trusted only if all tasks succeed. Otherwise a
+    separate launch verifies before any other failure is raised, because incorrect training is more serious.
     """
     if job.reference is not None:
         verification = _beside_reference(variant, job.reference, job, launch)

@@ -1,4 +1,4 @@
-"""The references of a benchmark: stored baselines, the baselines' commit in the same rounds, or another revision."""
+"""The references of a benchmark: stored baselines, or launches of another revision or of the baselines' commit."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def side_of_baselines(
 ) -> RevisionSide | Unpaired:
     """Checks out the commit of a test's baselines; returns the checkout with its launchers, or why it is not measured.
 
-    The commit is not measured without stored times, if new times replace them, or if the run only counts.
+    It is not measured if no baseline has comparable times, if the baselines are to be replaced, or in a run without
+    times.
     """
     records = [record for stored in baselines if (record := times_of(stored)) is not None]
     if not records or settings.save is not None or settings.counts == "only":
@@ -149,7 +150,7 @@ def side_of_baselines(
 
 
 def _side(test: str, records: Sequence[BaselineRecord], session: Session, *, fetch_it: bool) -> RevisionSide | Unpaired:
-    """Returns the checkout of the records' commit; raises GitError or LaunchError if git does not have the commit."""
+    """Returns the checkout of the records' commit, or why it is not measured; raises an error if git lacks it."""
     commits = {session.archive.commit_of(test, record, fetch_it=fetch_it) for record in records}
     if len(commits) > 1:
         return Unpaired("the baselines of this test are of several commits: save them together", lacking=True)
@@ -160,13 +161,13 @@ def _side(test: str, records: Sequence[BaselineRecord], session: Session, *, fet
 
 
 def cannot_run(revision: str, reason: str) -> str:
-    """Returns why a baseline's commit is not measured, with the cure."""
+    """Returns the message that the baseline's commit, ``revision``, cannot run a test, with the reason and advice."""
     cure = f"if it has to be built first, see {KNOBS['against_setup'].option}"
     return f"{revision}, the commit of the baseline, cannot run it: {reason}; {cure}"
 
 
 def environment_beside(session: Session, environment: Environment) -> Environment:
-    """Returns the environment of the reference's ranks for a candidate; LaunchError if these ranks cannot run."""
+    """Returns the environment of the reference's ranks, given the candidate's; LaunchError if the ranks cannot run."""
     side = session.sides.reference
     if side is None or side.revision.python is None:
         return environment

@@ -1,4 +1,4 @@
-"""Converts a call of a verb to variants, with subjects and names, and findings on settings without effect."""
+"""Converts the arguments of a call such as ``ddpperf.compare`` to variants, and finds settings without effect."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def grows(subject: object) -> bool:
 
 
 def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) -> Mapping[int, Subject]:
-    """Returns the subject for each number of ranks; if it is a function of that number, the returned Workload."""
+    """Returns the subject for each number of ranks: ``subject``, or the Workload that it returns for this number."""
     if not grows(subject):
         return dict.fromkeys(sizes, subject)
     if mode == "strong" or not counted:
@@ -166,10 +166,7 @@ class VerbCall:
         )
 
     def _require_mesh(self, subject: Subject, world_size: int) -> tuple[Finding, ...]:
-        """Raises an error for a mesh with a Workload or Script, or for a mesh with another number of ranks.
-
-        Returns a finding for a mesh without a data dimension: this may be intended, or the dimension's name is unknown.
-        """
+        """Raises an error if subject or ranks do not fit the mesh; returns a finding if it has no data dimension."""
         if self.settings.mesh is None:
             return ()
         from pytest_ddpperf.strategies.parallel import OF_DATA, shares_data
@@ -184,6 +181,7 @@ class VerbCall:
                 f"{said} needs {format_count(ranks, 'rank')}, but world_size is {world_size}; give world_size={ranks}"
             )
         elif ranks > 1 and not shares_data(self.settings.mesh):
+            # This may be intended, or the dimension has an unknown name.
             return (Finding("mesh_without_data", {"mesh": said, "names": OF_DATA}),)
         return ()
 

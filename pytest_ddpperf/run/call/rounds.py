@@ -65,7 +65,7 @@ class Measuring:
         observer.grouped(max(len({variants[i].key for i in group}) for group in self._plans.groups))
 
     def measured(self) -> tuple[Measurement, ...]:
-        """Runs rounds until the judge stops, or defers a confirmation to the second pass; returns the measurements."""
+        """Runs rounds until the judge stops, or until a confirmation has to wait for the second pass of the session."""
         rounds = self.rounds
         wanted, least = (0, 0) if rounds.every else (self._limits.settings.launches, MIN_LAUNCHES)
         if rounds.deferred is not None:
@@ -83,10 +83,8 @@ class Measuring:
                 wanted, least = self._confirm(action)
 
     def _confirm(self, action: Action) -> tuple[int, int]:
-        """Starts rounds that confirm or refute suspected slowdowns, even if time is up: a suspicion is no verdict.
-
-        Returns the wanted and the least number of rounds; the least is the number before the suspicion, or more.
-        """
+        """Begins to confirm suspected slowdowns; returns the wanted and least number of rounds."""
+        # A suspicion is no verdict, so confirming goes on even if time is up.
         self._confirming, self.rounds.deferred = True, None
         self.rounds.choose(action.benchmarks)
         return action.launches, max(MIN_LAUNCHES, self.rounds.begin_again(action.suspects))
@@ -148,10 +146,7 @@ class Measuring:
         return median(durations) if durations else math.fsum(self._plans.seconds)
 
     def _diagnosed(self, interim: Interim, action: Action) -> tuple[Measurement, ...]:
-        """Returns the measurements after a diagnosis: full if requested or if time is left, else only of memory growth.
-
-        Under a session's budget, growth is measured only if it fits into the remaining time, too.
-        """
+        """Returns the measurements after a diagnosis; if time is short, it covers only memory growth, or is omitted."""
         self.rounds.choose(None)
         fits, known = self._plans.diagnosis_seconds <= self._time.call_left, self.rounds.diagnosed
         if known is Purpose.DIAGNOSIS:
@@ -267,7 +262,7 @@ class Rounds:
         return sorted(order, key=lambda i: (keys.count(key := self._variants[i].key) == 1, keys.index(key)))
 
     def _in_order(self, order: Sequence[int]) -> Iterable[list[int]]:
-        """Returns the groups of variants to launch together, in this order; a group's first variant begins."""
+        """Returns the groups of variants to launch together; both the groups and their members follow ``order``."""
         group_of = {i: group for group in self.plans.groups for i in group}
         ordered: dict[tuple[int, ...], list[int]] = {}
         for i in order:
@@ -307,7 +302,7 @@ class Rounds:
         self._chosen = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Starts to confirm suspected metrics with later launches alone; returns the number of earlier launches."""
+        """Lets only later launches confirm the suspected metrics; returns the number of earlier launches."""
         seen = max(len(self._launches[i]) for i in self._chosen)
         for i in self._chosen:
             self._fresh_from[i] = len(self._launches[i])

@@ -78,7 +78,7 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
 
 
 def merge(group: TracedGroup, file: Path, option: str) -> str:
-    """Merges the ranks' traces into ``file``; returns a sentence on how clocks were aligned, or why none is written."""
+    """Merges the ranks' traces into ``file``; returns how clocks were aligned, or why no file was written, as text."""
     try:
         alignment = align(group.traces)
     except TraceError as error:
@@ -110,9 +110,9 @@ def _document(file: Path) -> Any:
 
 
 def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Groups trace files by benchmark: files in folders, named files, and files whose names begin with a given name.
+    """Groups trace files by benchmark; a path is a file, a folder, or the common start of the names of several files.
 
-    Named files with other names than the plugin's belong to one benchmark. Raises TraceError if a path has no file.
+    Files with names that the plugin did not give are grouped by folder. Raises TraceError if a path has no file.
     """
     groups: dict[str, list[Path]] = {}
     for path in paths:

@@ -1,4 +1,4 @@
-"""A variant: a training of the candidate or of the reference, to be measured; the measurement of its launches."""
+"""A variant, which is one training to measure (of the candidate or of the reference), and its measurement."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def measurement_of(
     diagnoses: Sequence[Launch] = (),
     fresh_from: int = 0,
 ) -> Measurement:
-    """Returns the measurement of launches; verdicts that confirm a suspicion use launches from ``fresh_from`` on."""
+    """Returns the measurement of launches; only ``launches[fresh_from:]`` count when a slowdown is confirmed."""
     measured = Measurement(
         **variant.identity_fields,
         plan=plan,
@@ -98,7 +98,7 @@ def measurement_of(
 
 
 def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
-    """Returns the launch of round ``number``; raises WorkloadError if the ranks skipped different steps in fp16."""
+    """Returns the launch of a round; WorkloadError if ranks skipped different steps because of fp16 overflows."""
     if len({rank.skipped_steps for rank in ranks}) > 1:
         counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
         raise WorkloadError(

@@ -1,8 +1,8 @@
-"""The resources, settings and reports of a pytest session; every pytest run imports its configuration.
+"""The resources, settings and reports of a pytest session.
 
-Python's own finder loads the configuration, from the bytecode of the installation. pytest's finder would rewrite the
-asserts of the whole package, but these modules have no asserts. In a fresh container, or if pytest cannot store its
-bytecode, pytest would compile these modules in every run.
+Every pytest run imports ``configuration``. Python's own finder imports it here, from the installation's bytecode.
+pytest's finder would look for asserts to rewrite, which these modules do not have, and would compile the modules in
+every run that cannot store bytecode, as in a fresh container.
 """
 
 from __future__ import annotations

@@ -99,10 +99,11 @@ class Archive:
         return () if found is None else (found,)
 
     def commit_of(self, test: str, record: BaselineRecord, *, fetch_it: bool = False) -> str:
-        """Returns the commit of the code that a baseline measured; raises GitError, with the cure, if none is known.
+        """Returns the commit of the code that a baseline measured; raises GitError, with advice, if none is known.
 
-        Uncommitted code is often committed together with its baselines: then the commit that added the baseline is
-        returned, if it has the measured code. ``fetch_it``: whether to fetch a commit that this clone lacks.
+        Uncommitted code is often committed together with its baselines. So the commit that added the baseline
+        is returned if it contains the measured code. ``fetch_it``: whether to fetch a commit that is missing
+        here.
         """
         root, came_with = self._root, None
         try:
@@ -140,7 +141,7 @@ class Archive:
         return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
-        """Stores a test's results as baselines if possible; maps each stored result's ``id`` to it with warnings."""
+        """Stores a test's results as baselines if possible; returns stored results with warnings, by ``id(result)``."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
         if now.commit is None:
             why = f"nothing is committed in {self._root}: commit the code, then save again"
@@ -173,7 +174,10 @@ class Archive:
         return {id(result): warned(result) for result, _ in accepted}
 
     def never_met(self, test: str, measured: Measurement, series: Series, wanted: float | None = None) -> list[Finding]:
-        """Returns a finding if the history never had a metric's stored value, or a value as good as ``wanted``."""
+        """Returns a finding if all recorded values of a metric lie on one side of the baseline's value in ``series``.
+
+        With a target ``wanted``, returns a finding if no recorded value is as good as the target.
+        """
         from pytest_ddpperf.baselines.history.database import outside
 
         value, file = series.value if wanted is None else wanted, self._root / (self._settings.history or "")

@@ -122,7 +122,7 @@ def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str
 
 
 def counts_alone(config: pytest.Config) -> bool:
-    """Returns whether ``--benchmark-disable`` restricts the run to counts, because no ddpperf option needs times."""
+    """Returns whether the run only counts: with ``--benchmark-disable``, unless a ddpperf option asks for times."""
     if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
         return False
     asking = ("counts", "budget", "max_time", "launches", "steps")
@@ -235,13 +235,13 @@ def may_be_task(settings: Settings) -> bool:
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether another process of torchrun, srun or mpirun runs the tests; UsageError if none of them can."""
+    """Returns whether another process of torchrun, srun or mpirun runs the tests; UsageError if it cannot do so."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 
 
 def may_follow(settings: Settings) -> bool:
-    """Returns whether torchrun, srun or mpirun started this process to follow another, which writes the files."""
+    """Returns whether torchrun, srun or mpirun started this process to help another process, which writes all files."""
     if not may_be_task(settings):
         return False
     from pytest_ddpperf.launch.nodes.tasks import task_of

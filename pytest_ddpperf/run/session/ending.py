@@ -88,7 +88,7 @@ def finish(ours: Session) -> None:
 
 
 def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:
-    """Reports ``number`` benchmarks that did not run in workers of pytest-xdist, and fails the run."""
+    """Fails the run and reports that ``number`` benchmarks did not run: workers of pytest-xdist disturb each other."""
     ours.outputs.complaints.append(
         f"{format_count(number, 'benchmark')} did not run, because benchmarks disturb each other in the workers of "
         "pytest-xdist; run them with -n 0"
@@ -103,13 +103,13 @@ def set_status(session: pytest.Session, unmeasured: int) -> None:
 
 
 def _spoil(session: pytest.Session) -> None:
-    """Sets a failing exit status, unless the run has failed already: a file was not written, or tests did not run."""
+    """Fails a run that has passed so far, because a file was not written or tests did not run."""
     if session.exitstatus in {_PASSED, _NO_TESTS}:
         session.exitstatus = NOT_MEASURED
 
 
 def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[Callable[[], None]]:
-    """Yields, for each requested file, a function that writes it; ``interrupted``: why results of tests are missing."""
+    """Yields a function for each requested file, which writes it; ``interrupted``: why the run ended early, or None."""
     from pytest_ddpperf.baselines.files import located
     from pytest_ddpperf.reports.documents.run_file import run_of
 
@@ -130,7 +130,6 @@ def _document(session: Session, interrupted: str | None = None, ended: str | Non
 
 
 def _record(session: Session, history: Path, ended: str) -> None:
-    """Adds the run to the history, if anything was measured."""
     made = session.outputs
     if made.results and session.settings.calibrate is None:
         number = session.archive.record(history, made.results, ended)
@@ -160,7 +159,7 @@ def _write_report(kind: str, document: Callable[[], str], typed: Callable[[], Ru
 
 
 def append_entries(session: Session, others: list[dict[str, Any]]) -> None:
-    """Appends this plugin's benchmarks to ``others``, pytest-benchmark's entries; with raw times if these have some."""
+    """Appends this plugin's benchmarks to pytest-benchmark's ``others``; with raw times if ``others`` has raw times."""
     if session.outputs.results:
         from pytest_ddpperf.reports.documents.run_file import run_of
         from pytest_ddpperf.reports.formats.pytest_benchmark import entries

@@ -30,7 +30,7 @@ _COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "
 class Extensions:
     """The hooks of one session; ``hook`` is pytest's object that calls hooks, or None without hooks.
 
-    While ``waits()``, a test may run again: hook calls about the test are stored until ``tell`` or ``forget``.
+    While ``waits()`` is True, a test may run again, so hook calls about it are stored until ``tell`` or ``forget``.
     """
 
     def __init__(self, hook: Any = None, waits: Callable[[], bool] = lambda: False) -> None:
@@ -110,7 +110,7 @@ class Extensions:
             call()
 
     def tell(self, test: str) -> None:
-        """Calls the hooks whose calls were stored, for a test that does not run again."""
+        """Makes the hook calls that were stored for a test, because the test does not run again."""
         for call in self._kept.pop(test, ()):
             call()
 
@@ -180,7 +180,7 @@ def _require_new(hook: str, noun: str, names: Iterable[str], known: Container[st
 
 
 def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:
-    """Returns an added metric's samples; raises SettingError if they are not finite, or more than the launches."""
+    """Returns an added metric's samples, if any; SettingError unless they are finite and at most one per launch."""
     try:
         samples = row.samples(measurement)
     except Exception as error:

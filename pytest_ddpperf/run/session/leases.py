@@ -159,7 +159,7 @@ class Leases:
 
     @property
     def finding(self) -> tuple[Finding, ...]:
-        """The finding for each result of a session if another run measures on the machine."""
+        """The finding that another run measures on the machine, for all results of the session; else empty."""
         found = self._beside
         return () if found is None else (Finding("measured_beside", {"pid": found.pid, "folder": found.folder}),)
 
@@ -176,9 +176,10 @@ class Leases:
             )
 
     def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
-        """Reserve a GPU for each rank, the first ones if free; return True if CUDA now lists GPUs in another order.
+        """Reserve a GPU for each rank; return True if CUDA now lists the GPUs in another order.
 
-        Only GPUs of the same model replace others. If GPUs are ``fixed``, wait for the first ones.
+        The first GPUs are reserved if they are free, else other GPUs of the same model. If GPUs are ``fixed``,
+        wait for the first GPUs.
 
         Raises:
             LaunchError: too few GPUs became free in time; the message names a process that holds one.
@@ -214,10 +215,7 @@ class Leases:
             self._locks.release(names)
 
     def _chosen(self, names: list[str], count: int, models: Mapping[str, str]) -> list[str] | Holder:
-        """Take ``count`` of these GPUs, the first ones if free, and return them; else return a process that holds one.
-
-        ``models`` has the models of the GPUs; only a GPU of the same model may replace another.
-        """
+        """Reserve the first ``count`` GPUs, or others of the same model; return them, or a process that holds a GPU."""
         self._locks.release(names)  # two runs that each hold what the other one lacks would wait for ever
         taken = self._locks.take(names[:count])
         if taken is None:

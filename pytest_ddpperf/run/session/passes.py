@@ -94,7 +94,7 @@ def _log(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
 
 
 def _measures(item: pytest.Item) -> bool:
-    """Returns whether a test measures, and reports nothing before its end; subtests do report before the end."""
+    """Returns whether a test measures and has no subtests, which would report results before the test's end."""
     names = set(getattr(item, "fixturenames", ()))
     return "ddpperf" in names and "subtests" not in names
 

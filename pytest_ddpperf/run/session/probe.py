@@ -20,7 +20,7 @@ BenchmarkKey = tuple[str, int]  # name and number of ranks
 
 @dataclass(frozen=True)
 class Probe:
-    """The settings of a probe, a pytest run that a bisection starts, which differ from the user's own run."""
+    """The changes that a bisection makes to the settings of each pytest run that it starts (a probe)."""
 
     measured: str  # full hash of the commit that is measured in place of this checkout
     settings: Mapping[str, object] = field(default_factory=dict)  # raw values by knob; they override those of tests
@@ -29,11 +29,11 @@ class Probe:
     test: str | None = None  # node id of the only test to run; None for all
     python: Interpreter | None = None  # interpreter that runs this checkout, in place of the commit ``measured``
 
-    def revision(self, beside: Revision) -> Revision:
-        """Returns the revision that the bisection measures as candidate; ``beside``: the revision of the reference."""
+    def revision(self, reference: Revision) -> Revision:
+        """Returns the revision to measure: the ``reference`` at the bisected commit, or with the probe's Python."""
         if self.python is not None:
-            return replace(beside, python=self.python)
-        return Revision(self.measured, self.measured, beside.root, python=beside.python)
+            return replace(reference, python=self.python)
+        return Revision(self.measured, self.measured, reference.root, python=reference.python)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:
-    """Wraps ``derive`` for a probe, so that only the probe's metric can fail a test."""
+    """Wraps ``derive``, which returns measurements with metrics: only the probe's metric can then fail a test."""
 
     def gated(measurement: Measurement, series: Series) -> Series:
         of_benchmark = probe.benchmark in {None, measurement.key}

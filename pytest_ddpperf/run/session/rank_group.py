@@ -75,7 +75,7 @@ class RankGroup:
         """Calls ``function(ctx, *args)`` on every rank of a fresh process group.
 
         Args:
-            function: function that each rank calls; with the setting ``mesh`` it has ``ctx.mesh``.
+            function: function that each rank calls; the setting ``mesh`` adds ``ctx.mesh``.
             args: further arguments of the function.
             check: whether the test fails if a rank raises. If it is False, every rank runs until it returns or raises,
                 and ``result.errors`` has the exceptions.
@@ -93,8 +93,8 @@ class RankGroup:
     def agree(self, function: Callable[..., Any], *args: Any) -> Any:
         """Returns the value of ``function(ctx, *args)`` if it is the same on every rank.
 
-        Values are numbers, texts and tensors, and lists, tuples and dictionaries of such values. Ranks send tensors and
-        arrays as lists of numbers, and tuples as lists.
+        Values are numbers, texts, tensors and arrays, and lists, tuples and dictionaries of such values. In the
+        result, tensors and arrays are lists of numbers, and tuples are lists.
 
         Raises:
             RanksDiffer: ranks returned different values; the message names the ranks and the first difference.
@@ -119,7 +119,7 @@ class RankGroup:
     def raises_all(
         self, error: type[Exception], function: Callable[..., Any], *args: Any, match: str | None = None
     ) -> RankResults[Any]:
-        """Calls ``function(ctx, *args)`` on every rank, and fails the test unless each rank raises this error.
+        """Calls ``function(ctx, *args)`` on every rank, and fails the test unless every rank raises ``error``.
 
         If a rank raises, the other ranks continue.
 
@@ -133,8 +133,8 @@ class RankGroup:
             The exception of each rank: ``result.errors[0].text``.
 
         Raises:
-            RanksDiffer: a rank returned, or raised something else; the message has a line for each.
-            RanksTimedOut: a rank neither returned nor raised before the deadline; the message has its stack.
+            RanksDiffer: a rank returned, or raised something else; the message has a line for each such rank.
+            RanksTimedOut: a rank neither returned nor raised before the deadline; the message has this rank's stack.
             RankFailed, SettingError, PayloadError: as for ``run``.
         """
         if not (isinstance(error, type) and issubclass(error, Exception)):
@@ -208,9 +208,9 @@ class RankGroup:
 
 
 def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[str, str]:
-    """Returns the environment variable that shows some GPUs only to the ranks of this pytest-xdist worker.
+    """Returns CUDA_VISIBLE_DEVICES with this pytest-xdist worker's share of the GPUs, as {name: value}.
 
-    It is empty if a worker has fewer GPUs than ranks: then ranks of several workers share GPUs.
+    Empty if the share is smaller than the number of ranks: then the ranks of several workers share all GPUs.
     """
     workers, number = int(environ["PYTEST_XDIST_WORKER_COUNT"]), int(environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     share = gpus // workers

@@ -26,7 +26,7 @@ def require_known(unknown: Iterable[str]) -> None:
 
 
 def require_foreign(word: str, known: list[str], kind: str) -> None:
-    """Raises an error if an unknown option or ini setting looks like a misspelt or removed one of this plugin."""
+    """Raises an error if ``word``, an unknown option or ini setting, looks misspelt or was removed from this plugin."""
     prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
     if prefix == "ddpperf" and (instead := instead_of(name)):
         raise SettingError(f"{word}: there is no such {kind}: {instead}")

@@ -67,7 +67,7 @@ class Session:
         self.extensions = Extensions(hook, lambda: self.budget.defers)
         self.limited = partial if timeout is None else timeout.limited  # shortens a launch's deadline to its test's
         self.outputs = Outputs(accepting=settings.accepting)
-        self.sides = Sides(settings, root, line, revision=revision, probe=probe, first=self._read_code)
+        self.sides = Sides(settings, root, line, revision=revision, probe=probe, before_start=self._read_code)
         self.leases = Leases(settings.gpu_lock_timeout, line.show)
         launch_run.uncaptured = line.uncaptured
         self.prepared: dict[bytes, Any] = {}  # results of preparing trainings, by preparation.identity
@@ -77,7 +77,7 @@ class Session:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run ends as by Ctrl-C, and writes its files
 
     def _read_code(self) -> None:
-        """Reads the commit of the results before the first launch, because code may change during the measurement."""
+        """Reads commit and digest of the code before the first launch, because code may change while it is measured."""
         if any(getattr(self.settings, name) is not None for name in _NAMING_CODE):
             _ = self.archive.code, self.archive.digest
 
@@ -92,7 +92,7 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns settings with the changes of ``quick``, ``simulate`` or a bisection; ``counts``: keep counts on."""
+        """Returns settings changed as ``quick``, ``simulate`` or a bisection requires; ``counts``: leave counts on."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
@@ -140,7 +140,7 @@ class Session:
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def begin_test(self, test: str, attempt: int) -> None:
-        """Forgets a test's earlier attempts: pytest-rerunfailures may repeat a test that failed without a verdict."""
+        """Begins a test, forgetting its earlier attempts: pytest-rerunfailures repeats attempts without a verdict."""
         self.attempts[test] = attempt
         self.budget.begin_anew(test)
         self.prepared.clear()  # results of an attempt that failed may be wrong

@@ -38,7 +38,7 @@ PRELOADED = (  # imported once in a fork server, not on every rank of every laun
 
 
 class Sides:
-    """The checkouts that a session measures, with their fork servers; ``first`` is called before a server starts."""
+    """The checkouts that a session measures, with their fork servers."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Sides:
         *,
         revision: Revision | None,
         probe: Probe | None,
-        first: Callable[[], object],
+        before_start: Callable[[], object],  # called once, before the first fork server starts
     ) -> None:
         self.reference = self.candidate = None  # None: stored baselines, and this checkout
         self.cluster: Cluster | None = None  # the launcher's processes that this one controls
         self.threads: dict[str, str] = {}  # variables that set ranks' threads; empty before the first launch
-        self._settings, self._root, self._first = settings, root, first
+        self._settings, self._root, self._before_start = settings, root, before_start
         self._echo = echo = line.echo if line.echoes else None  # receives the output of ranks while they run
         if revision is not None:
             own = settings.against_tests and not revision.here and probe is None  # bisections run this checkout's tests
@@ -68,7 +68,7 @@ class Sides:
         """The launchers of the candidate."""
         if self._launchers is None:
             self.threads.update(thread_variables(os.environ))  # of the ranks of all launches
-            self._first()
+            self._before_start()
             if self.reference is not None:
                 self.reference.start()
             own = self.candidate
@@ -80,7 +80,6 @@ class Sides:
         return Launcher(threads=self.threads, preload=PRELOADED, echo=self._echo, like=first, nodes=nodes)
 
     def _other_nodes(self, preload: Sequence[str], redirection: Redirection | None) -> NodeLaunchers | None:
-        """Returns the launchers of the other nodes; None if this node is the only one."""
         if self.cluster is None or not self.cluster.nodes:
             return None
         from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
@@ -89,12 +88,12 @@ class Sides:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes, with this one."""
+        """The number of nodes, including this node."""
         return 1 if self.cluster is None else 1 + len(self.cluster.nodes)
 
     @property
     def _started(self) -> list[Launchers]:
-        """The launchers of candidate and references that have started, first the candidate's."""
+        """The launchers that have been started: the candidate's, then the references'."""
         others = [*filter(None, [self.reference]), *self._of_commits.values()]
         return [*filter(None, [self._launchers]), *(launchers for side in others for launchers in side.every)]
 
@@ -110,7 +109,7 @@ class Sides:
 
     @property
     def remarks(self) -> list[str]:
-        """The warnings of candidate's and reference's launchers at the end of a session, without repetitions."""
+        """The distinct warnings of candidate's and reference's launchers, to be reported when the session ends."""
         both = [self._launchers, None if self.reference is None else self.reference.launchers]
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 
@@ -125,13 +124,13 @@ class Sides:
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
-        """Begins to watch ``nodes`` nodes and this node's ``gpus`` (PCI ids); returns a function that ends this."""
+        """Begins to watch ``nodes`` nodes and this node's ``gpus`` (PCI ids); the returned function ends the watch."""
         here = watch_health(self.parents, gpus=gpus)
         others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
         return lambda window: replace(here(window), nodes=others())
 
     def check_out(self) -> None:
-        """Checks out the reference revision; raises LaunchError if git cannot. A bisection does this later."""
+        """Checks out the reference revision, unless this is a bisection; raises LaunchError if git cannot."""
         if self.reference is not None and self.candidate is None:
             self.reference.check_out()
 

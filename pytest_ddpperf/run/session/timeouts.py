@@ -35,7 +35,7 @@ class TestTimeout:
         self._ends = float("inf")
 
     def limited(self, run: Callable[..., T]) -> Callable[..., T]:
-        """Wraps a function: cuts its argument ``timeout``, so that it reports before pytest-timeout ends the test."""
+        """Wraps ``run``, and shortens its ``timeout`` so that it reports before pytest-timeout ends the test."""
 
         @functools.wraps(run)
         def ends_before(*args: Any, timeout: float, **more: Any) -> T:

@@ -19,7 +19,7 @@ _INSTALLED = f"{sysconfig.get_path('purelib')}{os.sep}"  # lies inside the stand
 
 @contextlib.contextmanager
 def skipping() -> Iterator[None]:
-    """Turns RankSkipped, which ranks or their placement raise in this context, into a skip of the test, at its line."""
+    """Turns a RankSkipped that is raised in this context into a skip, which pytest reports at the test's line."""
     __tracebackhide__ = True
     try:
         yield
@@ -29,10 +29,10 @@ def skipping() -> Iterator[None]:
 
 
 def end_in_code_of_user(error: BaseException) -> None:
-    """Cuts the traceback of an error of this package after the code that called the package.
+    """Removes this package's frames from the end of an error's traceback, which then ends in the user's code.
 
-    A debugger then stops at this line, and a report shows it. Frames of the standard library and hidden frames, such as
-    those of a timeout's handler, do not count as the user's code.
+    A debugger then stops at the user's line, and a report shows it. Frames of the standard library and hidden
+    frames, such as a timeout handler's, do not count as the user's code.
     """
     caller, inside = None, False
     entry = error.__traceback__
@@ -100,8 +100,8 @@ def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
     return None
 
 
-def standing(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
-    """Returns the error that a test raises, without measuring, if it runs again after a verdict has failed it."""
+def error_of_repeat(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
+    """Returns the error that a test raises, without measuring, if pytest repeats it after a verdict has failed it."""
     words = "not measured again: a verdict is final, so that a failed test cannot be repeated until it passes"
     return errors.extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 

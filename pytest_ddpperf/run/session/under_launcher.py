@@ -91,10 +91,10 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Returns whether this process follows another one; UsageError if they cannot share the tests or connect.
+        """Returns whether this process follows another one; UsageError if processes cannot share the tests or connect.
 
-        A controller is connected to the followers after this call. If a suite does not use the plugin, each process
-        runs it.
+        A controller is connected to the followers after this call. If a suite does not use the plugin, each
+        process runs it.
         """
         config, task = session.config, self._task
         try:
@@ -174,7 +174,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """End the followers with this process's status, or let a follower print again."""
+        """End the followers with this process's status; in a follower, restore stderr."""
         if self._stderr is not None:
             sys.stderr = self._stderr
         if self._cluster is not None:

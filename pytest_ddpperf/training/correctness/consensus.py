@@ -30,7 +30,7 @@ class DiffersError(Exception):
 
 
 class RankConsensus:
-    """The comparison of values over all ranks, with one decision for all ranks; every method is a collective."""
+    """Compares values over all ranks, and makes one decision for all ranks; every method is a collective."""
 
     def __init__(self, ctx: RankView) -> None:
         self._ctx = ctx

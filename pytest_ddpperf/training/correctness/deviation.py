@@ -32,7 +32,7 @@ class Deviation:
 def deviations_of(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Returns each tensor's error, divided by its norm in ``sizes`` or by the expected norm; None counts as zeros."""
+    """Returns each tensor's error, relative to its norm in ``sizes``, or to the expected norm; None means zeros."""
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
@@ -65,8 +65,8 @@ def apart_from_rounding(
 ) -> list[Deviation]:
     """Returns the deviations of gradients; errors that rounding explains are scaled down to the tolerance.
 
-    By name, ``sizes`` has norms of gradients, and ``noise`` the norms by which rounding moves them. Noise is at least
-    the error of rounding to multiples of ``smallest``, or a sixteenth of the gradient if that is less.
+    By name, ``sizes`` has norms of gradients, and ``noise`` the norms by which rounding moves them. Rounding to
+    multiples of ``smallest`` is noise, too, up to a sixteenth of a gradient's norm.
     """
 
     def judged(found: Deviation) -> Deviation:
@@ -123,8 +123,8 @@ def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | N
 def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: int, tolerance: float) -> str:
     """Returns, in words, the mistake that explains ``found``, a parameter's gradient on a rank; empty if none does.
 
-    ``parts`` holds for each rank the gradients of its micro-batches' losses; the mean of all is the reference.
-    ``tolerance`` is the largest difference from an explanation, relative to the expected gradient.
+    ``parts`` holds for each rank the gradients of its micro-batches' losses; their mean is the right gradient.
+    ``tolerance``: how far, relatively, ``found`` may be from the gradient that a mistake gives.
     """
     if found is None or not found.any():
         return "no gradient arrived here"

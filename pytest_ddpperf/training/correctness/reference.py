@@ -198,7 +198,7 @@ class SingleProcess:
         buffers: training_run.Buffers,
         given: Sequence[training_run.Pair] | None = None,
     ) -> tuple[float, training_run.Gradients]:
-        """Computes one rank's loss and gradients, and prepares that rank's fp16 scaler for the next step."""
+        """Returns one rank's loss and gradients, from ``given`` micro-batches or its own; in fp16 skips the update."""
         found = run.backward(step, buffers, given=given)
         if self._settings.precision == "fp16":
             run.skip()
@@ -252,7 +252,7 @@ def _moves(parameter: Tensor) -> bool:
 
 
 def move(parameters: Iterable[Tensor], unit: float, draw: int) -> None:
-    """Changes each element of parameters at random by up to the share ``unit`` of itself; ``draw`` is the seed."""
+    """Changes each element of parameters at random by up to ``unit`` times its value; ``draw`` is the seed."""
     for parameter in filter(_moves, parameters):
         still, generator = parameter.detach(), torch.Generator().manual_seed(draw)
         shifts = torch.rand(still.shape, generator=generator) * 2 - 1

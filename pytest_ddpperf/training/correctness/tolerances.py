@@ -1,19 +1,20 @@
 """Tolerances for the numbers of a strategy, compared with a single process. Pure functions.
 
-Each rank's own gradients are the same on both sides, on a CPU to the last bit. So correct strategies differ only in the
-rounding of the mean: by the roundoff of its type, 6e-8 in fp32, 5e-4 in fp16, 4e-3 in bf16. A mistake uses a wrong
-share of the data, which changes some rank's gradient by a sixth or more, thanks to the weights of the micro-batches.
-Tolerances lie between both, with room for GPU kernels that add up in another order every time.
+On a CPU, a rank's gradients before averaging are equal, to the last bit, to the single process's for the same data. So
+correct strategies differ only in the rounding of the mean: by the roundoff of its type, 6e-8 in fp32, 5e-4 in fp16,
+4e-3 in bf16. A mistake uses a wrong share of the data. Because the losses of micro-batches have different weights, it
+changes the gradient of some rank by a sixth or more. Tolerances lie between both, with room for GPU kernels that add up
+in another order every time.
 
-Errors are relative to the mean norm of the ranks' own gradients of the same parameter: each gradient is rounded before
-the sum, even if the sum nearly cancels. A norm over all parameters would hide errors in parts of a model with small
-gradients.
+Errors are relative to the mean norm of the ranks' gradients of the same parameter before averaging, because each of
+these is rounded, even if their sum nearly cancels. A norm over all parameters would hide errors in parts of a model
+with small gradients.
 
 The largest errors of gradients measured on CPUs with 2 ranks (a language model, convolutions with and without
 BatchNorms, residual blocks scaled by 1e-6; 1 and 2 micro-batches) were 0 in fp32 and under autocast to bf16, 5e-5 under
 autocast to fp16, 5e-4 if gradients are sent in fp16 and 4e-3 if they are sent in bf16. Losses and parameters were
-equal. Moving parameters by a unit in the last place moves meaningful gradients by 5e-7 of themselves in fp32, 0.05 in
-fp16 and 0.2 in bf16 at most, and gradients that are only rounding by 1.3 or more in all types.
+equal. A change of parameters by a unit in the last place changes a meaningful gradient by at most 5e-7 of its norm in
+fp32, 0.05 in fp16 and 0.2 in bf16. It changes a gradient that is only rounding by 1.3 of its norm or more in all types.
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ def smallest(*precisions: str) -> float:
 
 
 def excused(noise: float, size: float) -> float:
-    """Returns the largest difference of a gradient that rounding excuses, if arithmetic differs from the reference.
+    """Returns the largest error of a gradient that rounding may explain.
 
-    A gradient that rounding moves by half of itself is nothing but rounding, such as the gradient of a bias in front of
-    a BatchNorm, or of a bias of attention's keys. It may have any value of that size. For all other gradients at most
-    an eighth is excused, which is less than a mistake causes. ``noise`` is how far rounding moved the ranks' own
-    gradients, ``size`` their mean norm.
+    ``noise`` is how far rounding moves the ranks' gradients before averaging, ``size`` their mean norm. If noise is
+    half of the size or more, the gradient is nothing but rounding, as for a bias in front of a BatchNorm or a bias
+    of attention's keys, and may have any value of that size. Other gradients may have an error of at most an eighth
+    of the size, which is less than a mistake causes.
     """
     return 4 * noise if noise >= size / 2 else min(2 * noise, size / 8)
 
 
 def leniency(precision: str, parallel: Parallel) -> Leniency | None:
-    """Returns why a strategy has weaker requirements at the benchmark's precision; None if they are not weaker."""
+    """Returns the reason to compare a strategy less strictly with a single process at this precision, or None."""
     if parallel.lossy:
         return Leniency(precision=None, exact_steps=parallel.exact_steps)
     return Leniency(precision=parallel.precision) if tolerance(parallel.precision) > tolerance(precision) else None
@@ -82,5 +83,5 @@ def falls(losses: Sequence[float]) -> bool:
 
 
 def missed(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """Returns the fraction of the reference's decrease of the loss that ``losses`` lack; 0 if they fell as far."""
+    """Returns how much less the loss fell than in the reference, as a fraction of the reference's fall; at least 0."""
     return max(0.0, 1 - fall(losses) / fall(reference))

@@ -22,7 +22,7 @@ _ALIKE = 1e-3  # the same, between ranks
 def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
     """Compares losses, gradients and parameters of each step on the ranks with a single process, ``twin``.
 
-    Equal losses do not prove equal training, so the result is not verified if a call made no optimizer step.
+    Equal losses do not prove equal training, so training is unverified if the traces have too few optimizer steps.
     """
     discrepancy = next(_differences(ranks, twin), None)
     if discrepancy is not None or len(twin.steps) >= TRACED_STEPS:
@@ -95,7 +95,7 @@ def _different_losses(
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
-    """Returns the losses of the calls that make up optimizer step ``number``; without any steps, of call ``number``."""
+    """Returns the losses of the calls in optimizer step ``number``; without optimizer steps, of call ``number``."""
     if not trace.steps:
         return trace.losses[number : number + 1]
     first = trace.steps[number - 1].call + 1 if number else 0

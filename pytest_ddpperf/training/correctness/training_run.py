@@ -108,10 +108,10 @@ class TrainingRun:
     def backward(
         self, step: int, buffers: Buffers, all_agree: Callable[[bool], bool] = bool, given: Sequence[Pair] | None = None
     ) -> tuple[float, Gradients]:
-        """Computes loss and gradients of a step (from 0); repeats it in fp16 until no gradient overflows.
+        """Computes loss and gradients of a step (from 0); in fp16 it repeats the step until no gradient overflows.
 
-        The step trains on ``given``, or on copies of the run's micro-batches; each attempt begins with ``buffers``.
-        ``all_agree`` returns whether a fact holds on all ranks, because they have to repeat a step together.
+        Each attempt trains on ``given``, or on copies of the run's micro-batches, and begins with ``buffers``.
+        Ranks repeat steps together: ``all_agree`` returns whether its argument is True on all ranks.
         """
         attempts = _FP16_ATTEMPTS if self._settings.precision == "fp16" else 1
         while True:
@@ -128,7 +128,7 @@ class TrainingRun:
                 self.trainer.update()
 
     def update(self, step: int) -> None:
-        """Steps the optimizer with a seed for its random numbers that the single process uses, too."""
+        """Steps the optimizer, with the same random numbers as in the single process."""
         seed(_UPDATE_SEED + step)
         self.trainer.update()
 
@@ -189,8 +189,8 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
                 tensor.copy_(value)
 
 
-def countless(settings: Settings) -> Settings:
-    """Returns the settings; for fp16 without those that count steps, as a verification repeats overflowed steps."""
+def without_step_counts(settings: Settings) -> Settings:
+    """Returns the settings; for fp16 without ``clip_steps`` and ``lr_warmup_steps``: overflowed steps are repeated."""
     return replace(settings, clip_steps=None, lr_warmup_steps=None) if settings.precision == "fp16" else settings
 
 
@@ -250,7 +250,7 @@ def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], se
 
 
 def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> WorkloadError:
-    """Returns the error for a step that changes (``taken``: removes) entries of a batch that the next step needs."""
+    """Returns the error for a step that changes (or, if ``taken``, removes) entries of a batch that is used again."""
     names = " and ".join(sorted(_name(way, whole=workload.forward is not None) for way in ways))
     assert workload.batch is not None  # noqa: S101  it is what makes the batch
     done = f"removes {names} from its batch" if taken else f"changes {names} in place"

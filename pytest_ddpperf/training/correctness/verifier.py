@@ -20,9 +20,9 @@ from pytest_ddpperf.training.correctness.training_run import (
     Gradients,
     MicroBatches,
     TrainingRun,
-    countless,
     disturb,
     own_batches,
+    without_step_counts,
 )
 from pytest_ddpperf.training.jobs import VerifyJob
 from pytest_ddpperf.training.model import build_model
@@ -36,7 +36,7 @@ LOSSY_STEPS = 20
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Trains a few steps by the job's strategy, and on the same global batch in a single process; returns the errors.
+    """Trains a few steps by the job's strategy, and in a single process on the same data; returns the comparison.
 
     All ranks of a separate launch call it together.
     """
@@ -71,7 +71,7 @@ class StrategyVerifier:
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
         self._consensus = consensus
         self._strategy = job.strategy
-        settings = countless(job.settings)
+        settings = without_step_counts(job.settings)
         workload = job.workload
         # cloudpickle, because the test's own module may define the batches' classes.
         batches = own_batches(ctx, workload, STEPS * settings.accumulation_steps, settings.loader)
@@ -154,8 +154,8 @@ class StrategyVerifier:
     def compare_training(self) -> None:
         """Trains on one small batch, and checks that training works with a lossy strategy, such as PowerSGD.
 
-        The ranks must have the same parameters after at least one step (post-local SGD averages them at times), and the
-        loss must fall by at least a share of a single process's fall.
+        At least one step must leave all ranks with the same parameters (post-local SGD averages them only in
+        some steps). The loss must fall by at least the fraction ``FALL`` of its fall in a single process.
         """
         losses, reference, alike = [], [], False
         for step in range(1, LOSSY_STEPS + 1):
@@ -188,7 +188,6 @@ class StrategyVerifier:
         self._consensus.judge_losses(0, tolerances.missed(losses, reference), tolerance, fault)
 
     def _train_reference(self, step: int, reference: SingleProcess) -> float:
-        """Trains the single process for one step on its own gradients and returns the loss."""
         found = reference.backward(0, self._buffers)
         reference.update(step, found.gradients)
         return found.loss

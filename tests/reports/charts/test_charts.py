@@ -8,7 +8,6 @@ import pytest
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.judge.quality import trained
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verbs import LOSS, Convergence, Curve
 from pytest_ddpperf.records.verdict import Verdict
@@ -25,6 +24,7 @@ from pytest_ddpperf.reports.charts.chart import (
 from pytest_ddpperf.reports.charts.of_run import charts_of
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.formats.page.trends import trend_chart
+from tests.factories import make_interval
 from tests.reports.golden_runs import RUNS, metric, result, strategy
 from tests.reports.made import made_chart, make_document
 from tests.reports.test_trend import BENCHMARK
@@ -89,7 +89,8 @@ def test_a_scaling_curve_stands_beside_its_ideal() -> None:
     assert rates.y.unit == "samples/s"
 
 
-def test_a_single_point_is_no_curve() -> None:
+def test_a_single_point_is_no_curve_and_a_single_launch_no_distribution() -> None:
+    assert charts("launches", make_document(slower(samples=(0.2,)))) == []
     made = make_document(CURVE[0])
     assert [charts(kind, made) for kind in ("speedup", "efficiency", "rank_throughput")] == [[], [], []]
 
@@ -124,30 +125,21 @@ def test_launches_stand_beside_those_of_the_baseline() -> None:
     assert (chart.title, chart.x.name, chart.y.unit) == ("peak_resident by launch", "launch", "B")
 
 
-def test_a_single_launch_is_no_distribution() -> None:
-    assert charts("launches", make_document(slower(samples=(0.2,)))) == []
-
-
-def test_memory_of_ranks_is_shown_by_category() -> None:
+def test_memory_is_shown_by_rank_and_category_and_by_phase() -> None:
     def change(data: Any) -> None:
         data["results"][0]["memory_by_rank"] = {"peak_resident": [100.0, 120.0], "ooms": [0.0, 0.0]}
-
-    made = make_document(slower(), change=change)
-    (chart,) = charts("memory", made)
-    assert [(each.name, points(each)) for each in chart.series] == [("peak resident", [(0, 100.0), (1, 120.0)])]
-    assert (chart.x.labels, chart.y.unit) == (("0", "1"), "B")
-
-
-def test_memory_by_phase_has_changes_and_peaks() -> None:
-    def change(data: Any) -> None:
         data["results"][0]["memory_by_phase"] = {
             "backward": {"kind": "allocated", "change": -10, "peak": 50},
             "forward": {"kind": "allocated", "change": 30, "peak": 40},
         }
 
-    (chart,) = charts("memory_phases", make_document(slower(), change=change))
-    assert chart.x.labels == ("forward", "backward")
-    assert [points(each) for each in chart.series] == [[(0, 30), (1, -10)], [(0, 40), (1, 50)]]
+    made = make_document(slower(), change=change)
+    (chart,) = charts("memory", made)
+    assert [(each.name, points(each)) for each in chart.series] == [("peak resident", [(0, 100.0), (1, 120.0)])]
+    assert (chart.x.labels, chart.y.unit) == (("0", "1"), "B")
+    (phases,) = charts("memory_phases", made)
+    assert phases.x.labels == ("forward", "backward")
+    assert [points(each) for each in phases.series] == [[(0, 30), (1, -10)], [(0, 40), (1, 50)]]
 
 
 def test_sizes_of_buckets_are_swept_where_nothing_else_differs() -> None:
@@ -205,9 +197,7 @@ def test_trainings_converge_step_by_step() -> None:
 
 def test_a_trend_is_a_chart() -> None:
     run = HistoryRun(date="2026-10-02T10:00:00+00:00", commit="a1b2c3d4e5")
-    first = Point(
-        run=run, runs=1, value=1.0, interval=Interval(low=0.9, high=1.1, confidence=0.95), level=1.01, change=None
-    )
+    first = Point(run=run, runs=1, value=1.0, interval=make_interval(0.9, 1.1), level=1.01, change=None)
     second = replace(first, run=replace(run, commit=None), value=2.0, interval=None)
     chart = trend_chart(Trend(benchmark=BENCHMARK, points=(first, second), changes=(), outliers=(1,)))
     assert [(each.name, points(each)) for each in chart.series] == [

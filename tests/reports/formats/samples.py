@@ -6,15 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
+from tests.factories import make_counts, make_interval
 from tests.reports.made import make_comparison, make_result
 
 HOSTILE = "<script>|_&*x*\n`y`~[z](u)@me #1"
-COUNTS = Counts(totals={"collective_calls": 8.0}, details={"collective_calls": {"all_reduce": 8.0}}, unstable={})
+COUNTS = make_counts({"collective_calls": {"all_reduce": 8.0}})
 CALLS = Comparison(
     series=counted_series(COUNTS)[0],
     baseline=2.0,
@@ -34,8 +33,8 @@ STEP_TIME = make_comparison(
     Verdict.UNCHANGED,
     baseline=0.03,
     change=0.001,
-    change_interval=Interval(low=-0.002, high=0.004, confidence=0.95),
-    interval=Interval(low=0.0299, high=0.0301, confidence=0.95),
+    change_interval=make_interval(-0.002, 0.004),
+    interval=make_interval(0.0299, 0.0301),
     samples=(0.0299, 0.0301),
     bound=0.004,
 )

@@ -78,3 +78,10 @@ def test_a_file_reads_as_before(kind: str) -> None:
 )
 def test_a_file_without_a_benchmark_says_so(kind: str, text: str) -> None:
     assert KINDS[kind].render(make_document()) == text
+
+
+def test_a_report_makes_up_no_recommendation() -> None:
+    document = make_document(UNCHANGED)
+    step = StepAnalysis(diagnosis=replace(DIAGNOSIS, advice=()))
+    report = KINDS["text"].render(msgspec.structs.replace(document, results=(replace(document.results[0], step=step),)))
+    assert report.endswith("recommendations:\n  none: the plugin knows no change that would make the step faster\n")

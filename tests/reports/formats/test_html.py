@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from pytest_ddpperf.judge.quality import trained
-from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.verbs import LOSS, Convergence, Curve, FinalValue, Standing
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import phase_table
@@ -18,7 +17,7 @@ from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.remarks import reasons
-from tests.factories import make_launch
+from tests.factories import make_interval, make_launch
 from tests.reports.formats.samples import BROKEN, HOSTILE, REGRESSED, STEP, UNCHANGED
 from tests.reports.formats.test_files import ADVICE
 from tests.reports.golden_runs import RUNS, result
@@ -126,7 +125,7 @@ def test_predictions_and_advice_are_together() -> None:
 
 def test_trainings_have_their_course_and_their_standing() -> None:
     ways = tuple(trained(name, [Curve(steps=(10, 20), values={LOSS: (2.0, 1.0)})]) for name in "ab")
-    worse = FinalValue(value=0.25, interval=Interval(low=0.2, high=0.3, confidence=0.95), samples=(0.25,))
+    worse = FinalValue(value=0.25, interval=make_interval(0.2, 0.3), samples=(0.25,))
     kept = (Standing(name="b", quantity=LOSS, worse=worse, apart=0.25, allowed=None, tolerance=0.02),)
     found = Convergence(test="t.py::test_e", world_size=2, metric=LOSS, strategies=ways, kept=kept)
     data = data_of(html(make_document(convergences=[found])))

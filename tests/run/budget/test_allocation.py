@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.sequential import Interim
-from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import MetricRules
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.budget.allocation import MAX_FACTOR, SEEN, Priority, TimeRequest, allocate, request_of
-from tests.factories import make_new_result, make_rank_launch, make_series
+from tests.factories import known, make_launch, make_new_result, make_rank_launch, make_series
 
 LOOK = Interim(elapsed=6.0, round_seconds=1.5, last=False, diagnosis=5.0)
 EXPLAINED = 1.1 * 5.0  # s: a diagnosis of 5 s, with a margin
@@ -62,7 +61,7 @@ def compared(
 
 def result(*comparisons: Comparison, made: int = 4, verdict: Verdict | None = None) -> Result:
     new = make_new_result("t.py::test_a")
-    launch = Launch(round=0, ranks=(make_rank_launch(),), seconds=1.0)
+    launch = make_launch(ranks=(make_rank_launch(),))
     measured = replace(new.measurement, launches=tuple(replace(launch, round=i) for i in range(made)))
     worst = max((each.verdict for each in comparisons), key=lambda each: each.severity, default=Verdict.NEW)
     beside = PairedRevision(revision="main", commit=None, launches=made)
@@ -75,8 +74,7 @@ def asked(*results: Result) -> TimeRequest | None:
 
 def test_a_suspect_asks_for_as_many_launches_as_it_had_and_for_those_that_would_show_it() -> None:
     """It had 4 launches of 1.5 s; 2.5 times 8 launches would show it, and all that were made count: 16 more, 24 s."""
-    found = asked(result(compared(Verdict.OK, launches=8, suspicious=True)))
-    assert found is not None
+    found = known(asked(result(compared(Verdict.OK, launches=8, suspicious=True))))
     assert found.priority is CONFIRM
     assert found.least == pytest.approx(6.0)
     assert found.wanted == pytest.approx(min(MAX_FACTOR * 6.0, 24.0 + EXPLAINED))
@@ -119,7 +117,6 @@ def test_a_round_launches_what_is_open_alone_if_both_sides_run_side_by_side(*, p
     stored = make_new_result("t.py::test_a").reference
     results = [each if paired else replace(each, reference=stored) for each in (blind, decided)]
     look = replace(LOOK, elapsed=100.0, of_each={blind.measurement.key: 2.0, decided.measurement.key: 5.0})
-    found = request_of(results, look)
-    assert found is not None
+    found = known(request_of(results, look))
     assert found.priority is SEE
     assert found.wanted == pytest.approx(wanted)

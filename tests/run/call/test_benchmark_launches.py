@@ -17,7 +17,6 @@ from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import SeenImport
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
@@ -30,7 +29,7 @@ from pytest_ddpperf.run.call.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
 from pytest_ddpperf.training.script import Script
-from tests.factories import make_rank_launch, make_variant
+from tests.factories import make_counts, make_rank_launch, make_variant
 
 STEP = LaunchResult((make_rank_launch(),), (), 1.0)
 PLAN = Plan(warmup=1, steps=5)
@@ -368,7 +367,7 @@ class Preparing:
         return LaunchResult((RankPrepared(timed=timed, counts=COUNTS, verification=None),), (), 1.0)
 
 
-COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
+COUNTS = merged([make_counts({}, flops=1.0)])
 
 
 def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:

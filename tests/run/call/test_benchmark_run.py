@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -116,55 +117,37 @@ def of_count(verdict: Verdict, *others: Comparison) -> Result:
     return make_result(measurement=measured, verdict=verdict, comparisons=(calls, *others))
 
 
-class Counted:
-    """A judge of benchmarks that were only counted."""
-
-    def __init__(self, *verdicts: Verdict) -> None:
-        self.results = [of_count(verdict) for verdict in verdicts]
-
-    def __call__(self, *_: object) -> None:
-        """Judges nothing."""
+SAME_OPERATORS = Comparison(
+    series=make_series("operators", 2.0, scale="exact"),
+    tolerance=0.0,
+    verdict=Verdict.UNCHANGED,
+    gated=True,
+    baseline=2.0,
+)
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "again"),
+    ("results", "accepted", "again"),
     [
-        ((Verdict.INCONCLUSIVE,), True),
-        ((Verdict.NEW, Verdict.INCONCLUSIVE), True),
-        ((Verdict.REGRESSED, Verdict.INCONCLUSIVE), False),  # red already
-        ((Verdict.NEW,), False),
+        ([of_count(Verdict.INCONCLUSIVE)], False, True),
+        ([of_count(Verdict.NEW), of_count(Verdict.INCONCLUSIVE)], False, True),
+        ([of_count(Verdict.REGRESSED), of_count(Verdict.INCONCLUSIVE)], False, False),  # red already
+        ([of_count(Verdict.NEW)], False, False),
+        ([of_count(Verdict.REGRESSED, SAME_OPERATORS)], True, True),
     ],
 )
 def test_benchmarks_that_were_only_counted_may_get_time_later(
-    tmp_path: Path, verdicts: tuple[Verdict, ...], *, again: bool
+    tmp_path: Path, results: list[Result], *, accepted: bool, again: bool
 ) -> None:
     session = Session(Settings(budget=60.0), tmp_path, LiveLine(None, None))
     session.budget.two_passes = True
     run = BenchmarkRun(session, "t.py::test", Settings(), [])
+    run._accepts = [Acceptance("collective_calls", "one call more")] * accepted
     session.budget.start()
     session.budget._seconds = 0.0
-    judge: Any = Counted(*verdicts)
+    judge: Any = Mock(results=results)
     run.measure([make_variant()], judge)
     assert session.budget.holds("t.py::test") is again
-
-
-def test_an_accepted_count_keeps_no_benchmark_from_its_time(tmp_path: Path) -> None:
-    session = Session(Settings(budget=60.0), tmp_path, LiveLine(None, None))
-    session.budget.two_passes = True
-    run = BenchmarkRun(session, "t.py::test", Settings(), [])
-    run._accepts = [Acceptance("collective_calls", "one call more")]
-    session.budget.start()
-    session.budget._seconds = 0.0
-    judge: Any = Counted()
-    same = make_series("operators", 2.0, scale="exact")
-    judge.results = [
-        of_count(
-            Verdict.REGRESSED,
-            Comparison(series=same, tolerance=0.0, verdict=Verdict.UNCHANGED, gated=True, baseline=2.0),
-        )
-    ]
-    run.measure([make_variant()], judge)
-    assert session.budget.holds("t.py::test")
 
 
 def test_of_several_variants_the_one_that_failed_is_named(inner: pytest.Pytester) -> None:

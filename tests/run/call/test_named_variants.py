@@ -29,45 +29,42 @@ def test_strategies_are_named_by_their_words_however_they_are_written() -> None:
     )
 
 
-def test_strategies_may_have_names_of_their_own() -> None:
-    variants = several(WORKLOAD, {"small": "ddp[bucket_cap_mb=1]", "large": "ddp"}, None)
-    assert variants.by_name == {
-        "small": NamedVariant(subject=WORKLOAD, strategy="ddp[bucket_cap_mb=1]"),
-        "large": NamedVariant(subject=WORKLOAD, strategy="ddp"),
-    }
-    assert (variants.over, variants.canonical("large")) == ("small", "large")
-
-
-def test_subjects_are_compared_by_name_with_the_first() -> None:
-    variants = several({"old": nothing, "new": WORKLOAD}, None, None)
-    assert variants.by_name == {"old": NamedVariant(subject=nothing), "new": NamedVariant(subject=WORKLOAD)}
-    assert variants.over == "old"
-    assert several({"old": nothing, "new": nothing}, None, "new").over == "new"
-
-
-def test_workloads_by_name_may_share_a_strategy() -> None:
-    variants = several({"mine": nothing, "small": WORKLOAD, "large": WORKLOAD}, None, None, "flat")
-    assert variants.by_name == {
-        "mine": NamedVariant(subject=nothing),
-        "small": NamedVariant(subject=WORKLOAD, strategy="flat"),
-        "large": NamedVariant(subject=WORKLOAD, strategy="flat"),
-    }
-
-
 @pytest.mark.parametrize(
-    ("subject", "strategies", "over", "said"),
+    ("subject", "strategies", "strategy", "expected"),
     [
-        (WORKLOAD, {"a": "ddp"}, None, "two or more strategies"),
-        ({"old": nothing, "new": nothing}, None, "newer", "over='newer'"),
-        ({"old": nothing, "new": nothing}, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
-        (WORKLOAD, None, None, "several subjects by name, .* or settings by name"),
-        (WORKLOAD, "ddp", None, "expected a Workload and a list of strategies"),
-        (WORKLOAD, 5, None, "expected a Workload and a list of strategies"),
+        pytest.param(
+            WORKLOAD,
+            {"small": "ddp[bucket_cap_mb=1]", "large": "ddp"},
+            None,
+            {"small": (WORKLOAD, "ddp[bucket_cap_mb=1]"), "large": (WORKLOAD, "ddp")},
+            id="strategies with names of their own",
+        ),
+        pytest.param(
+            {"old": nothing, "new": WORKLOAD},
+            None,
+            None,
+            {"old": (nothing, None), "new": (WORKLOAD, None)},
+            id="subjects",
+        ),
+        pytest.param(
+            {"mine": nothing, "small": WORKLOAD},
+            None,
+            "flat",
+            {"mine": (nothing, None), "small": (WORKLOAD, "flat")},
+            id="workloads that share a strategy",
+        ),
     ],
 )
-def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over: Any, said: str) -> None:
-    with pytest.raises(SettingError, match=said):
-        several(subject, strategies, over)
+def test_what_is_compared_by_name_is_compared_with_the_first(
+    subject: Any, strategies: Any, strategy: Any, expected: dict[str, tuple[Any, Any]]
+) -> None:
+    variants = several(subject, strategies, None, strategy)
+    assert variants.by_name == {
+        name: NamedVariant(subject=of_name, strategy=given) for name, (of_name, given) in expected.items()
+    }
+    first, last = expected
+    assert (variants.over, variants.canonical(last)) == (first, last)
+    assert several(subject, strategies, last, strategy).over == last
 
 
 def test_variants_have_settings_a_strategy_and_variables() -> None:
@@ -83,25 +80,31 @@ def test_variants_have_settings_a_strategy_and_variables() -> None:
         "sharded": NamedVariant(subject=WORKLOAD, strategy="fsdp2", settings={"env": {"B": "x", "A": 1.5}}),
     }
     assert variants.over == "bf16"
+    own = several(nothing, None, None, variants={"one": {"env": {"OMP_NUM_THREADS": 1}}, "two": {}})
+    assert [way.subject for way in own.by_name.values()] == [nothing, nothing]
 
 
-def test_a_step_of_ones_own_has_variants_too() -> None:
-    variants = several(nothing, None, None, variants={"one": {"env": {"OMP_NUM_THREADS": 1}}, "two": {}})
-    assert [way.subject for way in variants.by_name.values()] == [nothing, nothing]
+STEPS = {"old": nothing, "new": nothing}
 
 
 @pytest.mark.parametrize(
-    ("subject", "strategies", "variants", "said"),
+    ("subject", "strategies", "over", "variants", "said"),
     [
-        (WORKLOAD, None, {"a": {}}, r"compare\(variants=\['a'\]\): expected two or more variants"),
-        (WORKLOAD, None, ["bf16"], r"compare\(variants=\['bf16'\]\): expected a dict of settings for each name"),
-        (WORKLOAD, None, {"a": "bf16", "b": {}}, r"expected a dict of settings for each name"),
-        (WORKLOAD, ["ddp", "flat"], {"a": {}, "b": {}}, "give only one of the two; variants may set a strategy"),
-        ({"x": nothing, "y": nothing}, None, {"a": {}, "b": {}}, "is for one Workload, Script or step"),
+        (WORKLOAD, {"a": "ddp"}, None, None, "two or more strategies"),
+        (STEPS, None, "newer", None, "over='newer'"),
+        (STEPS, ["ddp", "naive"], None, None, "expected a Workload and a list of strategies"),
+        (WORKLOAD, None, None, None, "several subjects by name, .* or settings by name"),
+        (WORKLOAD, "ddp", None, None, "expected a Workload and a list of strategies"),
+        (WORKLOAD, 5, None, None, "expected a Workload and a list of strategies"),
+        (WORKLOAD, None, None, {"a": {}}, r"compare\(variants=\['a'\]\): expected two or more variants"),
+        (WORKLOAD, None, None, ["bf16"], r"compare\(variants=\['bf16'\]\): expected a dict of settings for each name"),
+        (WORKLOAD, None, None, {"a": "bf16", "b": {}}, "expected a dict of settings for each name"),
+        (WORKLOAD, ["ddp", "flat"], None, {"a": {}, "b": {}}, "give only one of the two; variants may set a strategy"),
+        (STEPS, None, None, {"a": {}, "b": {}}, "is for one Workload, Script or step"),
     ],
 )
-def test_variants_that_say_nothing_sensible_are_refused(
-    subject: Any, strategies: Any, variants: Any, said: str
+def test_what_cannot_be_compared_is_refused(
+    subject: Any, strategies: Any, over: str | None, variants: Any, said: str
 ) -> None:
     with pytest.raises(SettingError, match=said):
-        several(subject, strategies, None, variants=variants)
+        several(subject, strategies, over, variants=variants)

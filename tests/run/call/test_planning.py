@@ -55,25 +55,21 @@ def launching(fixed: float) -> LaunchRunner:
 
 
 @pytest.mark.parametrize(
-    ("memory", "together"),
-    [pytest.param(1200, True, id="just enough for two ranks of each"), pytest.param(1199, False, id="too little")],
+    ("memory", "seconds", "taken", "together"),
+    [
+        pytest.param(1200, 0.5, [200, 400], True, id="just enough for two ranks of each"),
+        pytest.param(1199, 0.5, [200, 400], False, id="too little"),
+        pytest.param(
+            1199, 9.0, [200, 100, 100, 400], False, id="of slow pilots, which are made again, the larger counts"
+        ),
+        pytest.param(0, 0.5, [None, None], True, id="what the system does not tell is not counted"),
+    ],
 )
-def test_the_ranks_of_all_have_to_fit(memory: int, *, together: bool) -> None:
-    found = planned(BOTH, make_limits(5, 0, 2, 30, memory=memory), Machine(0.5, [200, 400]).run)
-    assert found.groups == (((0, 1),) if together else ((0,), (1,)))
+def test_the_ranks_of_all_have_to_fit(memory: int, seconds: float, taken: list[int | None], *, together: bool) -> None:
+    machine = Machine(seconds, [*taken])
+    found = planned(BOTH, make_limits(5, 0, 2, 30, memory=memory), machine.run)
+    assert (found.groups, machine.taken) == (((0, 1),) if together else ((0,), (1,)), [])
     assert bool(found.findings) is not together
-
-
-def test_of_a_pilot_that_is_made_again_the_larger_one_counts() -> None:
-    """Both start slowly, so each is launched twice."""
-    machine = Machine(9.0, [200, 100, 100, 400])
-    found = planned(BOTH, make_limits(5, 0, 2, 30, memory=1199), machine.run)
-    assert machine.taken == []
-    assert found.groups == ((0,), (1,))
-
-
-def test_what_the_system_does_not_tell_is_not_counted() -> None:
-    assert planned(BOTH, make_limits(5, 0, 2, 30, memory=0), Machine(0.5, [None, None]).run).groups == ((0, 1),)
 
 
 @pytest.mark.parametrize(

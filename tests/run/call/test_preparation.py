@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ from pytest_ddpperf.errors import (
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.ranks import merged
@@ -36,10 +36,10 @@ from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.verification import Discrepancy, Leniency, Verification
 from pytest_ddpperf.training.workload import Workload
-from tests.factories import make_environment, make_rank_launch, make_variant
+from tests.factories import make_counts, make_environment, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()
-COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
+COUNTS = merged([make_counts({}, flops=1.0)])
 WRONG = Verification(
     discrepancy=Discrepancy(quantity="gradients", name="weight", rank=1, step=1, error=0.5, tolerance=1e-3)
 )
@@ -156,7 +156,7 @@ def test_what_is_not_asked_is_not_known() -> None:
 
 @pytest.mark.parametrize(("calls", "ranks", "told"), [(0.0, 2, True), (1.0, 2, False), (0.0, 1, False)])
 def test_a_script_whose_ranks_send_nothing_trains_alone(calls: float, ranks: int, *, told: bool) -> None:
-    counts = merged([Counts(totals={"collective_calls": calls}, details={}, unstable={})])
+    counts = merged([make_counts({}, collective_calls=calls)])
     script = replace(training(subject=Script("train.py")), environment=make_environment(world_size=ranks))
     found = Prepared(counts=counts).given_to(script)
     assert found.findings == ((Finding("ranks_send_nothing", {"ranks": 2}),) if told else ())
@@ -202,18 +202,16 @@ def test_the_environment_of_ranks_is_part_of_what_they_do(
     assert (identity(job, SAME) == before) is same
 
 
-def test_the_working_directory_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_working_directory_is_part_of_it_and_told_if_it_was_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     job = prepare_job(Settings(), SAME)
     before = identity(job, SAME)
     monkeypatch.chdir(tmp_path)
     assert identity(job, SAME) != before
-
-
-def test_a_working_directory_that_was_removed_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with pytest.raises(LaunchError, match=r"^the current folder was removed; run pytest in a folder that exists$"):
-        identity(prepare_job(Settings(), SAME), SAME)
+        identity(job, SAME)
 
 
 def test_what_cannot_be_sent_is_named_as_by_a_launch() -> None:
@@ -285,10 +283,8 @@ def test_a_verification_that_shares_its_launch_has_not_the_last_word(shared: Ver
 
 @pytest.mark.parametrize("verification", [WRONG, Verification(unverified="it communicates")])
 def test_one_that_has_its_launch_for_itself_has_it(verification: Verification) -> None:
-    ranks = Ranks(ddp=verification)
     settings = Settings(counts="only")
-    job = prepare_job(settings, training())
-    assert job.parts == 2
+    assert prepare_job(settings, training()).parts == 2
     ranks = Ranks(ddp=verification, alone=verification)
     if verification.discrepancy is None:
         (found,) = prepared(settings, [training()], ranks, {})

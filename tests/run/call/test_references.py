@@ -27,6 +27,7 @@ from pytest_ddpperf.settings import Settings
 from tests.factories import (
     git,
     make_baseline_record,
+    make_counts,
     make_environment,
     make_launch,
     make_measurement,
@@ -35,7 +36,7 @@ from tests.factories import (
 )
 
 TEST = "test_it.py::test_same"
-COUNTS = Counts(totals={"flops": 8.0}, details={}, unstable={})
+COUNTS = make_counts({}, flops=8.0)
 RECORD = make_baseline_record(
     name="custom",
     strategy="custom",
@@ -154,20 +155,18 @@ def lacking(reason: str) -> Unpaired:
     return Unpaired(reason, lacking=True)
 
 
+UNCHANGED = Unpaired("this checkout is the commit of the baseline, so nothing of this repository has changed")
+
+
 def test_times_are_measured_beside_the_commit_that_the_baseline_names(tmp_path: Path) -> None:
-    """That of another benchmark of the test, which has no baseline, too."""
+    """That of another benchmark of the test, which has no baseline, too; and not while nothing has changed."""
     record = saved(repository(tmp_path))
-    committed(tmp_path, "slower", training=SLOW)
+    assert side(tmp_path, record) == UNCHANGED
+    (tmp_path / "training.py").write_text(SLOW)
+    assert side(tmp_path, record) == record.commit, "somebody edits it"
+    committed(tmp_path, "slower")
     assert side(tmp_path, record) == record.commit
     assert side(tmp_path, None, record) == record.commit
-
-
-def test_the_commit_itself_has_nothing_that_changed_until_somebody_edits_it(tmp_path: Path) -> None:
-    record = saved(repository(tmp_path))
-    nothing = Unpaired("this checkout is the commit of the baseline, so nothing of this repository has changed")
-    assert side(tmp_path, record) == nothing
-    (tmp_path / "training.py").write_text(SLOW)
-    assert side(tmp_path, record) == record.commit
 
 
 def test_a_baseline_of_uncommitted_code_is_of_the_commit_that_both_came_with(tmp_path: Path) -> None:
@@ -358,9 +357,7 @@ def test_a_shallow_clone_of_the_code_that_was_measured_has_nothing_that_changed(
     record = saved(origin)
     committed(origin, "the baseline")
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{origin}", "clone")
-    assert side(tmp_path / "clone", record) == Unpaired(
-        "this checkout is the commit of the baseline, so nothing of this repository has changed"
-    )
+    assert side(tmp_path / "clone", record) == UNCHANGED
 
 
 def test_baselines_of_several_commits_are_to_be_saved_together(tmp_path: Path) -> None:

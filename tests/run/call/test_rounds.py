@@ -24,7 +24,7 @@ from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import PeriodicPlan
-from tests.factories import make_environment, make_limits, make_rank_launch, make_variant
+from tests.factories import make_environment, make_launch, make_limits, make_rank_launch, make_variant
 
 STEP = 0.05  # seconds, on the slower rank
 Progress = tuple[int, int, float, float, Launch | None]  # launch, of so many, seconds, expected ones, the last one
@@ -77,23 +77,31 @@ class Machine:
 
 @dataclass
 class Script:
-    """A judge that gives prepared answers and keeps what it was shown.
+    """A judge that gives prepared answers, then always asks for one launch more; keeps what it was shown.
 
     Attributes:
         answers: to looks at times.
         growths: to looks at launches that diagnose; where there is none, it is content.
     """
 
-    answers: list[Action]
+    answers: list[Action] = field(default_factory=list)
     growths: list[Action] = field(default_factory=list)
     looks: list[tuple[Measurement, ...]] = field(default_factory=list)
+    interims: list[Interim] = field(default_factory=list)
     diagnosed: list[tuple[Measurement, ...]] = field(default_factory=list)
 
     def __call__(self, measured: tuple[Measurement, ...], interim: Interim) -> Action:
-        (self.diagnosed if interim.diagnosed else self.looks).append(measured)
         if interim.diagnosed:
+            self.diagnosed.append(measured)
             return self.growths.pop(0) if self.growths else Action("stop")
-        return self.answers.pop(0)
+        self.looks.append(measured)
+        self.interims.append(interim)
+        return self.answers.pop(0) if self.answers else Action("more", 1)
+
+    @property
+    def made(self) -> list[int]:
+        """How many launches of the first benchmark there were at each look."""
+        return [len(first.launches) for first, *_ in self.looks]
 
 
 def variant(name: str = "ddp", steps: int | None = None, *, of_reference: bool = False) -> Variant:
@@ -361,31 +369,13 @@ def test_progress_says_what_is_expected() -> None:
     assert [None if last is None else last.ranks[0].loss for *_, last in seen] == [None, 1.0, 1.0]
 
 
-@dataclass
-class Looking:
-    """A judge that asks for one launch more, always; keeps how many there were, and what it was told."""
-
-    looks: list[tuple[int, Interim]] = field(default_factory=list)
-
-    def __call__(self, measured: tuple[Measurement, ...], interim: Interim) -> Action:
-        if not interim.diagnosed:
-            self.looks.append((len(measured[0].launches), interim))
-        return Action("more", 1)
-
-
-def looks(machine: Machine, what: Given, *, paired_rounds: bool = False) -> list[tuple[int, Interim]]:
-    judge, sides = Looking(), [variant(), variant(of_reference=True)] if paired_rounds else [variant()]
-    measured_by(machine, sides, what, Observer(judge=judge))
-    return judge.looks
-
-
 def test_a_look_tells_the_time_and_what_a_round_takes() -> None:
     """Rounds and the pilot take 0.5 s each."""
-    found = looks(Machine(), given(5, 0, 2, 3.2))
-    assert [made for made, _ in found] == [2, 3, 4, 5]
-    assert [interim.elapsed for _, interim in found] == pytest.approx([1.5, 2.0, 2.5, 3.0])
-    assert {round(interim.round_seconds, 9) for _, interim in found} == {0.5}
-    assert [interim.last for _, interim in found] == [False] * 3 + [True]
+    _, _, judge, _ = run_script([variant()], given(5, 0, 2, 3.2), [])
+    assert judge.made == [2, 3, 4, 5]
+    assert [interim.elapsed for interim in judge.interims] == pytest.approx([1.5, 2.0, 2.5, 3.0])
+    assert {round(interim.round_seconds, 9) for interim in judge.interims} == {0.5}
+    assert [interim.last for interim in judge.interims] == [False] * 3 + [True]
 
 
 @pytest.mark.parametrize(("paired_rounds", "seconds"), [(True, 13.5), (False, 6.75)])
@@ -396,21 +386,17 @@ def test_nothing_new_may_look_worse_after_the_screening_but_rounds_go_on(
 
     With the pilots, that are five rounds, for another one would end after it. Then there is time for seven more.
     """
-    found = looks(Machine(), given(5, 0, 2, seconds, compared=True, interleave=False), paired_rounds=paired_rounds)
-    assert [(made, interim.screened) for made, interim in found] == [(made, made >= 5) for made in range(2, 13)]
-    assert [interim.last for _, interim in found] == [False] * 10 + [True]
+    sides = [variant(of_reference=side) for side in (False, True)[: 1 + paired_rounds]]
+    _, _, judge, _ = run_script(sides, given(5, 0, 2, seconds, compared=True, interleave=False), [])
+    assert judge.made == [*range(2, 13)]
+    assert [interim.screened for interim in judge.interims] == [made >= 5 for made in judge.made]
+    assert [interim.last for interim in judge.interims] == [False] * 10 + [True]
 
 
 def test_what_confirms_is_not_screened() -> None:
-    seen: list[bool] = []
-
-    def judge(_: tuple[Measurement, ...], interim: Interim) -> Action:
-        seen.append(interim.screened)
-        return Action("confirm", 2) if len(seen) == 1 else Action("stop")
-
-    machine = Machine()
-    measured_by(machine, [variant()], given(5, 0, 2, 1.2, compared=True), Observer(judge=judge))
-    assert seen[:2] == [True, False]
+    answers = [Action("confirm", 2), Action("stop")]
+    _, _, judge, _ = run_script([variant()], given(5, 0, 2, 1.2, compared=True), answers)
+    assert [interim.screened for interim in judge.interims] == [True, False]
 
 
 def test_a_slow_pilot_leaves_as_many_steps_as_fill_a_launch() -> None:
@@ -456,7 +442,7 @@ def test_three_launches_or_all_that_were_asked_for_are_no_shortage(launches: int
 
 def started(seconds: float, worked: float, imported: SlowImport | None = None) -> Launch:
     ranks = (make_rank_launch(0, worked=worked / 2, imported=imported), make_rank_launch(1, worked=worked))
-    return Launch(round=0, ranks=ranks, seconds=seconds)
+    return make_launch(ranks=ranks, seconds=seconds)
 
 
 def test_launches_that_spend_more_on_starting_than_on_steps_are_told_with_their_slowest_import() -> None:
@@ -519,10 +505,9 @@ def test_a_round_takes_what_those_before_it_did_however_slow_one_was() -> None:
             machine.now = before + next(durations)
         return outcomes
 
-    judge = Looking()
-    what = given(5, 0, 1, 30)
-    measured_by(machine, [variant()], what, Observer(judge=judge), run)
-    assert [interim.round_seconds for _, interim in judge.looks] == [4.0, 4.5, 5.0]
+    judge = Script()
+    measured_by(machine, [variant()], given(5, 0, 1, 30), Observer(judge=judge), run)
+    assert [interim.round_seconds for interim in judge.interims] == [4.0, 4.5, 5.0]
 
 
 def test_only_benchmarks_that_go_on_are_launched() -> None:
@@ -559,51 +544,35 @@ def test_a_round_takes_the_time_of_what_goes_on() -> None:
     """Sides of a have 5 steps of 0.05 s, those of b 25, and 0.25 s each besides: 2 * 0.5 and 2 * 1.5 s."""
     steps = {"a": 5, "b": 25}
     sides = [variant(name, steps[name], of_reference=side) for side in (False, True) for name in "ab"]
-    machine, looks = Machine(), list[Interim]()
-    answers = iter([Action("more", 1, benchmarks=frozenset({sides[0].key})), Action("more", 1), Action("stop")])
-
-    def judge(_: tuple[Measurement, ...], interim: Interim) -> Action:
-        looks.append(interim)
-        return Action("stop") if interim.diagnosed else next(answers)
-
-    measured_by(machine, sides, given(None, 0, 2, 120), Observer(judge=judge))
-    assert [interim.round_seconds for interim in looks[:3]] == pytest.approx([4.0, 1.0, 4.0])
-    assert [interim.of_each for interim in looks[:3]] == [pytest.approx({sides[0].key: 1.0, sides[1].key: 3.0})] * 3
-    assert [second.elapsed - first.elapsed for first, second in pairwise(looks[:3])] == pytest.approx([1.0, 4.0])
+    answers = [Action("more", 1, benchmarks=frozenset({sides[0].key})), Action("more", 1), Action("stop")]
+    _, _, judge, _ = run_script(sides, given(None, 0, 2, 120), answers)
+    looks = judge.interims
+    assert [interim.round_seconds for interim in looks] == pytest.approx([4.0, 1.0, 4.0])
+    assert [interim.of_each for interim in looks] == [pytest.approx({sides[0].key: 1.0, sides[1].key: 3.0})] * 3
+    assert [second.elapsed - first.elapsed for first, second in pairwise(looks)] == pytest.approx([1.0, 4.0])
     assert [looks[0].seconds_of(keys) for keys in (None, {sides[1].key})] == pytest.approx([4.0, 3.0])
 
 
-def looks_of(sides: Sequence[Variant], answers: Sequence[Action], screening: float) -> list[tuple[float, bool, bool]]:
-    """The seconds of each look within 60 s, whether it was the last one, and whether the screening was over."""
-    machine, looks, left = Machine(), list[Interim](), iter(answers)
+def looks_of_eight_pairs(answers: list[Action]) -> list[tuple[float, bool, bool]]:
+    """The seconds of each look within 60 s, whether it was the last one, and whether the screening of 30 s was over."""
+    _, _, judge, _ = run_script(EIGHT_PAIRS, given(5, 0, 2, 60, compared=True), answers)
+    return [(round(interim.elapsed, 6), interim.last, interim.screened) for interim in judge.interims]
 
-    def judge(_: tuple[Measurement, ...], interim: Interim) -> Action:
-        looks.append(interim)
-        return Action("stop") if interim.diagnosed else next(left)
 
-    what = given(5, 0, 2, 60, compared=True)
-    measured_by(machine, sides, what, Observer(judge=judge))
-    return [(round(interim.elapsed, 6), interim.last, interim.screened) for interim in looks if not interim.diagnosed]
+EIGHT_PAIRS = [variant(name, of_reference=side) for side in (False, True) for name in "abcdefgh"]
 
 
 def test_the_time_is_over_by_rounds_of_what_goes_on() -> None:
     """Pilots and rounds of eight pairs take 8 s: the first look is at 24 s of 30, and a round of a alone takes 1 s."""
-    sides = [variant(name, of_reference=side) for side in (False, True) for name in "abcdefgh"]
-    looks = looks_of(sides, [Action("more", 1, benchmarks=frozenset({sides[0].key}))] * 8 + [Action("stop")], 30)
+    looks = looks_of_eight_pairs([Action("more", 1, benchmarks=frozenset({EIGHT_PAIRS[0].key}))] * 8 + [Action("stop")])
     assert looks == [(24.0 + second, False, second >= 6) for second in range(9)]
 
 
 def test_a_judge_that_asks_for_more_than_there_is_time_for_is_asked_again() -> None:
     """At 24 s of 30 a round of all eight pairs takes 8 s: the screening is over, and rounds of all go on until 56 s."""
-    sides = [variant(name, of_reference=side) for side in (False, True) for name in "abcdefgh"]
     asked_again = [(24.0, False, False), (24.0, False, True)]
     later = [(second, False, True) for second in (32.0, 40.0, 48.0)]
-    assert looks_of(sides, [Action("more", 1)] * 20, 30) == [
-        *asked_again,
-        *later,
-        (56.0, False, True),
-        (56.0, True, True),
-    ]
+    assert looks_of_eight_pairs([]) == [*asked_again, *later, (56.0, False, True), (56.0, True, True)]
 
 
 def test_a_confirmation_has_as_many_launches_as_its_suspect_had() -> None:
@@ -675,10 +644,10 @@ def test_the_second_pass_goes_on_with_the_launches_of_the_first() -> None:
     before, rounds = one_pass(machine, time, judge)
     assert [len(interim[0].launches) for interim in judge.looks] == [2, 12]
     second_pass(time, Priority.SEE, 2.0)
-    looking = Looking()
-    measured, _ = one_pass(machine, time, looking, rounds)
-    assert [made for made, _ in looking.looks] == [12, 13, 14, 15, 16]
-    assert [interim.screened for _, interim in looking.looks] == [False, False, True, True, True]
+    judge = Script()
+    measured, _ = one_pass(machine, time, judge, rounds)
+    assert judge.made == [12, 13, 14, 15, 16]
+    assert [interim.screened for interim in judge.interims] == [False, False, True, True, True]
     assert measured.launches[:12] == before.launches
     assert [launch.round for launch in measured.launches] == list(range(16))
     assert machine.told == [Purpose.TIMES] * (1 + 16), "no second pilot"
@@ -721,9 +690,9 @@ def test_a_confirmation_of_one_benchmark_launches_no_other_in_the_second_pass() 
 
 def test_what_looks_worse_at_the_last_look_of_the_first_pass_may_still_be_confirmed() -> None:
     """Its looks leave half of the errors to the second one."""
-    machine, looking = Machine(), Looking()
-    one_pass(machine, two_passes(machine), looking)
-    looks = [interim for _, interim in looking.looks]
+    machine, judge = Machine(), Script()
+    one_pass(machine, two_passes(machine), judge)
+    looks = judge.interims
     assert [interim.last for interim in looks] == [False] * (len(looks) - 1) + [True]
     assert not any(interim.screened for interim in looks)
     assert all(interim.defers for interim in looks)

@@ -56,30 +56,18 @@ def codes(root: Path, measurement: Measurement) -> list[str]:
     return [finding.code for finding in session.outputs.results[0].findings]
 
 
-@pytest.mark.parametrize(
-    ("measurement", "code"),
-    [(measured(10, profiled=True), "on_network"), (measured(10), "only_on_network"), (measured(25), "not_on_network")],
-    ids=["profiled", "timed", "too large"],
-)
-def test_each_benchmark_with_a_stored_network_has_one_finding_of_it(
-    tmp_path: Path, measurement: Measurement, code: str
-) -> None:
+def test_each_benchmark_with_a_stored_network_has_one_finding_of_it(tmp_path: Path) -> None:
     store(tmp_path, make_environment())
-    assert codes(tmp_path, measurement) == [code]
+    given = (measured(10, profiled=True), measured(10), measured(25))
+    assert [codes(tmp_path, each) for each in given] == [["on_network"], ["only_on_network"], ["not_on_network"]]
 
 
-def test_a_benchmark_without_a_stored_network_has_none(tmp_path: Path) -> None:
+def test_a_benchmark_without_a_stored_network_of_several_ranks_has_none(tmp_path: Path) -> None:
     assert codes(tmp_path, measured(10)) == []
-    store(tmp_path, make_environment(world_size=4))
-    assert codes(tmp_path, measured(10)) == []
-
-
-def test_one_rank_and_a_benchmark_that_was_not_timed_have_none(tmp_path: Path) -> None:
     alone = make_environment(world_size=1)
-    store(tmp_path, alone)
-    store(tmp_path, make_environment())
-    assert codes(tmp_path, replace(measured(10), environment=alone)) == []
-    assert codes(tmp_path, replace(measured(10), launches=())) == []
+    for environment in (alone, make_environment(world_size=4)):
+        store(tmp_path, environment)
+    assert codes(tmp_path, measured(10)) == codes(tmp_path, replace(measured(10), environment=alone)) == []
 
 
 def test_a_broken_network_is_complained_of_once(tmp_path: Path) -> None:

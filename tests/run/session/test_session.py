@@ -26,7 +26,7 @@ from pytest_ddpperf.run.session.ending import finish
 from pytest_ddpperf.run.session.probe import Probe
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
-from tests.factories import make_environment, make_new_result, make_rank_launch, make_result
+from tests.factories import known, make_environment, make_new_result, make_rank_launch, make_result
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.launchers import Launchers
@@ -142,8 +142,7 @@ def test_what_is_saved_in_another_set_keeps_what_that_set_has(tmp_path: Path, mo
     saved(tmp_path, "2026-01-12", monkeypatch, seconds=0.25, calls=2.0)
     saved(tmp_path, "2026-01-13", monkeypatch, seconds=0.5, calls=2.0, save="nightly")
     saved(tmp_path, "2026-01-14", monkeypatch, calls=3.0, save="nightly", baseline_set="default")
-    found = Store(tmp_path / Settings().baseline_dir, "nightly").find(TEST, DDP.name, CPU).record
-    assert found is not None
+    found = known(Store(tmp_path / Settings().baseline_dir, "nightly").find(TEST, DDP.name, CPU).record)
     assert [series.value for series in found.series] == [0.5, 3.0]
 
 

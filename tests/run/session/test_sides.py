@@ -21,6 +21,6 @@ from pytest_ddpperf.settings import Settings
 def test_the_parents_of_ranks_are_the_fork_servers_that_run(
     tmp_path: Path, of_launchers: tuple[int | None, ...], parents: tuple[int | None, ...]
 ) -> None:
-    sides = Sides(Settings(), tmp_path, LiveLine(None, None), revision=None, probe=None, first=lambda: None)
+    sides = Sides(Settings(), tmp_path, LiveLine(None, None), revision=None, probe=None, before_start=lambda: None)
     vars(sides)["_launchers"] = SimpleNamespace(parents=of_launchers)
     assert sides.parents == parents

@@ -22,7 +22,7 @@ from pytest_ddpperf.launch.nodes.tasks import task_of
 from pytest_ddpperf.run.session.configuration import may_be_task
 from pytest_ddpperf.run.session.under_launcher import takes_part
 from pytest_ddpperf.settings import Settings
-from tests.factories import git
+from tests.factories import git, known
 
 SECONDS = 240.0
 
@@ -69,16 +69,10 @@ class Ended:
 Launch = Callable[..., list[Ended]]
 
 
-def variables(rank: int, size: int = 2, **others: str) -> dict[str, str]:
-    """Those of a task of srun on one node."""
+def variables(rank: int, **others: str) -> dict[str, str]:
+    """Those of one of two tasks of srun on one node."""
     of_step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": str(os.getpid()), "SLURM_STEP_NUM_NODES": "1"}
-    return {
-        **of_step,
-        "SLURM_STEP_NUM_TASKS": str(size),
-        "SLURM_PROCID": str(rank),
-        "SLURM_LOCALID": str(rank),
-        **others,
-    }
+    return {**of_step, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), **others}
 
 
 def clean() -> dict[str, str]:
@@ -92,11 +86,11 @@ def pytest_in(folder: Path, *arguments: str) -> list[str]:
 
 @contextmanager
 def started(
-    folder: Path, arguments: Callable[[int], Sequence[str]], of_task: Callable[[int], dict[str, str]], size: int = 2
+    folder: Path, arguments: Callable[[int], Sequence[str]], of_task: Callable[[int], dict[str, str]] = variables
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """pytest as all tasks of a launcher, which write to files; those that still run in the end are killed."""
+    """pytest as both tasks of a launcher, which write to files; those that still run in the end are killed."""
     tasks = []
-    for rank in range(size):
+    for rank in (0, 1):
         command, environ = pytest_in(folder, "-p", "no:asyncio", *arguments(rank)), {**clean(), **of_task(rank)}
         with (folder / f"{rank}.out").open("w") as out, (folder / f"{rank}.err").open("w") as err:
             tasks.append(subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=err))
@@ -110,12 +104,12 @@ def started(
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
-    """Run pytest in ``tmp_path`` as all tasks of a launcher, whose variables a function gives by rank."""
+    """Run pytest in ``tmp_path`` as both tasks of srun."""
 
-    def launched(*arguments: str, of_task: Callable[[int], dict[str, str]] = variables, size: int = 2) -> list[Ended]:
-        with started(tmp_path, lambda _: arguments, of_task, size) as tasks:
+    def launched(*arguments: str) -> list[Ended]:
+        with started(tmp_path, lambda _: arguments) as tasks:
             statuses = [task.wait(SECONDS) for task in tasks]
-        texts = [[(tmp_path / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(size)]
+        texts = [[(tmp_path / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in (0, 1)]
         return [Ended(status, *text) for status, text in zip(statuses, texts, strict=True)]
 
     return launched
@@ -125,8 +119,7 @@ def test_processes_share_tests_that_use_ranks_if_the_launcher_has_started_them_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, others = (cast("pytest.Item", SimpleNamespace(fixturenames=names)) for names in (["ddpperf_group"], []))
-    task = task_of(variables(1))
-    assert task is not None
+    task = known(task_of(variables(1)))
     assert (takes_part(task, [ours]), takes_part(task, [others]), takes_part(task, [])) == (True, False, False)
     with pytest.raises(SettingError, match=r"restarted all processes .*=2., so failed tests would run again until"):
         takes_part(replace(task, restarts=2), [ours])
@@ -177,12 +170,15 @@ def test_tasks_meet_in_a_folder_and_a_killed_controller_ends_them(tmp_path: Path
     assert list((tmp_path / "meeting").iterdir()) == []
 
 
-def torchrun(folder: Path, *arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += pytest_in(folder, *arguments)[1:]
+def ended(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=folder, env=clean(), capture_output=True, text=True, timeout=SECONDS, check=False
     )
+
+
+def torchrun(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return ended(folder, *command, *pytest_in(folder)[1:])
 
 
 @pytest.mark.slow  # torchrun imports torch for itself
@@ -209,10 +205,7 @@ def test_mpirun_shows_one_report_and_ranks_have_the_cores_of_all_tasks(tmp_path:
             "CORES", str(len(os.sched_getaffinity(0)))
         )
     )
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *pytest_in(tmp_path)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    done = ended(tmp_path, "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *pytest_in(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("2 passed") == 1
 
@@ -311,7 +304,7 @@ def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:
     def files(rank: int) -> list[str]:
         return [f"--junitxml={rank}.xml", f"--ddpperf-report=json:{rank}.json"]
 
-    with started(tmp_path, files, variables) as tasks:
+    with started(tmp_path, files) as tasks:
         deadline = time.monotonic() + SECONDS
         while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
             assert all(task.poll() is None for task in tasks)

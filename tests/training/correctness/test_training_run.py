@@ -16,12 +16,12 @@ from pytest_ddpperf.strategies.replicas import whole
 from pytest_ddpperf.training.correctness.training_run import (
     MAX_SAMPLES,
     MicroBatches,
-    countless,
     cut_down,
     fill,
     first_names,
     own_batches,
     unwrapped,
+    without_step_counts,
 )
 from tests.training.workloads import workload
 
@@ -70,8 +70,8 @@ def test_copies_are_dense_and_their_own() -> None:
 
 def test_steps_that_are_counted_are_left_out_in_fp16_only() -> None:
     given = Settings(clip_steps=1, lr_warmup_steps=5)
-    assert countless(given) is given
-    fp16 = countless(Settings(clip_steps=1, lr_warmup_steps=5, precision="fp16"))
+    assert without_step_counts(given) is given
+    fp16 = without_step_counts(Settings(clip_steps=1, lr_warmup_steps=5, precision="fp16"))
     assert (fp16.clip_steps, fp16.lr_warmup_steps) == (None, None)
 
 

@@ -228,7 +228,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _series(series: ChartSeries) -> dict[str, Any]:
-    """Returns the numbers of a series as lists; ``x`` is only the first number if whole numbers follow it."""
+    """Returns the numbers of a series as lists; ``x`` is only the first number if x grows by 1 from point to point."""
     xs = [_short(each.x, _WHOLE) for each in series.points]
     consecutive = xs == [xs[0] + i for i in range(len(xs))]
     ends = {"low": [each.low for each in series.points], "high": [each.high for each in series.points]}

@@ -77,7 +77,7 @@ def _direction(trend: Trend) -> str:
 
 
 def trend_chart(trend: Trend) -> Chart:
-    """Returns the chart of values by commit with their intervals, and of the level without noise."""
+    """Returns a chart of a metric's values by commit, with their intervals, and of the metric's level without noise."""
     metric = trend.benchmark.metric
     values = [point(i, each.value, each.interval) for i, each in enumerate(trend.points)]
     outlying = ChartSeries("out of line with its neighbours", tuple(values[i] for i in trend.outliers))

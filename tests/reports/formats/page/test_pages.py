@@ -3,9 +3,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.charts.chart import Axis, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.formats.html import two_runs_page
+from pytest_ddpperf.reports.formats.page.page import chart_data
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.trend import change_texts
 from pytest_ddpperf.reports.two_runs import two_runs
@@ -13,7 +17,7 @@ from tests.factories import judged_anew
 from tests.reports.formats.samples import HOSTILE
 from tests.reports.formats.test_html import data_of, section
 from tests.reports.golden_runs import metric, result, strategy
-from tests.reports.made import make_document
+from tests.reports.made import made_chart, make_document
 from tests.reports.test_trend import BENCHMARK, COUNTED, STEP, trend
 
 
@@ -97,3 +101,18 @@ def test_names_of_trends_are_text() -> None:
     text = trends_page([trend([0.04] * 8, replace(BENCHMARK, name=HOSTILE))], "step_time")
     assert text.count("<script") == 2
     assert "&lt;script&gt;|" in text
+
+
+@pytest.mark.parametrize(
+    ("unit", "xs", "expected"),
+    [
+        ("", (100_000, 123_456, 1_234_567), [100_000, 123_456, 1_234_567]),
+        ("", (123_456, 123_457, 123_458), 123_456),  # the first, where whole numbers follow it
+        ("", (0.5, 12.3456789, 13), [0.5, 12.3456789, 13]),
+        ("s", (0.0011, 0.0123456789, 0.1234565), [1.1, 12.3456789, 123.4565]),  # in ms, without what division leaves
+    ],
+)
+def test_places_keep_their_digits_and_values_have_five(unit: str, xs: tuple[float, ...], expected: object) -> None:
+    points = ChartSeries("ddp", tuple(ChartPoint(x, 1.2345678, 1.1111111, 1234567) for x in xs))
+    (series,) = chart_data(made_chart(points, x=Axis(name="steps", unit=unit)))["series"]
+    assert series == {"name": "ddp", "x": expected, "y": [1.2346] * 3, "low": [1.1111] * 3, "high": [1234600] * 3}
