@@ -27,7 +27,7 @@ from pytest_ddpperf.training.script import Script, Subject
 from pytest_ddpperf.training.workload import Workload
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.judge.targets import Measured, MetricTarget
+    from pytest_ddpperf.judge.expectations import Measured, MetricTarget
     from pytest_ddpperf.planner.predicting import Predictor
     from pytest_ddpperf.records.predictions import Candidate, Prediction, StrategyAdvice, WhatIf
     from pytest_ddpperf.records.verbs import BatchSize, Convergence, ScalingCurve, SideBySide
@@ -450,8 +450,7 @@ class Ddpperf:
             TargetMissed: a target was missed.
             SettingError: there is no such count or metric, a value is no number, or nothing was measured.
         """
-        from pytest_ddpperf.judge.expectations import require_counts
-        from pytest_ddpperf.judge.targets import targets
+        from pytest_ddpperf.judge.expectations import require_counts, targets
         from pytest_ddpperf.records.counts import COUNTS
 
         found = self._last if measured is None else measured

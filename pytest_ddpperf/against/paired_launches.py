@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+from pytest_ddpperf.against.interpreter import differing, own_interpreter
 from pytest_ddpperf.against.revision_side import RevisionSide, alike, modules_of_tests, other_tests
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
 from pytest_ddpperf.launch.environment import Variables
@@ -162,8 +163,6 @@ class PairedLaunches:
         python = self.reference.revision.python
         if python is None:
             return paired
-        from pytest_ddpperf.against.interpreter import differing, own_interpreter
-
         of_candidate = None if self._candidate is None else self._candidate.revision.python
         here = (of_candidate or own_interpreter()).packages
         return replace(paired, python=python.given, packages=differing(python.packages, here))

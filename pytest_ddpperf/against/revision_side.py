@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against import guard
 from pytest_ddpperf.against.git import untracked
-from pytest_ddpperf.against.installed import copies_of
+from pytest_ddpperf.against.interpreter import Interpreter, copies_of, foreign_entries
 from pytest_ddpperf.against.worktree import Revision, Worktree
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.launcher import Launcher
@@ -27,7 +27,6 @@ from pytest_ddpperf.launch.processes import printed_by
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, editable_folders, interpreter_folders, within
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.against.interpreter import Interpreter
     from pytest_ddpperf.launch.node_ranks import OtherNodes
     from pytest_ddpperf.launch.rank_processes import Echo
 
@@ -133,8 +132,6 @@ class RevisionSide:
 
 def under(python: Interpreter, project: Redirection) -> Redirection:
     """Returns ``project`` with another interpreter, whose packages replace this environment's packages."""
-    from pytest_ddpperf.against.interpreter import foreign_entries
-
     root = project.root
     return replace(
         project,

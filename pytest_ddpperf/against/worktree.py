@@ -1,34 +1,23 @@
-"""A revision of a project: the commit that its name means, and its files in a temporary folder."""
+"""A revision of a project: the commit that its name means, and its files in a temporary folder, on any node."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_ddpperf.against import guard
-from pytest_ddpperf.against.git import (
-    GitError,
-    commit_of,
-    fetching,
-    git,
-    lacking,
-    no_commit,
-    no_repository,
-    top_folder,
-    unknown,
-)
+from pytest_ddpperf.against import git, guard
+from pytest_ddpperf.against.interpreter import Interpreter, other_interpreter, own_interpreter
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.instruments.host import abandoned
+from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.settings import KNOBS, Settings
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.against.interpreter import Interpreter
 
 MERGE_BASE = "merge-base:"
 HERE = "this checkout"
@@ -67,8 +56,6 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
     given = settings.against_python
     if given is None:
         return resolve(str(settings.against), start, invoked)
-    from pytest_ddpperf.against.interpreter import other_interpreter, own_interpreter
-
     python = other_interpreter(given, invoked, ("pytest",) if settings.against and settings.against_tests else ())
     if settings.against is not None:
         return replace(resolve(settings.against, start, invoked), python=python)
@@ -83,9 +70,9 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
 def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
     """Returns the repository around ``start`` as a revision, or the folder ``start`` if it is in no repository."""
     root = start
-    with contextlib.suppress(GitError):
-        root = top_folder(start)
-    return Revision(HERE, commit_of(root, "HEAD"), root, root, python)
+    with contextlib.suppress(git.GitError):
+        root = git.top_folder(start)
+    return Revision(HERE, git.commit_of(root, "HEAD"), root, root, python)
 
 
 def resolve(given: str, start: Path, invoked: Path) -> Revision:
@@ -95,29 +82,29 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
     """
     folder = invoked / given
     try:
-        root = top_folder(start)
-    except GitError as error:
+        root = git.top_folder(start)
+    except git.GitError as error:
         if not folder.is_dir():
-            raise _refused(given, f"{no_repository(start, error)}; name the folder of another checkout") from None
+            raise _refused(given, f"{git.no_repository(start, error)}; name the folder of another checkout") from None
         return _elsewhere(given, folder, start)
     if given.startswith(MERGE_BASE):
         return Revision(given, _merge_base(given, root), root)
-    commit = commit_of(root, given)
+    commit = git.commit_of(root, given)
     if commit is not None:
         return Revision(given, commit, root)
     if folder.is_dir():
         return _elsewhere(given, folder, root)
-    raise _refused(given, f"there is no such branch, tag, commit or folder in {root}; {unknown(root, given)}")
+    raise _refused(given, f"there is no such branch, tag, commit or folder in {root}; {git.unknown(root, given)}")
 
 
 def baseline_revision(commit: str, start: Path) -> Revision:
     """Returns a baseline's commit in the repository that holds ``start``; LaunchError if the commit is missing."""
     try:
-        root = top_folder(start)
-    except GitError as error:
-        raise LaunchError(no_commit(start, error)) from None
-    if commit_of(root, commit) is None:
-        raise LaunchError(f"this clone does not have its commit {commit[:SHORT]}; {fetching(root)}")
+        root = git.top_folder(start)
+    except git.GitError as error:
+        raise LaunchError(git.no_commit(start, error)) from None
+    if git.commit_of(root, commit) is None:
+        raise LaunchError(f"this clone does not have its commit {commit[:SHORT]}; {git.fetching(root)}")
     return Revision(commit, commit, root)
 
 
@@ -169,13 +156,13 @@ class Worktree(Guarded):
         try:
             # The user's git hooks are meant for checkouts that somebody works in.
             add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(self.path))
-            git(revision.root, *add, str(revision.commit), seconds=CHECKOUT_SECONDS)
+            git.git(revision.root, *add, str(revision.commit), seconds=CHECKOUT_SECONDS)
         except BaseException as error:
             self.close()
-            if isinstance(error, GitError):
+            if isinstance(error, git.GitError):
                 raise LaunchError(
                     f"git cannot check out {revision.label} for --ddpperf-against: {error}; "
-                    f"{lacking(revision.root, error)}, or name the folder of another checkout"
+                    f"{git.lacking(revision.root, error)}, or name the folder of another checkout"
                 ) from None
             raise
 
@@ -195,26 +182,98 @@ def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
         raise _refused(
             given,
             "there is no such branch, tag or commit, and the folder of that name is a part of this checkout; "
-            f"{fetching(root)}; or name the folder of another checkout",
+            f"{git.fetching(root)}; or name the folder of another checkout",
         )
-    return Revision(given, commit_of(there, "HEAD"), here, there)
+    return Revision(given, git.commit_of(there, "HEAD"), here, there)
 
 
 def _top_of(folder: Path) -> Path | None:
     """Returns the top folder of the innermost work tree around ``folder``; None if git does not find one."""
-    with contextlib.suppress(GitError):
-        return top_folder(folder).resolve()
+    with contextlib.suppress(git.GitError):
+        return git.top_folder(folder).resolve()
     return None
 
 
 def _merge_base(given: str, root: Path) -> str:
     name = given.removeprefix(MERGE_BASE)
-    if commit_of(root, name) is None:
-        raise _refused(given, f"there is no such branch, tag or commit in {root}; {unknown(root, name)}")
-    with contextlib.suppress(GitError):
-        return git(root, "merge-base", name, "HEAD")
-    raise _refused(given, f"HEAD and {name} have no common commit here; {fetching(root)}")
+    if git.commit_of(root, name) is None:
+        raise _refused(given, f"there is no such branch, tag or commit in {root}; {git.unknown(root, name)}")
+    with contextlib.suppress(git.GitError):
+        return git.git(root, "merge-base", name, "HEAD")
+    raise _refused(given, f"HEAD and {name} have no common commit here; {git.fetching(root)}")
 
 
 def _refused(given: str, why: str) -> SettingError:
     return SettingError(f"--ddpperf-against={given}: {why}")
+
+
+def check_out(redirection: Redirection) -> Callable[[], None] | None:
+    """Checks out the reference's commit if this node lacks it; returns a function that removes the files, or None.
+
+    The files come from the repository on this node. No ``git worktree`` is added to it, because the controller may use
+    the same repository on a shared file system. LaunchError, with the reason and advice, if the checkout fails.
+    """
+    target = Path(redirection.target)
+    commit = None if target.is_dir() else _commit_for_node(redirection)
+    if commit is None and redirection.revision is not None:
+        _require_own(target.parent)
+    if redirection.python is not None and not Path(redirection.python).exists():
+        raise LaunchError(f"{redirection.python} does not exist on this node: create this environment on each node")
+    return None if commit is None else _made_on_node(target, Path(redirection.root), commit)
+
+
+def _commit_for_node(redirection: Redirection) -> str:
+    """Returns the commit to check out; LaunchError if the repository on this node lacks it."""
+    root = Path(redirection.root)
+    if redirection.environment is not None:
+        raise LaunchError(
+            f"--ddpperf-against-setup made {redirection.environment} on the controller's node only: set TMPDIR "
+            "to a folder that all nodes share"
+        )
+    commit = redirection.revision
+    if commit is None:
+        raise LaunchError(
+            f"--ddpperf-against: {redirection.target} does not exist on this node: put the checkout there on each node"
+        )
+    try:
+        git.top_folder(root)
+    except git.GitError as error:
+        raise LaunchError(f"--ddpperf-against: {git.no_repository(root, error)}") from None
+    if git.commit_of(root, commit) is None:
+        raise LaunchError(f"--ddpperf-against: there is no commit {commit[:SHORT]} in {root}; {git.fetching(root)}")
+    return commit
+
+
+def _made_on_node(target: Path, root: Path, commit: str) -> Callable[[], None]:
+    remove_left_over()
+    try:
+        target.parent.mkdir(mode=0o700)
+    except OSError as error:
+        raise LaunchError(
+            f"--ddpperf-against: cannot create a folder for its files: {error.strerror}: {target.parent}; set TMPDIR "
+            "to a folder that all nodes share, or that is local on each node"
+        ) from None
+    made = Guarded(target.parent, target.parent)  # which is no repository, so the guard leaves that of the node alone
+    try:
+        part = target.parent / "part"
+        part.mkdir()
+        arguments = (f"--work-tree={part}", "read-tree", "--reset", "-u", commit)
+        git.git(root, *arguments, seconds=CHECKOUT_SECONDS, index=target.parent / "index")
+        part.rename(target)
+    except BaseException as error:
+        made.close()
+        if isinstance(error, git.GitError):
+            reason = f"git cannot check out {commit[:SHORT]} for --ddpperf-against: {error}; {git.lacking(root, error)}"
+            raise LaunchError(reason) from None
+        raise
+    return made.close
+
+
+def _require_own(folder: Path) -> None:
+    """Raises LaunchError if another user owns a checkout's folder or can write in it, because ranks run its code."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise LaunchError(
+            f"--ddpperf-against: {folder} is not a folder that only you own and can write to: remove it, or set TMPDIR "
+            "to a folder that only you can write to"
+        )

@@ -14,9 +14,7 @@ from typing import Any
 from pytest_ddpperf.analysis.advice import advice_on
 from pytest_ddpperf.analysis.evidence import StepEvidence, evidence_of
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.metrics.communication import still_sent, synchronised_step
-from pytest_ddpperf.metrics.memory import memory_by_rank
-from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
+from pytest_ddpperf.metrics import communication, memory, phases
 from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.records.measurement import Environment, Measurement
 from pytest_ddpperf.records.results import StepAnalysis
@@ -53,11 +51,11 @@ def analysis_of(measurement: Measurement) -> StepAnalysis:
     """Returns the analysis of a benchmark's step: its diagnosis, sections, memory and synchronisation."""
     return StepAnalysis(
         diagnosis=diagnosis_of(measurement),
-        sections=sections_of(measurement),
-        memory_by_rank=memory_by_rank(measurement),
-        memory_by_phase=memory_of_phases(measurement),
-        still_sent=still_sent(measurement),
-        synchronised_step=synchronised_step(measurement),
+        sections=phases.sections_of(measurement),
+        memory_by_rank=memory.memory_by_rank(measurement),
+        memory_by_phase=phases.memory_of_phases(measurement),
+        still_sent=communication.still_sent(measurement),
+        synchronised_step=communication.synchronised_step(measurement),
     )
 
 

@@ -11,18 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pytest_ddpperf.baselines.document import (
-    Confidence,
-    Date,
-    Natural,
-    Positive,
-    Share,
-    Text,
-    json_of,
-    object_of,
-    read_as,
-)
-from pytest_ddpperf.baselines.jsonfile import FileKind, checked, problem_text, render, rounded
+from pytest_ddpperf.baselines import jsonfile
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
 from pytest_ddpperf.records.counts import Alike, Counts
@@ -30,7 +19,7 @@ from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Seri
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite, of_lines
 
-BASELINE = FileKind(
+BASELINE = jsonfile.FileKind(
     subject="baseline",
     version=4,  # without statistics of the steps of each launch
     cure="restore it from version control, or delete it and measure again with --ddpperf-save",
@@ -46,63 +35,63 @@ class BaselineFile:
 
 
 _OLDER = (Any, None)  # type and default of a field that only older files have; its value is not used
-_Environment = object_of(
+_Environment = jsonfile.object_of(
     Environment,
     sparse=("gpu_setup",),
     device=Literal["cpu", "cuda"],
-    device_count=Natural,
-    cores=Natural,
-    threads=Natural,
-    nodes=Positive,
-    world_size=Positive,
+    device_count=jsonfile.Natural,
+    cores=jsonfile.Natural,
+    threads=jsonfile.Natural,
+    nodes=jsonfile.Positive,
+    world_size=jsonfile.Positive,
 )
-_Site = object_of(CallSite, sparse=("strategy", "through", "caller", "caller_source"))
-_Counts = object_of(
+_Site = jsonfile.object_of(CallSite, sparse=("strategy", "through", "caller", "caller_source"))
+_Counts = jsonfile.object_of(
     Counts,
     without=("copy",),
     sparse=("details_by_rank", "sites", "sites_by_rank", "alike", "steps", "varying"),
     sites=Mapping[str, tuple[_Site, ...]],  # type: ignore[valid-type]  # made at run time
     sites_by_rank=Mapping[str, Mapping[str, tuple[_Site, ...]]],  # type: ignore[valid-type]  # made at run time
-    alike=object_of(Alike, without=("sites",)) | None,
+    alike=jsonfile.object_of(Alike, without=("sites",)) | None,
 )
-_Series = object_of(
+_Series = jsonfile.object_of(
     Series,
     without=("within", "own", "rules"),  # computed from the launches of a run, or from the table of metrics
     rename={"min_tolerance": "slack"},
-    interval=object_of(Interval, confidence=Confidence) | None,
+    interval=jsonfile.object_of(Interval, confidence=jsonfile.Confidence) | None,
     control=_OLDER,
 )
-_Record = object_of(
+_Record = jsonfile.object_of(
     BaselineRecord,
     sparse=("recipe", "counts", "dirty", "counted", "turns", "over", "busy", "clock", "code", "typical"),
-    name=Text,
-    date=Date,
+    name=jsonfile.Text,
+    date=jsonfile.Date,
     environment=_Environment,
-    plan=object_of(Plan, warmup=Natural, steps=Natural),
-    counted=object_of(Provenance, sparse=("code",), date=Date) | None,
+    plan=jsonfile.object_of(Plan, warmup=jsonfile.Natural, steps=jsonfile.Natural),
+    counted=jsonfile.object_of(Provenance, sparse=("code",), date=jsonfile.Date) | None,
     series=tuple[_Series, ...],  # type: ignore[valid-type]  # made at run time
     counts=_Counts | None,
     steps=_OLDER,
-    lost=(Share | None, None),
+    lost=(jsonfile.Share | None, None),
     runs=_OLDER,
 )
-_File = object_of(
+_File = jsonfile.object_of(
     BaselineFile,
     schema=str,
     checksum=str,
-    test=Text,
+    test=jsonfile.Text,
     records=tuple[_Record, ...],  # type: ignore[valid-type]  # made at run time
 )
 
 
 def series_json(series: Series) -> Any:
     """Returns a metric as JSON data; counts, which are compared exactly, keep all digits."""
-    return json_of(_Series, _short(series))
+    return jsonfile.json_of(_Series, _short(series))
 
 
 def environment_json(environment: Environment) -> Any:
     """Returns an environment as JSON data."""
-    return json_of(_Environment, environment)
+    return jsonfile.json_of(_Environment, environment)
 
 
 def _short(series: Series) -> Series:
@@ -110,10 +99,10 @@ def _short(series: Series) -> Series:
     found, exact = series.interval, series.scale == "exact"
     return replace(
         series,
-        min_tolerance=rounded(series.min_tolerance),
-        samples=series.samples if exact else tuple(map(rounded, series.samples)),
-        value=series.value if exact else rounded(series.value),
-        interval=found and replace(found, low=rounded(found.low), high=rounded(found.high)),
+        min_tolerance=jsonfile.rounded(series.min_tolerance),
+        samples=series.samples if exact else tuple(map(jsonfile.rounded, series.samples)),
+        value=series.value if exact else jsonfile.rounded(series.value),
+        interval=found and replace(found, low=jsonfile.rounded(found.low), high=jsonfile.rounded(found.high)),
     )
 
 
@@ -122,7 +111,10 @@ def _stored(record: BaselineRecord) -> BaselineRecord:
 
     Operators and FLOPs are stored by line of code, not by operator or module.
     """
-    changes: dict[str, Any] = {"series": tuple(map(_short, record.series)), "lost": rounded(record.lost) or None}
+    changes: dict[str, Any] = {
+        "series": tuple(map(_short, record.series)),
+        "lost": jsonfile.rounded(record.lost) or None,
+    }
     if record.counts is not None:
         by_line = ("flops", "operators")
         sites = {name: of_lines(each) if name in by_line else each for name, each in record.counts.sites.items()}
@@ -144,20 +136,23 @@ def encode(content: BaselineFile, file: Path) -> str:
     """Returns the text of a baseline file, with nine digits in times; BaselineError if a value is invalid (NaN)."""
     records = list(map(_stored, content.records))
     try:
-        document = json_of(_File, {"schema": BASELINE.schema, "checksum": "", "test": content.test, "records": records})
+        document = jsonfile.json_of(
+            _File, {"schema": BASELINE.schema, "checksum": "", "test": content.test, "records": records}
+        )
         document["checksum"] = _checksum(document)
         msgspec.convert(document, _File)
     except msgspec.ValidationError as error:
+        problem = jsonfile.problem_text(error)
         raise BaselineError(
-            f"{BASELINE.name} {file} was not written: {problem_text(error)}; correct the benchmark, then save again"
+            f"{BASELINE.name} {file} was not written: {problem}; correct the benchmark, then save again"
         ) from None
-    return render(document)
+    return jsonfile.render(document)
 
 
 def decode(text: str, file: Path) -> BaselineFile:
     """Returns the content of a baseline file; BaselineError if it is broken or was edited by hand."""
-    data = checked(text, file, BASELINE)
-    found = read_as(_File, data, file, BASELINE)
+    data = jsonfile.checked(text, file, BASELINE)
+    found = jsonfile.read_as(_File, data, file, BASELINE)
     if found.checksum != _checksum(data):
         raise BASELINE.error(file, "field checksum: does not match the content: the file was edited by hand")
     return BaselineFile(test=found.test, records=tuple(_read(record, found.schema) for record in found.records))

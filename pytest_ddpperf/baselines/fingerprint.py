@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.host import MachineFacts
+from pytest_ddpperf.instruments.nvml import GpuFacts
+from pytest_ddpperf.launch.context import Placement, TorchMachine
 from pytest_ddpperf.records.measurement import SIMULATED, Environment
 from pytest_ddpperf.records.results import BaselineRecord
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.instruments.nvml import GpuFacts
-    from pytest_ddpperf.launch.context import Placement, TorchMachine
 
 _LABELS = {
     "device": "device",

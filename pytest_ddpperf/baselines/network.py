@@ -8,10 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_ddpperf.baselines.document import Date, NotNegative, Positive, object_of, read_as
-from pytest_ddpperf.baselines.files import locked, saving, write_file
-from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.jsonfile import FileKind, checked, read_text, render, rounded
+from pytest_ddpperf.baselines import files, fingerprint, jsonfile
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import CollectiveFit, Segment, Timing
@@ -37,39 +34,39 @@ class NetworkFile:
         raise BaselineError(f"no {collective} was measured on {self.environment}, only {known}; run ddpperf network")
 
 
-NETWORK = FileKind(subject="network", version=1, cure="delete it and run ddpperf network again")
+NETWORK = jsonfile.FileKind(subject="network", version=1, cure="delete it and run ddpperf network again")
 
 
-_Segment = object_of(Segment, latency=NotNegative, seconds_per_byte=NotNegative)
-_Fit = object_of(
+_Segment = jsonfile.object_of(Segment, latency=jsonfile.NotNegative, seconds_per_byte=jsonfile.NotNegative)
+_Fit = jsonfile.object_of(
     CollectiveFit,
-    world_size=Positive,
-    min_bytes=Positive,
-    error=NotNegative,
+    world_size=jsonfile.Positive,
+    min_bytes=jsonfile.Positive,
+    error=jsonfile.NotNegative,
     segments=tuple[_Segment, ...],  # type: ignore[valid-type]  # made at run time
 )
-_File = object_of(
+_File = jsonfile.object_of(
     NetworkFile,
     schema=str,
-    date=Date,
-    taken=NotNegative,
-    usual=NotNegative,
+    date=jsonfile.Date,
+    taken=jsonfile.NotNegative,
+    usual=jsonfile.NotNegative,
     fits=tuple[_Fit, ...],  # type: ignore[valid-type]  # made at run time
 )
 
 
 def network_file(root: Path, environment: Environment) -> Path:
     """Returns the path of the file with an environment's network; the file may not exist."""
-    return root / environment_key(environment) / "network.json"
+    return root / fingerprint.environment_key(environment) / "network.json"
 
 
 def read_network(file: Path) -> NetworkFile | None:
     """Returns a file's content; None if there is no file, BaselineError if it is broken or of another environment."""
-    text = read_text(file, NETWORK)
+    text = jsonfile.read_text(file, NETWORK)
     if text is None:
         return None
     content: NetworkFile = msgspec.convert(
-        read_as(_File, checked(text, file, NETWORK), file, NETWORK), NetworkFile, from_attributes=True
+        jsonfile.read_as(_File, jsonfile.checked(text, file, NETWORK), file, NETWORK), NetworkFile, from_attributes=True
     )
     for i, fit in enumerate(content.fits):
         ends = [fit.min_bytes, *(segment.max_bytes for segment in fit.segments)]
@@ -83,6 +80,6 @@ def read_network(file: Path) -> NetworkFile | None:
 def save_network(file: Path, content: NetworkFile) -> None:
     """Stores a network in place of the previous one; numbers have nine digits."""
     text = json.dumps({"schema": NETWORK.schema, **asdict(content)})
-    document = json.loads(text, parse_float=lambda number: rounded(float(number)))
-    with locked(file.parent), saving(file):
-        write_file(file, render(document))
+    document = json.loads(text, parse_float=lambda number: jsonfile.rounded(float(number)))
+    with files.locked(file.parent), files.saving(file):
+        files.write_file(file, jsonfile.render(document))

@@ -8,17 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_ddpperf.baselines import fingerprint
 from pytest_ddpperf.baselines.codec import BASELINE, BaselineFile, decode, encode
 from pytest_ddpperf.baselines.files import locked, remove_drafts, require_writable_folder, saving, write_file
-from pytest_ddpperf.baselines.fingerprint import (
-    counted_differences,
-    differences,
-    digest,
-    environment_key,
-    kernel_differences,
-    recorded_differences,
-    training_differences,
-)
 from pytest_ddpperf.baselines.jsonfile import read_text
 from pytest_ddpperf.errors import BaselineError, SettingError
 from pytest_ddpperf.metrics.findings import busy_baseline, thin_baseline
@@ -49,19 +41,19 @@ class Store:
 
     def file(self, test: str, environment: Environment) -> Path:
         """Returns the path of a test's baseline file, which may not exist; ``test`` is a node id."""
-        return self._file(test, environment_key(environment))
+        return self._file(test, fingerprint.environment_key(environment))
 
     def _file(self, test: str, key: str) -> Path:
         return self.folder / key / module_folder(test) / test_file(test)
 
     def find(self, test: str, name: str, environment: Environment) -> StoredBaseline:
         """Returns the baseline of a benchmark: of its environment, or else of the most similar environment."""
-        own, mine = environment_key(environment), self.own(test, name, environment)
-        recorded = () if mine is None else recorded_differences(mine.environment, environment)
+        own, mine = fingerprint.environment_key(environment), self.own(test, name, environment)
+        recorded = () if mine is None else fingerprint.recorded_differences(mine.environment, environment)
         if mine is not None and mine.counts is not None:
             return StoredBaseline(record=mine, origin=own, counted=mine, recorded_differ=recorded)
         others = [
-            (differences(record.environment, environment), key, record)
+            (fingerprint.differences(record.environment, environment), key, record)
             for key in self._keys()
             if key != own
             for record in self._records(test, key)
@@ -75,12 +67,12 @@ class Store:
             what = "no baseline of times" if others else "no baseline"
             return replace(nearest, origin=f"{what} in {_told(self.folder)}")
         differs, key, record = min(timed, key=lambda other: (len(other[0]), other[1]))
-        recorded = recorded_differences(record.environment, environment)
+        recorded = fingerprint.recorded_differences(record.environment, environment)
         return replace(nearest, record=record, origin=key, differs=differs, recorded_differ=recorded)
 
     def own(self, test: str, name: str, environment: Environment) -> BaselineRecord | None:
         """Returns the record of a benchmark in this very environment; None if there is none."""
-        records = self._records(test, environment_key(environment))
+        records = self._records(test, fingerprint.environment_key(environment))
         return next((record for record in records if record.name == name), None)
 
     def records(self, test: str) -> tuple[BaselineRecord, ...]:
@@ -185,7 +177,7 @@ class Store:
                 f"copied, or the test was renamed; move the file there, or delete it and run with --ddpperf-save"
             )
         for i, record in enumerate(content.records):
-            true_key = environment_key(record.environment)
+            true_key = fingerprint.environment_key(record.environment)
             if true_key != key:
                 raise BaselineError(
                     f"baseline file {file}: field records[{i}].environment is {true_key}, but the file is in the "
@@ -203,14 +195,14 @@ def _told(folder: Path) -> str:
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
     """Returns the record of another environment whose counts are best comparable; of several, the newest record."""
-    by_likeness = sorted(records, key=lambda record: len(differences(record.environment, environment)))
+    by_likeness = sorted(records, key=lambda record: len(fingerprint.differences(record.environment, environment)))
     ranked = [
         StoredBaseline(
             record=None,
-            origin=environment_key(record.environment),
+            origin=fingerprint.environment_key(record.environment),
             counted=record,
-            counted_differs=counted_differences(record.environment, environment),
-            kernels_differ=kernel_differences(record.environment, environment),
+            counted_differs=fingerprint.counted_differences(record.environment, environment),
+            kernels_differ=fingerprint.kernel_differences(record.environment, environment),
         )
         for record in sorted(by_likeness, key=lambda record: record.counts_from.date, reverse=True)
     ]
@@ -239,7 +231,7 @@ def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]
-    return f"{safe}~{digest(whole)}"
+    return f"{safe}~{fingerprint.digest(whole)}"
 
 
 def warned(result: Result) -> Result:
@@ -252,7 +244,7 @@ def warned(result: Result) -> Result:
 def baseline_record(measured: Measurement, now: Provenance, old: BaselineRecord | None) -> BaselineRecord:
     """Returns the record to store in place of ``old``; it keeps old times or counts that the measurement lacks."""
     new = record_of(measured, now)
-    if old is None or training_differences(old, measured.strategy, measured.recipe):
+    if old is None or fingerprint.training_differences(old, measured.strategy, measured.recipe):
         return new
     timed, counted = (
         tuple(series for series in old.series if (series.scale == "exact") is exact) for exact in (False, True)

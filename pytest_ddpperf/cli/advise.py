@@ -15,9 +15,7 @@ from pytest_ddpperf.errors import SettingError, in_a_line
 from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
 from pytest_ddpperf.planner.advising import PRECISIONS, STRATEGIES, advised
 from pytest_ddpperf.planner.predicting import Predictor
-from pytest_ddpperf.reports.calls import advice_table, best_line
-from pytest_ddpperf.reports.progress import command_line
-from pytest_ddpperf.reports.table import render, terminal_width
+from pytest_ddpperf.reports import calls, progress, table
 from pytest_ddpperf.run.call.requests import VerbCall
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import ACCELERATORS, CLUSTERS, Settings, overlay
@@ -78,16 +76,16 @@ def run(options: argparse.Namespace) -> int:
     given = {name: value for name, value in given.items() if value is not None}
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
     asked = {name: getattr(options, name) for name in ("strategies", "precisions", "batch_sizes", "memory")}
-    with closing(Session(settings, Path.cwd(), command_line())) as session:
+    with closing(Session(settings, Path.cwd(), progress.command_line())) as session:
         found = advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, **asked)
-    print(render(advice_table(found), terminal_width()))
+    print(table.render(calls.advice_table(found), table.terminal_width()))
     if found.best is None:
         if any(candidate.fits for candidate in found.candidates):
             print("no candidate could be timed here: give --accelerator and --network")
         else:
             print("no candidate fits in memory: use more ranks, a smaller batch or activation_checkpointing=true")
         return 1
-    print(best_line(found))
+    print(calls.best_line(found))
     return 0
 
 

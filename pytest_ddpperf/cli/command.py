@@ -13,11 +13,7 @@ from typing import NoReturn
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
-from pytest_ddpperf.cli import advise as advise_command
-from pytest_ddpperf.cli import history as history_command
-from pytest_ddpperf.cli import network as network_command
-from pytest_ddpperf.cli import report as report_command
-from pytest_ddpperf.cli import trace as trace_command
+from pytest_ddpperf.cli import advise, history, network, report
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
 from pytest_ddpperf.cli.init import command as init_command
@@ -25,16 +21,15 @@ from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.launch.environment import current_folder
 from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
 from pytest_ddpperf.records.results import BaselineRecord
-from pytest_ddpperf.reports.lines import printable, wrapped
+from pytest_ddpperf.reports import lines, table
 from pytest_ddpperf.reports.stored import list_tables, record_table
-from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
 INTERRUPTED = 130  # as of a shell for a command that Ctrl-C ends
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Command:
     """A subcommand of ``ddpperf``."""
 
@@ -121,9 +116,9 @@ def _list(options: argparse.Namespace) -> int:
     files = store.files()
     contents = [content for file in files if (content := _readable(store, file)) is not None]
     if contents:
-        print("\n\n".join(render(table, terminal_width()) for table in list_tables(contents)))
+        print("\n\n".join(table.render(each, table.terminal_width()) for each in list_tables(contents)))
     elif not files:
-        print(printable(f"no baselines in {store.folder}; pytest --ddpperf-save stores some"))
+        print(lines.printable(f"no baselines in {store.folder}; pytest --ddpperf-save stores some"))
     return 0 if len(contents) == len(files) else FAILED
 
 
@@ -137,8 +132,8 @@ def _readable(store: Store, file: Path) -> BaselineFile | None:
 
 def _show(options: argparse.Namespace) -> int:
     chosen = _chosen(options.test, options)
-    shown = ((record_table(*each), history_command.stale(*each, save=options.set)) for each in chosen)
-    print("\n\n".join(render(table, terminal_width()) + stale for table, stale in shown))
+    shown = ((record_table(*each), history.stale(*each, save=options.set)) for each in chosen)
+    print("\n\n".join(table.render(each, table.terminal_width()) + stale for each, stale in shown))
     return 0
 
 
@@ -204,12 +199,12 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank", type=argument(whole_number), default=0, metavar="N", help="the rank (default: %(default)s)"
     )
-    advise_command.add_cluster(parser, "none, which predicts no times")
+    advise.add_cluster(parser, "none, which predicts no times")
 
 
 def _simulate(options: argparse.Namespace) -> int:
     sizes = ",".join(map(str, options.world_size))
-    cluster = {name: getattr(options, name) for name in advise_command.CLUSTER}
+    cluster = {name: getattr(options, name) for name in advise.CLUSTER}
     _become_pytest({"simulate": sizes, "simulate_rank": options.rank, **cluster}, options.rest)
 
 
@@ -221,86 +216,72 @@ def _become_pytest(settings: Mapping[str, object], arguments: Sequence[str]) -> 
 
 
 def _failed(error: DdpperfError) -> int:
-    print(*wrapped(f"ddpperf: error: {error}".split("\n"), None), sep="\n", file=sys.stderr)
+    print(*lines.wrapped(f"ddpperf: error: {error}".split("\n"), None), sep="\n", file=sys.stderr)
     return FAILED
 
 
 COMMANDS = (
     Command(
-        name="init",
-        help="write a first test file, and a CI job, for the project in this folder",
-        add_arguments=init_command.add_arguments,
-        run=init_command.run,
+        "init",
+        "write a first test file, and a CI job, for the project in this folder",
+        init_command.add_arguments,
+        init_command.run,
     ),
-    Command(name="list", help="list the stored baselines", add_arguments=_add_store, run=_list),
-    Command(name="show", help="show all metrics of a stored baseline", add_arguments=_add_show, run=_show),
+    Command("list", "list the stored baselines", _add_store, _list),
+    Command("show", "show all metrics of a stored baseline", _add_show, _show),
+    Command("report", "make reports from the JSON file of a run", report.add_report_arguments, report.report),
+    Command("compare", "show how far the metrics of two runs differ", report.add_compare_arguments, report.compare),
     Command(
-        name="report",
-        help="make reports from the JSON file of a run",
-        add_arguments=report_command.add_report_arguments,
-        run=report_command.report,
-    ),
-    Command(
-        name="compare",
-        help="show how far the metrics of two runs differ",
-        add_arguments=report_command.add_compare_arguments,
-        run=report_command.compare,
+        "schema",
+        "print the JSON schema of the results of a run, or of a trend",
+        report.add_schema_arguments,
+        report.print_schema,
     ),
     Command(
-        name="schema",
-        help="print the JSON schema of the results of a run, or of a trend",
-        add_arguments=report_command.add_schema_arguments,
-        run=report_command.print_schema,
+        "trend",
+        "show a metric over commits, and the commits that changed it",
+        history.add_trend_arguments,
+        history.trend,
     ),
     Command(
-        name="trend",
-        help="show a metric over commits, and the commits that changed it",
-        add_arguments=history_command.add_trend_arguments,
-        run=history_command.trend,
+        "history",
+        "add runs from JSON files to a history, or print the history of one benchmark as CSV",
+        history.add_history_arguments,
     ),
     Command(
-        name="history",
-        help="add runs from JSON files to a history, or print the history of one benchmark as CSV",
-        add_arguments=history_command.add_history_arguments,
-    ),
-    Command(
-        name="calibrate",
-        help="compare benchmarks with themselves, to see their false alarms and the slowdowns that they can find",
-        add_arguments=_add_calibrate,
-        run=lambda options: _become_pytest({"calibrate": options.runs}, options.rest),
+        "calibrate",
+        "compare benchmarks with themselves, to see their false alarms and the slowdowns that they can find",
+        _add_calibrate,
+        lambda options: _become_pytest({"calibrate": options.runs}, options.rest),
         passes_on=True,
     ),
     Command(
-        name="network",
-        help="measure collectives of many sizes, fit and store their costs, and name slow ranks and links",
-        add_arguments=network_command.add_arguments,
-        run=network_command.run,
+        "network",
+        "measure collectives of many sizes, fit and store their costs, and name slow ranks and links",
+        network.add_arguments,
+        network.run,
         stores=True,
     ),
     Command(
-        name="simulate",
-        help="count the work of one rank, among any number of ranks, in one process",
-        add_arguments=_add_simulate,
-        run=_simulate,
+        "simulate",
+        "count the work of one rank, among any number of ranks, in one process",
+        _add_simulate,
+        _simulate,
         passes_on=True,
     ),
     Command(
-        name="advise",
-        help="say which strategy, precision and batch size to train with, on any number of ranks",
-        add_arguments=advise_command.add_arguments,
-        run=advise_command.run,
+        "advise",
+        "say which strategy, precision and batch size to train with, on any number of ranks",
+        advise.add_arguments,
+        advise.run,
         stores=True,
     ),
+    Command("trace", "summarise the traces of ranks, or compare two runs", report.add_trace_arguments),
     Command(
-        name="trace",
-        help="summarise the traces of ranks, or compare two runs",
-        add_arguments=trace_command.add_arguments,
-    ),
-    Command(
-        name="bisect",
-        help="find the commit or package that made a benchmark worse, by side-by-side runs",
-        add_arguments=bisection.add_arguments,
-        run=bisection.run,
+        "bisect",
+        "find the commit or package that made a benchmark worse, by side-by-side runs",
+        bisection.add_arguments,
+        bisection.run,
         passes_on=True,
     ),
 )

@@ -9,16 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.history.database import (
-    Column,
-    Entry,
-    HistoryRun,
-    entries,
-    has_run,
-    last_verdict,
-    record,
-    recorded,
-)
+from pytest_ddpperf.baselines.history import database
 from pytest_ddpperf.baselines.history.trend import MIN_CHANGE, trends
 from pytest_ddpperf.cli.inifile import ini_value
 from pytest_ddpperf.errors import HistoryError, SettingError
@@ -119,7 +110,7 @@ def stale(test: str, record: BaselineRecord, save: str | None) -> str:
     configured = ini_value(_HISTORY.ini, Path.cwd())
     if configured is None or not (file := configured[1] / configured[0]).is_file():
         return ""
-    verdict, date = last_verdict(file, test, record)
+    verdict, date = database.last_verdict(file, test, record)
     if verdict != Verdict.IMPROVED.value or date[:10] < record.date:
         return ""
     ranks = f" {KNOBS['world_size'].option}={record.world_size}" if record.mode is None else ""
@@ -127,32 +118,32 @@ def stale(test: str, record: BaselineRecord, save: str | None) -> str:
     return f'\nstale: the run of {date[:10]} was better; save again with: pytest "{printable(test)}"{ranks} {option}'
 
 
-def _selected(options: argparse.Namespace, metrics: Sequence[str] | None) -> list[Entry]:
+def _selected(options: argparse.Namespace, metrics: Sequence[str] | None) -> list[database.Entry]:
     """Returns the values that the arguments select, of all metrics if ``metrics`` is None.
 
     HistoryError if there are no such values, or if one of ``metrics`` has none.
     """
     file, test = _file(options), options.test
-    known: Sequence[str] = () if test is None else recorded(file, "test")
+    known: Sequence[str] = () if test is None else database.recorded(file, "test")
     tests = [test] if test is None or test in known else [node_id for node_id in known if test in node_id]
     if not tests:
         raise HistoryError(f"history file {file} has no test {test}; its tests are {', '.join(first_of(known))}")
-    columns: tuple[Column, ...] = ("name", "world_size", "branch")
+    columns: tuple[database.Column, ...] = ("name", "world_size", "branch")
     filters = {column: value for column in columns if (value := getattr(options, column)) is not None}
     for column, value in filters.items():
-        if value not in (there := recorded(file, column)):
+        if value not in (there := database.recorded(file, column)):
             names = ", ".join(first_of(list(map(str, there)))) or "none"
             raise HistoryError(f"history file {file} has no {column.replace('_', ' ')} {value}; it has {names}")
     found = {
-        metric: [entry for each in tests for entry in entries(file, metric, test=each, **filters)]
-        for metric in metrics or recorded(file, "metric")
+        metric: [entry for each in tests for entry in database.entries(file, metric, test=each, **filters)]
+        for metric in metrics or database.recorded(file, "metric")
     }
     missing = [metric for metric, values in found.items() if not values] if metrics else []
     if missing or not any(found.values()):
         chosen = "".join(f", {column.replace('_', ' ')} {value}" for column, value in filters.items())
         raise HistoryError(
             f"history file {file} has no values of {missing[0] if missing else 'a metric'} for "
-            f"{test or 'any test'}{chosen}; its metrics are {', '.join(recorded(file, 'metric')) or 'none'}"
+            f"{test or 'any test'}{chosen}; its metrics are {', '.join(database.recorded(file, 'metric')) or 'none'}"
         )
     return [entry for values in found.values() for entry in values]
 
@@ -186,21 +177,21 @@ def _add(options: argparse.Namespace) -> int:
     for file, run, results in runs:
         if not results:
             added = "no benchmark was judged"
-        elif has_run(history, run, results):
+        elif database.has_run(history, run, results):
             added = f"this run is in {history} already"
         else:
-            number = record(history, run, results)
+            number = database.record(history, run, results)
             added = f"{format_count(len(results), 'benchmark')}, run number {number} of {history}"
         print(printable(f"{file}: {added}"))
     return 0
 
 
-def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
+def _run_of(file: Path) -> tuple[database.HistoryRun, Sequence[Result]]:
     document = read_run(file)
     if document.date is None:
         raise RESULTS.error(file, "field date: is null, and a history needs a date")
     of_code = {name: getattr(document, name) for name in ("commit", "commit_date", "branch", "dirty")}
-    return HistoryRun(date=document.date, **of_code), document.results
+    return database.HistoryRun(date=document.date, **of_code), document.results
 
 
 def _print_csv(options: argparse.Namespace) -> int:
@@ -215,7 +206,7 @@ def _print_csv(options: argparse.Namespace) -> int:
         raise HistoryError(
             f"history file {_file(options)}: several benchmarks match ({names}); choose one by --name and --world-size"
         )
-    rows: dict[HistoryRun, dict[str, float]] = {}
+    rows: dict[database.HistoryRun, dict[str, float]] = {}
     for entry in found:
         rows.setdefault(entry.run, {})[entry.benchmark.metric] = entry.value
     metrics = options.metric or sorted({metric for values in rows.values() for metric in values})

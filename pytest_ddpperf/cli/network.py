@@ -13,22 +13,10 @@ from pytest_ddpperf.launch.context import BACKENDS, DEVICES
 from pytest_ddpperf.launch.environment import thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.parsers import argument, byte_count, duration, positive_int, sizes_of_groups
-from pytest_ddpperf.planner.hardware import GB, HARDWARE, link_of
-from pytest_ddpperf.planner.network import (
-    MIN_RANKS,
-    largest_bandwidths,
-    measure_network,
-    network_environment,
-    sizes_between,
-)
-from pytest_ddpperf.planner.slowness import backend_line, late_ranks, reach_line, slow_links, wrong_interface
+from pytest_ddpperf.planner import hardware, network, slowness
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit, RankSweep, SweepPlan
-from pytest_ddpperf.reports.files import ensure_folder
-from pytest_ddpperf.reports.lines import printable, wrapped
-from pytest_ddpperf.reports.phrases import environment_text
-from pytest_ddpperf.reports.progress import command_line
-from pytest_ddpperf.reports.table import Table, render, table_of, terminal_width
+from pytest_ddpperf.reports import files, lines, phrases, progress, table
 from pytest_ddpperf.units import format_count, format_percent, format_value, significant
 
 _AUTO = "auto"
@@ -60,10 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--check",
         nargs="?",
         const=_AUTO,
-        choices=(_AUTO, *HARDWARE),
+        choices=(_AUTO, *hardware.HARDWARE),
         metavar="LINK",
         help="name slow ranks, links and interfaces; compare the bandwidth with a link (default: that of the GPUs): "
-        f"{', '.join(HARDWARE)}. The status is 1 if something is found",
+        f"{', '.join(hardware.HARDWARE)}. The status is 1 if something is found",
     )
     add("--predict", type=argument(byte_count), metavar="BYTES", help="print times of this size from the stored fit")
     add("--no-save", action="store_true", help="store nothing; --check never replaces a stored fit")
@@ -78,8 +66,8 @@ def run(options: argparse.Namespace) -> int:
         raise SettingError("--check measures the network, and --predict uses a stored measurement: give one of them")
     found: list[str] = []
     with Launcher(threads=thread_variables(os.environ)) as launcher:
-        for ranks in options.world_size or (max(len(launcher.machine().gpus.names), MIN_RANKS),):
-            here = network_environment(launcher, ranks, options.device, options.backend)
+        for ranks in options.world_size or (max(len(launcher.machine().gpus.names), network.MIN_RANKS),):
+            here = network.network_environment(launcher, ranks, options.device, options.backend)
             if options.predict is None:
                 found += _measured(launcher, here, names, options)
             else:
@@ -103,17 +91,17 @@ def _stored(here: Environment, names: Sequence[str] | None, options: argparse.Na
 
 def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace) -> list[str]:
     """Measures the network, prints and stores the result; with ``--check`` returns reasons for slowness, else none."""
-    sizes = sizes_between(options.min_size, options.max_size, here.world_size)
+    sizes = network.sizes_between(options.min_size, options.max_size, here.world_size)
     plan = SweepPlan(collectives=names, sizes=sizes, rounds=options.rounds)
     file = network_file(options.folder, here)
     kept = options.no_save or (options.check is not None and file.exists())
     if not kept:
-        ensure_folder(file.parent, "--baselines")
-    line = command_line()
+        files.ensure_folder(file.parent, "--baselines")
+    line = progress.command_line()
     what = f"{format_count(len(names), 'collective')} of {len(sizes)} sizes, {format_count(plan.rounds, 'round')}"
     line.show(f"measuring {format_count(here.world_size, 'rank')}: {what}")
     try:
-        measured, ranks = measure_network(launcher, here, plan, options.timeout)
+        measured, ranks = network.measure_network(launcher, here, plan, options.timeout)
     except RanksTimedOut as error:
         raise extended(
             error,
@@ -122,7 +110,7 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
         ) from None
     finally:
         line.clear()
-    print(render(network_table(here, measured.fits), terminal_width()))
+    print(table.render(network_table(here, measured.fits), table.terminal_width()))
     print(
         f"a usual call takes {measured.usual:.2f} times the fastest one; {format_percent(measured.taken)} of computing "
         "stands still while an all-reduce is under way"
@@ -130,12 +118,12 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     found: list[str] = []
     if options.check is not None:
         found = _check_lines(here, measured.fits, ranks, options.check, launcher.machine().gpus.names)
-        print(*wrapped(found or ["check: nothing found"], terminal_width()), sep="\n")
+        print(*lines.wrapped(found or ["check: nothing found"], table.terminal_width()), sep="\n")
     if not kept:
         save_network(file, measured)
-        print(printable(f"stored in {file}"))
+        print(lines.printable(f"stored in {file}"))
     elif options.check is not None and file.exists():
-        print(printable(f"{file} is kept; without --check this measurement replaces it"))
+        print(lines.printable(f"{file} is kept; without --check this measurement replaces it"))
     return found
 
 
@@ -143,16 +131,16 @@ def _check_lines(
     here: Environment, fits: Sequence[CollectiveFit], ranks: Sequence[RankSweep], check: str, gpus: Sequence[str]
 ) -> list[str]:
     """Returns a sentence for each reason why a network is slow; ``check``: the type of link, or ``auto``."""
-    wrong = wrong_interface(os.environ, interface_speeds(), here.backend)
-    best = max(fits, key=lambda fit: largest_bandwidths(fit)[1])
-    link = link_of(here.device, gpus) if check == _AUTO else check
-    lines = (
-        backend_line(here, len(gpus)),
+    wrong = slowness.wrong_interface(os.environ, interface_speeds(), here.backend)
+    best = max(fits, key=lambda fit: network.largest_bandwidths(fit)[1])
+    link = hardware.link_of(here.device, gpus) if check == _AUTO else check
+    texts = (
+        slowness.backend_line(here, len(gpus)),
         "" if wrong is None else str(wrong),
         *_slow_lines(here, ranks),
-        "" if link is None else reach_line(best, link),
+        "" if link is None else slowness.reach_line(best, link),
     )
-    return [line for line in lines if line]
+    return [line for line in texts if line]
 
 
 def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
@@ -160,27 +148,27 @@ def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
 
     If ranks share cores, only links are judged: late ranks are normal there, but a link is measured by two ranks alone.
     """
-    on_cores = here.device == "cpu" and here.cores >= MIN_RANKS
-    links = slow_links(ranks) if on_cores or not here.oversubscribed else ()
+    on_cores = here.device == "cpu" and here.cores >= network.MIN_RANKS
+    links = slowness.slow_links(ranks) if on_cores or not here.oversubscribed else ()
     if links or here.oversubscribed:
         return [*map(str, links)]
-    return [*map(str, late_ranks(ranks))]
+    return [*map(str, slowness.late_ranks(ranks))]
 
 
-def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> Table:
+def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> table.Table:
     """Returns a table with a row for each collective: range of sizes, latency, bandwidths, and error of the fit."""
-    return table_of(
+    return table.table_of(
         fits,
         {
             "collective": lambda fit: fit.collective,
             "sizes": lambda fit: " to ".join(format_value(end, "B") for end in (fit.min_bytes, fit.max_bytes)),
             "latency": lambda fit: format_value(fit.segments[0].latency, "s"),
-            "algbw\nGB/s": lambda fit: significant(largest_bandwidths(fit)[0] / GB),
-            "busbw\nGB/s": lambda fit: significant(largest_bandwidths(fit)[1] / GB),
+            "algbw\nGB/s": lambda fit: significant(network.largest_bandwidths(fit)[0] / hardware.GB),
+            "busbw\nGB/s": lambda fit: significant(network.largest_bandwidths(fit)[1] / hardware.GB),
             "lines": lambda fit: str(len(fit.segments)),
             "error\n%": lambda fit: format_percent(fit.error).removesuffix(" %"),
         },
-        title=f"{environment_text(environment)}, {format_count(environment.world_size, 'rank')}",
+        title=f"{phrases.environment_text(environment)}, {format_count(environment.world_size, 'rank')}",
         right=0,
         legend={
             "latency": "time of a small call of any size; all times are from the fastest call, on its slowest rank",

@@ -1,4 +1,4 @@
-"""``ddpperf report`` and ``ddpperf compare``: show the JSON file of a run in other forms."""
+"""``ddpperf report``, ``compare``, ``schema`` and ``trace``: show the files that runs wrote."""
 
 from __future__ import annotations
 
@@ -11,26 +11,23 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_ddpperf.analysis.traces.difference import difference
 from pytest_ddpperf.baselines.earlier_run import judged_by
+from pytest_ddpperf.errors import TraceError
 from pytest_ddpperf.judge.decision import failing_verdict
-from pytest_ddpperf.parsers import argument
+from pytest_ddpperf.parsers import argument, fraction, positive_int
 from pytest_ddpperf.records.results import Provenance
-from pytest_ddpperf.reports.causes import reason_text
+from pytest_ddpperf.reports import causes, files, lines, remarks, table, traces, trend, two_runs
 from pytest_ddpperf.reports.documents.entries import JsonEntry, ResultsFile
 from pytest_ddpperf.reports.documents.run_file import read_run
-from pytest_ddpperf.reports.files import write_text
 from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
-from pytest_ddpperf.reports.lines import names_of, printable
-from pytest_ddpperf.reports.remarks import cause_in_words
-from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.reports.trend import TrendsFile
-from pytest_ddpperf.reports.two_runs import two_runs
+from pytest_ddpperf.run.call.traces import MOST_CHANGES, groups_of, merge, pairs_of, read_group
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
 
-_DOCUMENTS: Mapping[str, type[JsonEntry]] = {"results": ResultsFile, "trend": TrendsFile}
+_DOCUMENTS: Mapping[str, type[JsonEntry]] = {"results": ResultsFile, "trend": trend.TrendsFile}
 _FAIL_ON = KNOBS["fail_on"]
 
 
@@ -46,17 +43,17 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 def report(options: argparse.Namespace) -> int:
     """Writes the requested kinds of reports; prints the report in plain text if none is requested."""
     document = read_run(options.results)
-    files = {name: getattr(options, name.replace("-", "_")) for name in KINDS}
-    asked = {name: file for name, file in files.items() if file is not None}
+    wanted = {name: getattr(options, name.replace("-", "_")) for name in KINDS}
+    asked = {name: file for name, file in wanted.items() if file is not None}
     if options.plots is not None:
         from pytest_ddpperf.reports.plots import write_plots
 
         drawn = write_plots(document, options.plots, "--plots")
-        print(printable(f"{format_count(len(drawn), 'picture')} in {options.plots}"), file=sys.stderr)
+        print(lines.printable(f"{format_count(len(drawn), 'picture')} in {options.plots}"), file=sys.stderr)
     elif not asked:
         asked = {"text": Path("-")}
     for name, file in asked.items():
-        write_text(file, KINDS[name].render(document), f"--{name}")
+        files.write_text(file, KINDS[name].render(document), f"--{name}")
     return 0
 
 
@@ -90,19 +87,19 @@ def compare(options: argparse.Namespace) -> int:
     """Prints the changes of metrics between two runs; returns the exit status, 1 if the second run got worse."""
     before, after = read_run(options.before), read_run(options.after)
     results = judged_by(before.results, Provenance(date=before.date or "", commit=before.commit), after.results)
-    table = two_runs(before, after, results)
+    changes = two_runs.two_runs(before, after, results)
     if options.markdown is not None:
-        write_text(options.markdown, f"{markdown_table(table)}\n", "--markdown")
+        files.write_text(options.markdown, f"{markdown_table(changes)}\n", "--markdown")
     if options.html is not None:
-        write_text(options.html, two_runs_page(after, results, table), "--html")
+        files.write_text(options.html, two_runs_page(after, results, changes), "--html")
     printed = options.markdown is None and options.html is None
     if printed:
-        print(render(table, terminal_width()))
+        print(table.render(changes, table.terminal_width()))
     verdicts = [failing_verdict(result, options.fail_on) for result in results]
-    for name, result, verdict in zip(names_of(results), results, verdicts, strict=True):
+    for name, result, verdict in zip(lines.names_of(results), results, verdicts, strict=True):
         if verdict is not None:
-            failed = replace(result, failure=reason_text(result, verdict, options.fail_on))
-            line = printable(f"{verdict.value}: {name}: {cause_in_words(failed)}")
+            failed = replace(result, failure=causes.reason_text(result, verdict, options.fail_on))
+            line = lines.printable(f"{verdict.value}: {name}: {remarks.cause_in_words(failed)}")
             print(line, file=sys.stdout if printed else sys.stderr)
     return int(any(verdicts))
 
@@ -110,3 +107,57 @@ def compare(options: argparse.Namespace) -> int:
 def _add_results(parser: argparse.ArgumentParser, name: str) -> None:
     text = "file that pytest --ddpperf-report=json:FILE wrote; - is standard input"
     parser.add_argument(name, type=Path, metavar=f"{name.upper()}.json", help=text)
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of ``ddpperf trace``."""
+    kinds = parser.add_subparsers(metavar="summary|diff", required=True)
+    summary = kinds.add_parser("summary", help="show how ranks spend their steps, and which is late to collectives")
+    summary.add_argument(
+        "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders, trace files, or prefixes of their names"
+    )
+    summary.add_argument("--merge", type=Path, metavar="FILE", help="write one trace of all ranks to this file")
+    summary.set_defaults(run=_summary)
+    diff = kinds.add_parser(
+        "diff", help="show operators, kernels and collectives that are added, removed, slower or faster in B"
+    )
+    for name in ("A", "B"):
+        diff.add_argument(name, type=Path, help="a folder, a trace file, or a prefix of the names of trace files")
+    diff.add_argument(
+        "--least",
+        type=argument(fraction),
+        default=0.01,
+        metavar="FRACTION",
+        help="omit smaller changes of time, as a share of A's step, such as 0.01 or 1%% (default: %(default)s)",
+    )
+    diff.add_argument(
+        "--most",
+        type=argument(positive_int),
+        default=MOST_CHANGES,
+        metavar="N",
+        help="number of changes to print, the largest first (default: %(default)s)",
+    )
+    diff.set_defaults(run=_diff)
+
+
+def _summary(options: argparse.Namespace) -> int:
+    groups = [read_group(name, wanted) for name, wanted in groups_of(options.paths).items()]
+    if options.merge is not None and len(groups) > 1:
+        raise TraceError(f"--merge={options.merge} merges traces of one benchmark, not of {len(groups)}: name one")
+    parts = [table.render(traces.summary_table(group.name, group.traces), table.terminal_width()) for group in groups]
+    if options.merge is not None:
+        parts.append("\n".join(lines.wrapped([merge(groups[0], options.merge, "--merge")], table.terminal_width())))
+    print("\n\n".join(parts))
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    tables = []
+    for before, after in pairs_of(options.A, options.B):
+        found = difference(before.traces, after.traces, options.least)
+        names = "\n".join(lines.wrapped([f"A: {before.name}", f"B: {after.name}"], table.terminal_width()))
+        tables.append(
+            f"{names}\n\n{table.render(traces.difference_table(found, options.most), table.terminal_width())}"
+        )
+    print("\n\n".join(tables))
+    return 0

@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
+import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
+from typing import Generic, TypeVar
 
+from pytest_ddpperf.instruments import nvml
 from pytest_ddpperf.instruments.host import group_folders, kernel_number, kernel_table, kernel_text
-from pytest_ddpperf.instruments.sampling import Sampler
-from pytest_ddpperf.records.launch import CpuHealth, Health, Window
+from pytest_ddpperf.records.launch import CpuHealth, GpuHealth, Health, Window
 
 _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"
 _IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; user includes the columns after them
 _OWN_TIMES = slice(11, 15)  # fields after the name in /proc/PID/stat: utime, stime, and those of reaped children
+INTERVAL = 0.25  # seconds: the driver renews the figures of GPUs a few times a second
 _ENERGY_SECONDS = 0.1  # between readings of energy: a counter of 32 bits goes round in a minute at the soonest
+_MAX_WAIT = 5.0  # seconds to wait for the last reading of a thread
 
+T = TypeVar("T")
 Counters = Mapping[str, float]
 Watch = Callable[[Window | None], Health]
+
+
+class Sampler(Generic[T]):
+    """A thread that calls ``read`` every ``interval`` seconds until ``stop``; no thread if ``read`` returns no data."""
+
+    def __init__(self, read: Callable[[], T], interval: float) -> None:
+        self._read, self._interval = read, interval
+        self._samples: list[tuple[float, T]] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="ddpperf-sampler", daemon=True)
+        if self._sample():
+            self._thread.start()
+
+    def stop(self, window: Window | None) -> Sequence[tuple[float, T]] | None:
+        """Returns the readings in the window (None: all), each with its time; None if the last ``read`` hangs."""
+        self._stopped.set()
+        if self._samples:
+            self._thread.join(_MAX_WAIT)
+        begin, end = window or (-math.inf, math.inf)
+        return None if self._thread.is_alive() else [each for each in self._samples if begin <= each[0] <= end]
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._interval):
+            self._sample()
+        self._sample()
+
+    def _sample(self) -> bool:
+        at, reading = time.monotonic(), self._read()
+        if reading:
+            self._samples.append((at, reading))
+        return bool(reading)
 
 
 def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:
@@ -134,11 +172,7 @@ def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] =
     compute on; ``root`` is the folder that holds ``sys``, for the energy counters.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
-    gpus_seen = None
-    if gpus:
-        from pytest_ddpperf.instruments.gpu_health import watch_gpus
-
-        gpus_seen = watch_gpus(gpus)
+    gpus_seen = watch_gpus(gpus) if gpus else None
     power, before = watch_power(root), read_counters(pids)
 
     def seen(window: Window | None) -> Health:
@@ -147,3 +181,94 @@ def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] =
         return Health(cpu=cpu, gpus=healths, unread_gpus=unread)
 
     return seen
+
+
+GpusSeen = tuple[tuple[GpuHealth, ...], tuple[str, ...]]
+"""The health of each GPU that was read, and for each other GPU a text that says why it is unknown."""
+
+
+def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[Window | None], GpusSeen]:
+    """Starts to read the GPUs with these PCI ids every ``interval`` seconds.
+
+    Returns a function that ends the readings and returns the GPUs' health in a window of time (None: since the start).
+    The health of a GPU that cannot be opened has only the reason.
+    """
+    library, missing = nvml.library()
+    if library is None:
+        return lambda _: ((), (missing,))
+    handles, refused = nvml.opened(library, devices)
+    before = {device: nvml.processes(library, handle) for device, handle in handles.items()}
+    sampler = Sampler(lambda: {device: nvml.read_gpu(library, handle) for device, handle in handles.items()}, interval)
+
+    def seen(window: Window | None) -> GpusSeen:
+        samples = sampler.stop(window)
+        if samples is None:  # the tests must not wait for it
+            return (), ("the driver does not answer",)
+        return tuple(health(device, samples) for device in handles), refused
+
+    def health(device: str, samples: Sequence[tuple[float, Mapping[str, nvml.GpuReading]]]) -> GpuHealth:
+        handle = handles[device]
+        clocks = (library.NVML_CLOCK_SM, library.NVML_CLOCK_MEM)
+        limits = [nvml.ask(library, "nvmlDeviceGetMaxClockInfo", handle, clock) for clock in clocks]
+        mig, after = nvml.in_mig_mode(library, handle), nvml.processes(library, handle)
+        stayed = {pid: size for pid, size in after.items() if pid in before[device] and pid != os.getpid()}
+        of_device = [(at, readings[device]) for at, readings in samples]
+        return gpu_health(
+            device, of_device, limits, {} if mig else stayed, mig=mig
+        )  # a process may be of another instance
+
+    return seen
+
+
+def gpu_health(
+    device: str,
+    samples: Sequence[tuple[float, nvml.GpuReading]],
+    limits: Sequence[int | None],
+    others: Mapping[int, int | None],
+    *,
+    mig: bool = False,
+) -> GpuHealth:
+    """Summarises a GPU's readings, pairs of a time in seconds and a reading; a short window may have no reading.
+
+    ``limits`` are the highest clocks of multiprocessors and memory, in MHz; ``others`` are the bytes, by pid, of other
+    processes that used the GPU before and after the launch. Power and throttling come from counters if available.
+    """
+
+    def known(name: str) -> list[tuple[float, int]]:
+        return [(at, reading[name]) for at, reading in samples if name in reading]
+
+    def average(name: str, of: Callable[[list[int]], float], factor: float) -> float | None:
+        values = [value for _, value in known(name)]
+        return of(values) * factor if values else None
+
+    def rate(counter: str) -> float | None:
+        counts = known(counter)
+        if not counts or counts[-1][0] == counts[0][0]:
+            return None
+        return (counts[-1][1] - counts[0][1]) / (counts[-1][0] - counts[0][0])
+
+    reasons = [reason for _, reason in known("reasons")]
+    sampled = {
+        text: sum(bool(reason & bit) for reason in reasons) / len(reasons)
+        for bit, text in nvml.REASONS.items()
+        if reasons
+    }
+    counted = {
+        text: min(1.0, 1e-9 * held) for text in nvml.POLICIES.values() if (held := rate(f"held by {text}") or 0.0) > 0
+    }
+    energy = rate("energy")
+    sm_limit, memory_limit = (None if limit is None else limit * 1e6 for limit in limits)
+    return GpuHealth(
+        device=device,
+        readings=len(samples),
+        utilisation=average("utilisation", fmean, 1e-2),
+        sm_clock=average("sm_clock", median, 1e6),
+        sm_clock_limit=sm_limit,
+        memory_clock=average("memory_clock", median, 1e6),
+        memory_clock_limit=memory_limit,
+        temperature=average("temperature", max, 1.0),
+        power=average("power", fmean, 1e-3) if energy is None else 1e-3 * energy,
+        throttled={text: share for text, share in (sampled | counted).items() if share},
+        others=others,
+        mig=mig,
+    )

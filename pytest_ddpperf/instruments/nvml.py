@@ -1,4 +1,4 @@
-"""NVIDIA's management library (NVML), used in the controller, and other facts about GPUs that times depend on."""
+"""NVIDIA's management library (NVML), used in the controller: what GPUs do now, and facts that times depend on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,24 @@ VARIABLES = re.compile(
 """The environment variables that change the work of GPUs."""
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 _SWITCH = {0: "off", 1: "on"}
+# Bits of nvmlClocksEventReasons (nvml.h), without idle, and without limits that an administrator has set.
+REASONS: Mapping[int, str] = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "temperature",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
+# Numbers of nvmlPerfPolicyType (nvml.h), which count how long each reason held.
+POLICIES: Mapping[int, str] = {0: "power cap", 1: "temperature", 2: "sync boost", 3: "board limit", 5: "reliability"}
+
+GpuReading = Mapping[str, int]
+"""The driver's report on a GPU at one moment, in its own units: ``utilisation`` (percent), ``sm_clock`` and
+``memory_clock`` (MHz), ``temperature`` (degrees Celsius), ``power`` (mW), ``reasons`` (bits of REASONS), ``energy`` (mJ
+since the driver was loaded), ``held by`` one of POLICIES (ns for which clocks were held back). Unreported values are
+missing.
+"""
 
 
 @cache
@@ -67,6 +85,31 @@ def in_mig_mode(nvml: Any, handle: Any) -> bool:
     """Returns whether a GPU is divided into instances (MIG)."""
     mode = ask(nvml, "nvmlDeviceGetMigMode", handle)  # now, and after the next reset
     return bool(mode and mode[0])
+
+
+def read_gpu(nvml: Any, handle: Any) -> GpuReading:
+    """Returns the present clocks, power, load and memory of a GPU as the driver reports them."""
+    utilisation = ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    held = {text: ask(nvml, "nvmlDeviceGetViolationStatus", handle, policy) for policy, text in POLICIES.items()}
+    # Libraries of newer drivers have another name for why clocks are held back.
+    newer, older = (f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Throttle"))
+    found = {
+        "utilisation": None if utilisation is None else utilisation.gpu,
+        "sm_clock": ask(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+        "memory_clock": ask(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM),
+        "temperature": ask(nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
+        "power": ask(nvml, "nvmlDeviceGetPowerUsage", handle),
+        "reasons": ask(nvml, newer if hasattr(nvml, newer) else older, handle),
+        "energy": ask(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle),
+        **{f"held by {text}": None if status is None else status.violationTime for text, status in held.items()},
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def processes(nvml: Any, handle: Any) -> dict[int, int | None]:
+    """Returns bytes of a GPU's memory by id of the process; in a container the ids may be the host's."""
+    found = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
+    return {process.pid: process.usedGpuMemory for process in found}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

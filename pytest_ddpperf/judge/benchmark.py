@@ -9,16 +9,13 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.judge import decision
 from pytest_ddpperf.judge.counts import compare_counted, copies_apart, count_findings, gate_changed_work, ranks_apart
 from pytest_ddpperf.judge.metric import compare_metric, slower_than_stored
-from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.launch_figures import long_steps_of
-from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
-from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series
+from pytest_ddpperf.metrics import findings, launch_figures, scaling, table
 from pytest_ddpperf.parsers import closest, instead
 from pytest_ddpperf.records.acceptance import Acceptance, belongs
 from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
+from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
 
@@ -49,7 +46,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
         findings=(
             *apart,
             *measurement.findings,
-            *findings_of(measurement),
+            *findings.findings_of(measurement),
             *lost,
             *count_findings(comparisons, measurement, reference),
             *([Finding("alike_baselines", {"names": alike})] * bool(alike)),
@@ -67,7 +64,7 @@ def unconfirmed(result: Result) -> Result:
     return decision.to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
-def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[Acceptance]:
+def acceptances(test: str, settings: Settings, added: Iterable[table.Metric]) -> list[Acceptance]:
     """Returns the metrics that may get worse without a failure, by the test's ``accept`` or by ``--ddpperf-allow``.
 
     Raises SettingError for a metric that is neither the plugin's nor in ``added``, the metrics that hooks define.
@@ -77,7 +74,7 @@ def acceptances(test: str, settings: Settings, added: Iterable[Metric]) -> list[
         *(Acceptance(name, reason, limit, share=share) for name, (limit, share) in (settings.accept or {}).items()),
         *(Acceptance(name, option) for node, name in settings.allow or () if belongs(test, node)),
     ]
-    known = {*COUNTS, EFFICIENCY, SPEEDUP, *(row.name for row in (*METRICS, *added))}
+    known = {*COUNTS, scaling.EFFICIENCY, scaling.SPEEDUP, *(row.name for row in (*table.METRICS, *added))}
     for name in (each.metric for each in found if each.metric not in known):
         raise SettingError(f"accept or allow: no metric {name!r}; {instead(closest(name, known), sorted(known))}")
     return found
@@ -99,17 +96,14 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
         result = replace(result, findings=(*result.findings, remark))
         if needed and covered:
             also = [each for each in result.comparisons if count_row(each.series.metric).follows == one.series.metric]
-            worse = {each.series.metric for each in also if each.verdict is Verdict.REGRESSED and not _unsteady(each)}
+            unsteady = {each.series.metric for each in also if each.note and each.note.code == "unsteady_count"}
+            worse = {each.series.metric for each in also if each.verdict is Verdict.REGRESSED} - unsteady
             worse -= {each.series.metric for each in also if acceptance.covers(each)}
             known |= {each.series.metric: replace(each, gated=each.series.metric in worse) for each in (one, *also)}
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
     if result.verdict is not Verdict.REGRESSED:
         return result  # nothing to accept, or broken
     return decision.decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
-
-
-def _unsteady(comparison: Comparison) -> bool:
-    return comparison.note is not None and comparison.note.code == "unsteady_count"
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:
@@ -141,7 +135,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
     else:
         fitted = record is not None and record.timed and not reference.differs
     finding = Finding("does_not_fit", {"reason": reason, "fitted": fitted})
-    series = () if counts is None else counted_series(counts)
+    series = () if counts is None else table.counted_series(counts)
     measurement = replace(_unmeasured(identity, finding, counts), series=series)
     counted = gate_changed_work([compare_counted(each, measurement, reference) for each in measurement.series])
     return Result(
@@ -171,7 +165,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
         and not (told and series.scale == "exact")
         and not series.rules.stands_in
         and not count_row(series.metric).guessed
-        and not (series.metric == SPEEDUP and reference.record.over != measurement.over)
+        and not (series.metric == scaling.SPEEDUP and reference.record.over != measurement.over)
         and (measurement.diagnoses or not series.rules.diagnosed)
         and series.metric not in there
         and (series.scale == "exact") in looked_at
@@ -193,7 +187,7 @@ def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding
     If the reference's steps are unknown (it ran in other rounds), only long steps at regular intervals are reported.
     """
     pair = reference if isinstance(reference, PairedRevision) else reference.pair
-    now = long_steps_of(measurement)
+    now = launch_figures.long_steps_of(measurement)
     before = None if pair is None else pair.long_steps
     regular = 0.0 if now.period is not None else 1.0
     if now.share - (regular if before is None else before.share) < LONG_SHARE:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.judge import detection
-from pytest_ddpperf.judge.suspects import wants_launches
+from pytest_ddpperf.judge.sequential import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row, is_lost, may_be_another_step
 from pytest_ddpperf.records.finding import Finding

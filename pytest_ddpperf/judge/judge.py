@@ -11,17 +11,7 @@ from typing import Protocol
 from pytest_ddpperf.judge import sequential
 from pytest_ddpperf.judge.benchmark import compare, unconfirmed
 from pytest_ddpperf.judge.decision import DecisionContext
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
-from pytest_ddpperf.judge.proofs import AlphaLedger
-from pytest_ddpperf.judge.suspects import (
-    benchmarks_of,
-    blind_metrics,
-    named,
-    of_launches,
-    suspicious_metrics,
-    undecided,
-    with_related_times,
-)
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, AlphaLedger
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Comparison, Reference, Result
@@ -79,16 +69,18 @@ class Judge:
         if interim.diagnosed:
             return self._after_diagnosis()
         # Counts are exact: no launch changes them, and none has to confirm them.
-        statistical = list(chain.from_iterable(map(of_launches, self.results)))
+        statistical = list(chain.from_iterable(map(sequential.of_launches, self.results)))
         self._prove(statistical)
         # A new baseline is measured for all of its time, because its error stays in every comparison with it; and
         # nothing has to confirm that it is slower than the baseline that it replaces.
         accepting = self._settings.accepting
         screening = self._phase is sequential.Phase.SCREEN and not accepting
-        suspects = {result.measurement.key: suspicious_metrics(result) for result in self.results} if screening else {}
+        suspects = {
+            result.measurement.key: sequential.suspicious_metrics(result) for result in self.results if screening
+        }
         paired = self._references.paired
         suspected = {key for key, names in suspects.items() if names and paired}
-        worse = benchmarks_of(self.results, suspects) if suspected else None
+        worse = sequential.benchmarks_of(self.results, suspects) if suspected else None
         # Benchmarks may differ in launches if time ran out; a confirmation has as many as the suspects had.
         made = max(len(each.fresh) for each in measured if not suspected or each.key in suspected)
         action = sequential.next_action(
@@ -109,17 +101,17 @@ class Judge:
             self._proofs.commit()
         if action.kind == "more" and paired and not accepting:
             blind = self._look_for_blind(interim)
-            action = replace(action, benchmarks=undecided(self.results, self._looks_better, blind))
+            action = replace(action, benchmarks=sequential.undecided(self.results, self._looks_better, blind))
         if action.kind == "confirm":
             self._suspected = {
-                result.measurement.key: with_related_times(suspects[result.measurement.key], result)
+                result.measurement.key: sequential.with_related_times(suspects[result.measurement.key], result)
                 for result in self.results
             }
             # Benchmarks that get no fresh launches keep their proofs.
             self._proven = {key: proven for key, proven in self._proven.items() if worse and key not in worse}
             if interim.defers:
                 self.results = tuple(map(unconfirmed, self.results))
-            return replace(action, suspects=tuple(named(suspects, self.results)), benchmarks=worse)
+            return replace(action, suspects=tuple(sequential.named(suspects, self.results)), benchmarks=worse)
         if self._phase is sequential.Phase.CLEAR and self._suspected is None and not accepting:
             self._suspected = {}  # nothing looked worse in time
         regressed = any(result.verdict is Verdict.REGRESSED for result in self.results)
@@ -135,7 +127,7 @@ class Judge:
         """Returns, by benchmark, metrics too uncertain to show a slowdown; empty without a session budget."""
         if not interim.shared:
             return {}
-        blind = {result.measurement.key: blind_metrics(result) for result in self.results}
+        blind = {result.measurement.key: sequential.blind_metrics(result) for result in self.results}
         could_see = {key for key in blind if self._proofs[key].proves}
         self._seeing = (self._seeing - could_see) | {key for key in could_see if not blind[key]}
         return {key: [] if key in self._seeing else metrics for key, metrics in blind.items()}
@@ -197,7 +189,7 @@ class Judge:
         if not any(worse.values()) or self._grown is not None or self._settings.accepting:
             return sequential.STOP
         self._grown = {key: frozenset(metrics) for key, metrics in worse.items()}
-        suspects = named({key: sorted(metrics) for key, metrics in worse.items()}, self.results)
+        suspects = sequential.named({key: sorted(metrics) for key, metrics in worse.items()}, self.results)
         return sequential.Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pytest_ddpperf.judge import detection
-from pytest_ddpperf.judge.changes import change_from, part_of, tolerance_of, worse_in, worsening_of_all_steps
+from pytest_ddpperf.judge import changes, detection
 from pytest_ddpperf.judge.decision import (
     Decision,
     DecisionContext,
@@ -17,7 +16,6 @@ from pytest_ddpperf.judge.decision import (
     decide_stored_times,
     not_the_code,
 )
-from pytest_ddpperf.judge.outlook import enough, what_it_takes
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
@@ -53,11 +51,11 @@ def compare_metric(
         stored = _stored_times(series, measurement, judging)
         evidence = Evidence(series=series, base=base, obstacle=obstacle, change=stored.change, tolerance=tolerance)
         return _beside_stored_times(evidence, base, stored, context)
-    fresh = change = change_from(series, base, measurement, paired=paired)
+    fresh = change = changes.change_from(series, base, measurement, paired=paired)
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
-        partner = part_of(base, since) if paired and len(base.samples) == len(series.samples) else base
-        fresh = change_from(part_of(series, since), partner, measurement, paired=paired)
+        partner = changes.part_of(base, since) if paired and len(base.samples) == len(series.samples) else base
+        fresh = changes.change_from(changes.part_of(series, since), partner, measurement, paired=paired)
     evidence = Evidence(
         series=series,
         base=base,
@@ -66,7 +64,7 @@ def compare_metric(
         change=change,
         fresh=fresh,
         tolerance=tolerance,
-        whole=worsening_of_all_steps(series, base) if paired else None,
+        whole=changes.worsening_of_all_steps(series, base) if paired else None,
     )
     decision = decide_metric(evidence, context)
     if isinstance(reference, StoredBaseline) and paired and series.gated and not series.rules.alarm_only:
@@ -93,13 +91,15 @@ def compare_metric(
         note=note,
         suspicious=suspicious,
         promising=judged is not None and detection.looks_better(judged, better=series.better, tolerance=tolerance),
-        enough=enough(evidence, judged, context, proven) if judged and (worse or decision.verdict in OPEN) else None,
+        enough=changes.enough(evidence, judged, context, proven)
+        if judged and (worse or decision.verdict in OPEN)
+        else None,
         base_samples=base.samples,
         margin=context.margin * tolerance,
         bound=bound,
         interval_alpha=None if change is None else context.proofs.interval,
         bound_alpha=bound_alpha,
-        worse_in=worse_in(series, base, paired=paired) if judged else None,
+        worse_in=changes.worse_in(series, base, paired=paired) if judged else None,
         paired=paired,
     )
 
@@ -112,7 +112,7 @@ def _incomparable(
     decision = decide_metric(evidence, context)
     return Comparison(
         series=series,
-        tolerance=tolerance_of(series, series.value, context.accepted(paired=reference.paired)),
+        tolerance=changes.tolerance_of(series, series.value, context.accepted(paired=reference.paired)),
         verdict=decision.verdict,
         gated=series.gated,
         note=decision.note,
@@ -132,7 +132,7 @@ def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, 
         gated=series.gated,
         note=decision.note,
         base_samples=base.samples,
-        worse_in=None if change is None else worse_in(series, base, paired=False),
+        worse_in=None if change is None else changes.worse_in(series, base, paired=False),
     )
 
 
@@ -157,7 +157,7 @@ def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseli
         )
     elif record.clock and measurement.clock and abs(math.log(measurement.clock / record.clock)) > OTHER_CLOCK:
         doubt = Finding("other_clock", {"then": record.clock, "now": measurement.clock})
-    change = change_from(series, base, measurement, paired=False)
+    change = changes.change_from(series, base, measurement, paired=False)
     return StoredTimes(change=change, doubt=doubt)
 
 
@@ -171,7 +171,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
     if told.change is None or told.doubt is not None:
         return None
     most = detection.limit(told.change, context.resolution or context.gross)
-    own = change_from(series, base, measurement, paired=True)
+    own = changes.change_from(series, base, measurement, paired=True)
     explained = own is None or own.shift >= told.change.shift / 2  # the code explains at least half of it
     slower = detection.worsening(told.change, series.better) > most
     if not slower or explained or detection.is_gross(told.change, base, context.gross):
@@ -225,7 +225,7 @@ def _tolerance(
     step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
     if step_time is not None and series.rules.stands_in:
         step_time *= 1 - measurement.lost  # steps wait for cores that others take, and more work waits longer
-    return tolerance_of(series, base.value, context.accepted(paired=reference.paired), step_time)
+    return changes.tolerance_of(series, base.value, context.accepted(paired=reference.paired), step_time)
 
 
 def _figures(change: Change | None, alpha: float) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def _note(
         ):
             return Finding("looks_better")
         case Verdict.INCONCLUSIVE:
-            takes = what_it_takes(evidence, change, context, paired=paired, launches=launches)
+            takes = changes.what_it_takes(evidence, change, context, paired=paired, launches=launches)
             rare = takes.code == "launches_needed" and _in_few_launches(evidence, change, context)
             return Finding("rare_long_steps", {"whole": evidence.whole}) if rare else takes
     return None

@@ -15,16 +15,8 @@ from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.context import place
 from pytest_ddpperf.launch.environment import thread_count, thread_variables
 from pytest_ddpperf.planner.costs import algorithm_bandwidth, bus_bandwidth
+from pytest_ddpperf.records import network
 from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.network import (
-    ELEMENT,
-    CollectiveFit,
-    CollectiveTimes,
-    RankSweep,
-    Segment,
-    SweepPlan,
-    Timing,
-)
 
 if TYPE_CHECKING:
     from pytest_ddpperf.baselines.network import NetworkFile
@@ -40,30 +32,30 @@ Points = Sequence[tuple[float, float]]  # bytes and seconds
 Line = tuple[float, float]  # latency and seconds a byte
 
 
-def largest_bandwidths(fit: CollectiveFit) -> tuple[float, float]:
+def largest_bandwidths(fit: network.CollectiveFit) -> tuple[float, float]:
     """Returns bytes per second for the largest size, as nccl-tests' algbw and busbw."""
     size, seconds = fit.max_bytes, fit.seconds(fit.max_bytes)
     return algorithm_bandwidth(size, seconds), bus_bandwidth(fit.collective, size, fit.world_size, seconds)
 
 
-def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
+def timings(ranks: Sequence[network.RankSweep]) -> tuple[network.Timing, ...]:
     """Returns the seconds of the fastest call of each collective and size; a call lasts as long as on its slowest rank.
 
     The fastest call is used, because other calls are mostly slower for reasons outside of the network.
     """
     return tuple(
-        Timing(collective=each[0].collective, nbytes=each[0].nbytes, seconds=min(_calls(each)))
+        network.Timing(collective=each[0].collective, nbytes=each[0].nbytes, seconds=min(_calls(each)))
         for each in zip(*(rank.times for rank in ranks), strict=True)
     )
 
 
-def _calls(each: Sequence[CollectiveTimes]) -> list[float]:
+def _calls(each: Sequence[network.CollectiveTimes]) -> list[float]:
     """Returns the seconds of each call of one size, on its slowest rank."""
     calls = zip(*(zip(one.begun, one.waited, strict=True) for one in each), strict=True)
     return [max(begun + waited for begun, waited in call) for call in calls]
 
 
-def usual_times(ranks: Sequence[RankSweep]) -> float:
+def usual_times(ranks: Sequence[network.RankSweep]) -> float:
     """Returns how many times longer a median call takes than the fastest call: the median over collectives and sizes.
 
     Each call lasts as long as on its slowest rank.
@@ -73,7 +65,7 @@ def usual_times(ranks: Sequence[RankSweep]) -> float:
     return statistics.median(found) if found else 1.0
 
 
-def taken_share(ranks: Sequence[RankSweep]) -> float:
+def taken_share(ranks: Sequence[network.RankSweep]) -> float:
     """Returns the share of an all-reduce's time by which simultaneous computing gets longer: the median over rounds.
 
     0 means that computing continues at full speed, 1 that computing stops until the all-reduce ends. A round takes as
@@ -88,13 +80,13 @@ def taken_share(ranks: Sequence[RankSweep]) -> float:
     return min(1.0, max(0.0, statistics.median(shares))) if shares else 0.0
 
 
-def fit_collectives(measured: Sequence[Timing], world_size: int) -> tuple[CollectiveFit, ...]:
+def fit_collectives(measured: Sequence[network.Timing], world_size: int) -> tuple[network.CollectiveFit, ...]:
     """Returns a fit for each collective, as ``fit_sizes`` does."""
     names = dict.fromkeys(timing.collective for timing in measured)
     return tuple(fit_sizes([one for one in measured if one.collective == name], world_size) for name in names)
 
 
-def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
+def fit_sizes(measured: Sequence[network.Timing], world_size: int) -> network.CollectiveFit:
     """Returns the fit of one collective: one line or two lines, whichever predicts omitted sizes better.
 
     To compare them, each size between the smallest and the largest is omitted in turn. Errors are relative to the time,
@@ -106,12 +98,12 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
     one, two = _held_out(points, _one_line), _held_out(points, _two_lines)
     gain = statistics.fmean(one) - statistics.fmean(two)
     lines, errors = (_two_lines, two) if gain > _GAIN else (_one_line, one)
-    return CollectiveFit(
+    return network.CollectiveFit(
         collective=measured[0].collective,
         world_size=world_size,
         min_bytes=int(points[0][0]),
         segments=tuple(
-            Segment(max_bytes=int(end), latency=latency, seconds_per_byte=slope)
+            network.Segment(max_bytes=int(end), latency=latency, seconds_per_byte=slope)
             for end, (latency, slope) in lines(points)
         ),
         error=statistics.median(errors),
@@ -174,7 +166,7 @@ def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
     if most < 2 * least:
         raise SettingError(f"--max-size={most} must be at least twice --min-size={least}; give a wider range")
     steps = max(_PER_DECADE, math.ceil(_PER_DECADE * math.log10(most / least)))
-    share = ELEMENT * ranks
+    share = network.ELEMENT * ranks
     between = (round(least * (most / least) ** (i / steps) / share) * share for i in range(1, steps))
     ends = max(1, least // share) * share, math.ceil(most / share) * share
     sizes = tuple(sorted({size for size in between if ends[0] < size < ends[1]} | {*ends}))
@@ -201,8 +193,8 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
 
 
 def measure_network(
-    launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float
-) -> tuple[NetworkFile, tuple[RankSweep, ...]]:
+    launcher: Launcher, found: Environment, plan: network.SweepPlan, timeout: float
+) -> tuple[NetworkFile, tuple[network.RankSweep, ...]]:
     """Times collectives on fresh ranks in an environment; returns the fitted network, and each rank's times."""
     from pytest_ddpperf.baselines.network import NetworkFile  # its msgspec is not for ranks, which import this module
 
@@ -210,7 +202,7 @@ def measure_network(
         _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
     )
     times = timings(launched.values)
-    network = NetworkFile(
+    fitted = NetworkFile(
         environment=environment_key(found),
         date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
         taken=taken_share(launched.values),
@@ -218,10 +210,10 @@ def measure_network(
         fits=fit_collectives(times, found.world_size),
         timings=times,
     )
-    return network, launched.values
+    return fitted, launched.values
 
 
-def _sweep(ctx: RankContext, plan: SweepPlan) -> RankSweep:
+def _sweep(ctx: RankContext, plan: network.SweepPlan) -> network.RankSweep:
     from pytest_ddpperf.instruments.network import sweep
 
     return sweep(ctx.rank, ctx.world_size, ctx.device, plan)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.simulate.launch import Modelled
-from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.settings import CLUSTERS
-from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.script import Script
-from pytest_ddpperf.training.workload import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_ddpperf.records.measurement import Environment
-    from pytest_ddpperf.run.call.named_variants import NamedVariant
-    from pytest_ddpperf.run.call.requests import VerbCall
-    from pytest_ddpperf.run.call.variant import Variant
-    from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.records.measurement import Environment, Plan
+from pytest_ddpperf.run.call.named_variants import NamedVariant
+from pytest_ddpperf.run.call.requests import VerbCall
+from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.settings import CLUSTERS, Settings
+from pytest_ddpperf.training import jobs, script, workload
 
 WARMUP = 3  # steps before the timed ones
 
@@ -62,24 +54,24 @@ class Training:
         )
 
     @property
-    def job(self) -> LaunchJob:
+    def job(self) -> jobs.LaunchJob:
         """Returns the job of each simulated rank."""
         variant = self.variant
         counts = variant.samples_per_step, variant.tokens_per_step
         settings = variant.effective_settings(self.call.settings)
         if self.modelled is not None and self.modelled.tf32:
             settings = replace(settings, precision="fp32")  # tensors are those of fp32
-        return LaunchJob(variant.subject, variant.resolved, settings, Plan(warmup=WARMUP, steps=1), *counts)
+        return jobs.LaunchJob(variant.subject, variant.resolved, settings, Plan(warmup=WARMUP, steps=1), *counts)
 
 
 def require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
     """Raises SettingError if the step of a training with these settings and ranks cannot be predicted."""
-    if isinstance(variant.subject, Script):
+    if isinstance(variant.subject, script.Script):
         raise SettingError(
             f"{variant.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "
             "give a Workload or a function build(ctx) -> step"
         )
-    if not callable(variant.subject) and not isinstance(variant.subject, Workload):
+    if not callable(variant.subject) and not isinstance(variant.subject, workload.Workload):
         kind = type(variant.subject).__name__
         raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
     node = settings.ranks_per_node

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import RankFailed, SettingError, extended
 from pytest_ddpperf.planner.predictable import Training, require_fit, require_network
 from pytest_ddpperf.planner.predictions import FittedNetwork, NamedNetwork, NetworkModel, predicted, typical
-from pytest_ddpperf.planner.simulate.launch import needs_values
+from pytest_ddpperf.planner.simulate.launch import RankTimeline, needs_values
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, Timeline, WhatIf
 from pytest_ddpperf.run.call.benchmark_launches import SIMULATING
 from pytest_ddpperf.run.call.named_variants import GivenStrategy, GivenVariants, NamedVariant, several
 from pytest_ddpperf.run.call.requests import VerbCall
+from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob
 from pytest_ddpperf.training.script import Subject
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.planner.simulate.launch import RankTimeline
-    from pytest_ddpperf.run.session.session import Session
 
 OF_NETWORK = ("network", "ranks_per_node")  # settings that variants of what_if may have, but not variants of compare
 LAUNCHES = 5  # launches that time computing on this machine

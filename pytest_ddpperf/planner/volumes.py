@@ -50,20 +50,16 @@ def bucket_layout(
         raise SettingError(f"ready_order={order!r:.60}: expected each index below {len(sizes)} exactly once")
     if kinds is not None and len(kinds) != len(sizes):
         raise SettingError(f"kinds has {len(kinds)} entries for {len(sizes)} parameters; give one for each")
-    full: list[GradientBucket] = []
+    full: list[list[int]] = []
     filling: dict[Hashable, list[int]] = {}
     caps: dict[Hashable, float] = {}
     for i in order:
         kind = None if kinds is None else kinds[i]
         filling[kind] = [*filling.pop(kind, []), i]
         if sum(sizes[j] for j in filling[kind]) >= caps.get(kind, first):
-            full.append(_bucket(filling.pop(kind), sizes))
+            full.append(filling.pop(kind))
             caps[kind] = cap
-    return (*full, *(_bucket(parameters, sizes) for parameters in filling.values()))
-
-
-def _bucket(parameters: Sequence[int], sizes: Sequence[int]) -> GradientBucket:
-    return GradientBucket(tuple(parameters), sum(sizes[i] for i in parameters))
+    return tuple(GradientBucket(tuple(each), sum(sizes[i] for i in each)) for each in (*full, *filling.values()))
 
 
 SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD")

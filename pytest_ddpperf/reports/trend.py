@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, MIN_POINTS, TrendChange
 from pytest_ddpperf.baselines.history.database import Benchmark, HistoryRun
 from pytest_ddpperf.baselines.history.shifts import MIN_SIDE
-from pytest_ddpperf.baselines.history.trend import Point, Trend
+from pytest_ddpperf.baselines.history.trend import CONFIDENCE, MIN_POINTS, Point, Trend, TrendChange
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import training_text
 from pytest_ddpperf.reports.documents.entries import JsonEntry

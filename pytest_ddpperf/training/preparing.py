@@ -197,9 +197,8 @@ def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None)
 
 
 def _traced(ctx: RankView, step: Step, steps: int, trace: TraceJob, *, warmup: int) -> RankProfile:
-    from pytest_ddpperf.instruments.phases.ranges import named_ranges
-    from pytest_ddpperf.instruments.profile.profiling import profile_steps
-    from pytest_ddpperf.instruments.profile.traces import write_snapshot, write_trace
+    from pytest_ddpperf.instruments.phases.phase_hooks import named_ranges
+    from pytest_ddpperf.instruments.profile.profiling import profile_steps, write_snapshot, write_trace
 
     file = Path(trace.folder, rank_file(trace.name, ctx.rank))
     with named_ranges(step.run, step.phase_hooks) as ranges:

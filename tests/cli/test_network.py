@@ -14,6 +14,7 @@ from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.planner import network as running
+from pytest_ddpperf.planner import slowness
 from pytest_ddpperf.planner.network import sizes_between
 from pytest_ddpperf.planner.slowness import WrongInterface, wrong_interface
 from pytest_ddpperf.planner.volumes import DEFAULT_CAP_MB, MB
@@ -72,7 +73,7 @@ def test_a_network_is_measured_stored_and_predicts(
         patched.setattr(LiveLine, "clear", lambda _: shown.append("-"))
         out = printed(*QUICK)
     assert shown == ["measuring 2 ranks: 2 collectives of 4 sizes, 1 round", "-"]
-    monkeypatch.setattr(network, "measure_network", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(running, "measure_network", lambda *_: pytest.fail("measured again"))
     assert "all_reduce" in out
     assert "broadcast" in out
     (file,) = Path("baselines").glob("*-w2-*/network.json")
@@ -103,7 +104,7 @@ def test_the_table_has_bandwidths_range_and_error() -> None:
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
     complaint: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "measure_network", lambda *_: pytest.fail("measured what cannot be stored"))
+    monkeypatch.setattr(running, "measure_network", lambda *_: pytest.fail("measured what cannot be stored"))
     said = complaint(*QUICK, "--baselines=/proc/nope")
     assert "--baselines: /proc/nope/" in said
     assert " cannot be written: " in said
@@ -114,7 +115,7 @@ def test_a_timeout_that_is_short_is_named(complaint: Run, monkeypatch: pytest.Mo
         assert given[-1] == 0.001
         raise RanksTimedOut("the stacks of all ranks")
 
-    monkeypatch.setattr(network, "measure_network", late)
+    monkeypatch.setattr(running, "measure_network", late)
     said, *_, stacks = complaint(*QUICK, "--timeout=0.001s", "--no-save").splitlines()
     assert stacks == "the stacks of all ranks"
     assert said == (
@@ -126,7 +127,7 @@ def test_a_timeout_that_is_short_is_named(complaint: Run, monkeypatch: pytest.Mo
 def test_check_names_what_is_wrong_and_fails(printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """8 KiB through gloo are far from NVLink."""
     monkeypatch.setattr(network, "interface_speeds", lambda: {"eth0": 1e9, "ib0": 100e9})
-    monkeypatch.setattr(network, "wrong_interface", lambda _, speeds, backend: eth0(speeds, backend))
+    monkeypatch.setattr(slowness, "wrong_interface", lambda _, speeds, backend: eth0(speeds, backend))
     out = " ".join(printed(*QUICK, "--check=nvlink4", "--no-save", status=1).split())
     assert "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one" in out
     assert "of the 450 GB/s of nvlink4" in out

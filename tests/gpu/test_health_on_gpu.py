@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pytest_ddpperf.instruments.gpu_health import INTERVAL, watch_gpus
+from pytest_ddpperf.instruments.health import INTERVAL, watch_gpus
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_ddpperf.judge.benchmark import compare
+from pytest_ddpperf.judge.changes import enough
 from pytest_ddpperf.judge.decision import DecisionContext, Evidence
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
-from pytest_ddpperf.judge.outlook import enough
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding

@@ -11,8 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_ddpperf.cli.bisect.commits import Answer, CommitRange
-from pytest_ddpperf.cli.bisect.packages import PackageRange
+from pytest_ddpperf.cli.bisect.ranges import Answer, CommitRange, PackageRange
 from pytest_ddpperf.cli.bisect.target import FORCED, Target, targets, undecided
 from pytest_ddpperf.judge.detection import PAIRED_LOOKS
 from pytest_ddpperf.records.counts import COUNTS

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from pytest_ddpperf.cli.bisect import bisector
-from pytest_ddpperf.cli.bisect.commits import SHORT, CommitRange, commits_between
 from pytest_ddpperf.cli.bisect.package_search import cache_folder, conclusion, prepared
 from pytest_ddpperf.cli.bisect.processes import command_line, run_probe
+from pytest_ddpperf.cli.bisect.ranges import SHORT, CommitRange, commits_between
 from pytest_ddpperf.cli.bisect.target import compared, not_compared, obstacle, undecided
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import argument

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pytest_ddpperf.against.interpreter import Interpreter, other_interpreter
 from pytest_ddpperf.cli.bisect.bisector import Bisector, RunProbe
-from pytest_ddpperf.cli.bisect.packages import ALONE, PackageRange, Pins, packages_between, read_pins
 from pytest_ddpperf.cli.bisect.processes import run_probe
+from pytest_ddpperf.cli.bisect.ranges import ALONE, PackageRange, Pins, packages_between, read_pins
 from pytest_ddpperf.errors import DdpperfError, SettingError
 from pytest_ddpperf.launch.processes import printed_by
 from pytest_ddpperf.launch.redirection import PACKAGES

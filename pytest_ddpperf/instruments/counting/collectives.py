@@ -55,17 +55,10 @@ class CollectiveCall:
 _WITHOUT_SENDING = frozenset({"recv", "barrier"})
 _NO_COMMUNICATION = frozenset(
     {
-        "wait_tensor",
-        "_wrap_tensor_autograd",
-        "check_for_nan",
+        *("wait_tensor", "_wrap_tensor_autograd", "check_for_nan"),
         # Of symmetric memory: allocation, writes into one's own memory, waits for a signal, products of received data.
-        "_async_input_mm",
-        "_rendezvous",
-        "memset32",
-        "stream_write_value32",
-        "nccl_wait_signal",
-        "nccl_wait_for_signal",
-        "nvshmem_wait_for_signal",
+        *("_async_input_mm", "_rendezvous", "memset32", "stream_write_value32"),
+        *("nccl_wait_signal", "nccl_wait_for_signal", "nvshmem_wait_for_signal"),
     }
 )
 

@@ -86,7 +86,7 @@ def count_warm_step(
             for _ in range(learning):
                 pass_.step(run)
             counted = [pass_.step(run) for _ in range(whole)]
-        shown, others = pass_.seen[learning:], OtherSteps(run, on_any_rank, max(time.monotonic() - begun, _SECONDS))
+        shown, others = (pass_.seen[learning:], OtherSteps(run, on_any_rank, max(time.monotonic() - begun, _SECONDS)))
         if not pass_.watch(others, steps - learning - whole):
             with pass_.counting():
                 pass_.survey(others, steps, after=learning + whole)
@@ -193,11 +193,13 @@ class _Pass:
 
     def watch(self, others: OtherSteps, steps: int) -> bool:
         """Watches up to ``steps`` more steps, until a step makes other calls of torch; returns whether no step does."""
-        period, calls, watched = self._subject.period, CallWatch(lambda: self._operators.is_paused), list[int]()
+        period, calls, watched = (self._subject.period, CallWatch(lambda: self._operators.is_paused), list[int]())
         if steps <= 0:
             return True
         # torch.compile would compile the watch. Futures of hooks call what follows in this thread, or in another one.
-        unwatched = compiled_graphs() > 0 or any(map(_has_hooks, self.used.roots))
+        modules = (each for root in self.used.roots for each in root.modules())
+        hooked = any(isinstance(each, DistributedDataParallel) and each._comm_hooks for each in modules)  # noqa: SLF001
+        unwatched = compiled_graphs() > 0 or hooked
         if others.any(unwatched or _differ(self.seen, period)):
             return False
 
@@ -293,11 +295,6 @@ class _Pass:
             state = self.used.state_bytes()
         if sum(state.values()) > sum(self._state.values()):
             self._state = state
-
-
-def _has_hooks(root: nn.Module) -> bool:
-    inside = (each for each in root.modules() if isinstance(each, DistributedDataParallel))
-    return any(each._comm_hooks for each in inside)  # noqa: SLF001 - torch has no public list
 
 
 def _differ(steps: Sequence[object], period: int) -> bool:

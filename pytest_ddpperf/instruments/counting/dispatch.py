@@ -22,14 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import graph
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_ddpperf.instruments.counting import operators
-from pytest_ddpperf.instruments.counting.collectives import (
-    NAMESPACES,
-    collectives_of,
-    communicate,
-    is_on_cpu,
-    tensors_in,
-)
+from pytest_ddpperf.instruments.counting import collectives, operators
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Running
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines, without_callers
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
@@ -148,11 +141,11 @@ class OperatorCounter(TorchDispatchMode):
         if decomposed:
             return NotImplemented  # it calls its parts, which come here again
         # In inference mode composite operators arrive undecomposed, and in operators of a jagged tensor.
-        if operators.is_composite(func) and not any(tensor.is_nested for tensor in tensors_in(args)):
+        if operators.is_composite(func) and not any(tensor.is_nested for tensor in collectives.tensors_in(args)):
             with self:
                 return func.decompose(*args, **kwargs)
-        lent = not self._fake and is_on_cpu(func, args)
-        out = communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
+        lent = not self._fake and collectives.is_on_cpu(func, args)
+        out = collectives.communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
         with self._lock:
             self._place = None
             if self.whole or not _changes_one_count(func, out):
@@ -172,16 +165,16 @@ class OperatorCounter(TorchDispatchMode):
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
         if thread not in self._nodes:  # the first operator of a step in another thread, which has its own numbers
-            self._nodes[thread] = now - any(tensor.requires_grad for tensor in tensors_in(args))
+            self._nodes[thread] = now - any(tensor.requires_grad for tensor in collectives.tensors_in(args))
         before = self._nodes[thread]
         self._nodes[thread] = before if decomposed else now  # its parts follow
         return not decomposed and before != now
 
     def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
-        tensors, results = tensors_in((*args, *kwargs.values())), tensors_in((out,))
+        tensors, results = collectives.tensors_in((*args, *kwargs.values())), collectives.tensors_in((out,))
         if any(tensor.is_meta for tensor in (*tensors, *results)):
             return  # only asked for shapes
-        sends = isinstance(func, OpOverload) and func.namespace in NAMESPACES
+        sends = isinstance(func, OpOverload) and func.namespace in collectives.NAMESPACES
         if sends:
             self._count_collectives(func, args, kwargs)
         elif not operators.is_plain(func):
@@ -211,7 +204,7 @@ class OperatorCounter(TorchDispatchMode):
             self._sites[RECORDED_LINES][part, place] += 1
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        calls = collectives_of(func, args, kwargs)
+        calls = collectives.collectives_of(func, args, kwargs)
         place = self._here() if calls else None
         for call in calls:
             self.add("collective_calls", call.name, 1, place)

@@ -201,15 +201,12 @@ def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
 
     torch rebuilds the buckets after the first steps, and reports the new sizes in the data for its own logs.
     """
-    inside = (child for module in modules for child in module.modules())
-    sizes = [size for child in inside if isinstance(child, DistributedDataParallel) for size in _bucket_sizes(child)]
-    return {f"bucket {number}": size for number, size in enumerate(sizes)}
-
-
-def _bucket_sizes(wrapped: DistributedDataParallel) -> list[float]:
-    said = wrapped._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no public reader
-    text = str(said.get("rebuilt_bucket_sizes") or said.get("bucket_sizes", ""))
-    return [float(size) for size in text.split(",") if size.strip()]
+    sizes: list[str] = []
+    for child in (child for module in modules for child in module.modules()):
+        if isinstance(child, DistributedDataParallel):
+            said = child._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no public reader
+            sizes += str(said.get("rebuilt_bucket_sizes") or said.get("bucket_sizes", "")).split(",")
+    return {f"bucket {number}": float(size) for number, size in enumerate(filter(str.strip, sizes))}
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -141,26 +141,12 @@ _OTHER_NAMESPACES = frozenset({"profiler", "prim"}) | NAMESPACES
 # Like views, these compute nothing: they make an empty tensor, or another tensor of the same memory. What they make
 # changes with torch's versions and says nothing; the memory is counted elsewhere.
 _WITHOUT_WORK = frozenset(
-    {
-        aten.empty,
-        aten.empty_like,
-        aten.empty_strided,
-        aten.new_empty,
-        aten.new_empty_strided,
-        aten.lift_fresh,
-        aten.detach_,
-        aten.t_,
-        aten.transpose_,
-        aten.squeeze_,
-        aten.unsqueeze_,
-        aten.as_strided_,
-        aten.resize_,
-        aten.set_,
-        aten._unsafe_view,  # noqa: SLF001  that is its name
-        aten._reshape_alias,  # noqa: SLF001
-        aten.is_same_size,
-        aten.record_stream,
-    }
+    getattr(aten, name)
+    for name in (
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh", "detach_", "t_"),
+        *("transpose_", "squeeze_", "unsqueeze_", "as_strided_", "resize_", "set_", "_unsafe_view", "_reshape_alias"),
+        *("is_same_size", "record_stream"),
+    )
 )
 
 # Operators that need a value on the host, or whose result's size depends on values: on a GPU the host waits.

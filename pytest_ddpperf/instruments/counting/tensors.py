@@ -8,7 +8,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -224,14 +223,11 @@ class TensorTracker:
 
     def _add(self, key: int, storage: torch.UntypedStorage, category: str, place: Place | None = None) -> None:
         record = _Record(0, category, place)
-        record.reference = weakref.ref(storage, partial(self._died, key, record))
+        record.reference = weakref.ref(storage, lambda _: self._dead.append((key, record)))
         self._records[key] = record
         if category == "temporaries":
             self._unnamed[key] = record
         self._resize(record, storage.nbytes())
-
-    def _died(self, key: int, record: _Record, _reference: object) -> None:
-        self._dead.append((key, record))
 
     def _bury(self) -> None:
         while self._dead:

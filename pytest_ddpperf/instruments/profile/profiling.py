@@ -1,7 +1,8 @@
-"""Runs steps under torch's profiler, and reads torch's records on the collectives in them."""
+"""Runs steps under torch's profiler, reads their collectives, and writes traces and snapshots of a GPU's memory."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,23 +17,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.clock import collector_paused
-from pytest_ddpperf.instruments.profile.events import (
-    EVENT,
-    LAST_STEP,
-    STEP,
-    WARMUP_STEP,
-    Note,
-    ProfilerEvent,
-    bytes_of,
-    is_nccl_kernel,
-    notes_in_trace,
-    notes_of_copies,
-    notes_of_kernels,
-    steps_of,
-)
+from pytest_ddpperf.instruments.profile import events
 from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile
-from pytest_ddpperf.records.phases import RankProfile, Window
+from pytest_ddpperf.records.phases import LearningRates, RankProfile, Window
 
 _COPY = "gpu_memcpy"
 _NANOSECOND = 1e-9
@@ -60,7 +49,7 @@ def profile_steps(
         discard_first_profile()
     # Within a single cycle acc_events only keeps torch 2.11 from warning of several cycles.
     with collector_paused(), profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
-        for name in (*[WARMUP_STEP] * warmup, *[STEP] * steps, LAST_STEP):
+        for name in (*[events.WARMUP_STEP] * warmup, *[events.STEP] * steps, events.LAST_STEP):
             with record_function(name):
                 run()
                 if cuda:
@@ -70,12 +59,14 @@ def profile_steps(
     began = min(event.start_ns() for event in recorded)
     trace = cache(partial(saved, results.kineto_results.save))  # torch saves a trace once
     notes = notes_of(recorded, trace)
-    events = [_event(event, began, notes) for event in recorded]
+    found = [_event(event, began, notes) for event in recorded]
     exported(trace)
     windows = (window_of(module) for module in modules if isinstance(module, DistributedDataParallel))
     groups = dist.distributed_c10d._world.pg_group_ranks.values()  # noqa: SLF001  there is no other list of them
     subgroups = any(len(group) < dist.get_world_size() for group in groups)
-    return RankProfile(steps=steps_of(events, device=device.type), window=next(windows, None), subgroups=subgroups)
+    return RankProfile(
+        steps=events.steps_of(found, device=device.type), window=next(windows, None), subgroups=subgroups
+    )
 
 
 def window_of(module: DistributedDataParallel) -> Window | None:
@@ -99,32 +90,115 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
     return found
 
 
-def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
+def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, events.Note]:
     """Returns a ``Note`` for each collective that NCCL ran as a kernel or by copies, by correlation id.
 
     ``trace`` returns the saved Chrome trace. Before torch 2.12, only this trace has the fields of torch's records.
     """
-    noted = [event for event in recorded if event.name() == EVENT]
+    noted = [event for event in recorded if event.name() == events.EVENT]
     if not noted:
         return {}
     if hasattr(noted[0], "extra_meta"):
         fields = {event.correlation_id(): event.extra_meta() for event in noted}
     else:
-        fields = notes_in_trace(trace())
-    kernels = [event.linked_correlation_id() for event in recorded if is_nccl_kernel(event.name(), activity_of(event))]
+        fields = events.notes_in_trace(trace())
+    kernels = [
+        event.linked_correlation_id() for event in recorded if events.is_nccl_kernel(event.name(), activity_of(event))
+    ]
     copies = [event.linked_correlation_id() for event in recorded if activity_of(event) == _COPY]
-    return {**notes_of_copies(set(copies) - set(kernels), fields), **notes_of_kernels(kernels, fields)}
+    return {**events.notes_of_copies(set(copies) - set(kernels), fields), **events.notes_of_kernels(kernels, fields)}
 
 
-def _event(event: Any, began: int, notes: Mapping[int, Note]) -> ProfilerEvent:
+def _event(event: Any, began: int, notes: Mapping[int, events.Note]) -> events.ProfilerEvent:
     name, activity = event.name(), activity_of(event)
-    plain = ProfilerEvent(
+    plain = events.ProfilerEvent(
         name=name,
         activity=activity,
         start=(event.start_ns() - began) * _NANOSECOND,
         end=(event.end_ns() - began) * _NANOSECOND,
-        nbytes=bytes_of(event.dtypes(), event.shapes()) if name.startswith("gloo:") else None,
+        nbytes=events.bytes_of(event.dtypes(), event.shapes()) if name.startswith("gloo:") else None,
     )
     note = notes.get(event.linked_correlation_id())
-    sends = note is not None and (activity == _COPY if note.copied else is_nccl_kernel(name, activity))
+    sends = note is not None and (activity == _COPY if note.copied else events.is_nccl_kernel(name, activity))
     return plain if note is None or not sends else replace(plain, nbytes=note.nbytes, kind=note.kind, ranks=note.ranks)
+
+
+_MICROSECOND, _BASE = 1000, "baseTimeNanoseconds"  # in nanoseconds; the field of a trace that its times start from
+_MOST_ALLOCATIONS = 100_000  # in a snapshot; torch's viewer gets slow beyond
+
+
+def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Sequence[LearningRates]) -> None:
+    """Writes a rank's Chrome trace with its optimizers' learning rates; SettingError if the file cannot be written."""
+    text = json.dumps(completed(document, rank, rates), separators=(",", ":"))
+    _replaced(file, lambda draft: draft.write_text(text, encoding="utf-8"))
+
+
+def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRates]) -> dict[str, Any]:
+    """Returns torch's trace with processes named after the rank, and with counters of the learning rates.
+
+    Each step is also an event ``ProfilerStep#N``, as other tools expect it of ``torch.profiler.schedule``. The JSON
+    begins with the events, because some readers ignore events after other keys.
+    """
+    found = [_named(event, rank) for event in document["traceEvents"]]
+    spans = [event for event in found if event.get("ph") == "X" and event.get("cat") == events.ANNOTATION]
+    steps = sorted((event for event in spans if event["name"] == events.STEP), key=lambda event: event["ts"])
+    found += [{**event, "name": f"ProfilerStep#{number}", "args": {}} for number, event in enumerate(steps)]
+    begin = min((event["ts"] for event in spans), default=0)
+    process = spans[0]["pid"] if spans else 0
+    for number, notes in enumerate(rates):
+        name = f"learning rate {number}" if len(rates) > 1 else "learning rate"
+        for at, groups in notes:
+            ts = (at - int(document.get(_BASE, 0))) / _MICROSECOND
+            args = {f"group {group}": rate for group, rate in enumerate(groups)}
+            if ts >= begin:  # not of the steps before the trace
+                found.append({"ph": "C", "name": name, "pid": process, "tid": 0, "ts": ts, "args": args})
+    return {"traceEvents": found, **{name: value for name, value in document.items() if name != "traceEvents"}}
+
+
+def _named(event: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    if event.get("name") != "process_name":
+        return event
+    return {**event, "args": {**event.get("args", {}), "name": f"rank {rank}"}}
+
+
+def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, file: Path) -> str:
+    """Writes a snapshot of a GPU's memory over ``steps`` calls of ``run``; returns the error's text, "" if none.
+
+    The steps run even after an error, because other ranks wait for them. Recording each allocation makes steps slow.
+    """
+    memory: Any = torch.cuda.memory
+    reason = _error_of(lambda: memory._record_memory_history(max_entries=_MOST_ALLOCATIONS))  # noqa: SLF001  no public way
+    for _ in range(steps):
+        run()
+    torch.cuda.synchronize(device)
+    if reason:
+        return reason
+    try:
+        return _error_of(lambda: _replaced(file, lambda draft: memory._dump_snapshot(str(draft))))  # noqa: SLF001  the same
+    finally:
+        memory._record_memory_history(enabled=None)  # noqa: SLF001  the same
+
+
+def _error_of(call: Callable[[], object]) -> str:
+    """Calls ``call``; returns the first line of its RuntimeError or AttributeError, or "" if it raises none."""
+    try:
+        call()
+    except (RuntimeError, AttributeError) as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def _replaced(file: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file under another name and then renames it, so that no reader sees a part of it."""
+    draft = file.with_name(f".{file.name}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(draft)
+        draft.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise SettingError(
+            f"--ddpperf-profile={file.parent}: {file.name} cannot be written: {error.strerror or error}; name a folder "
+            "that all ranks can write to"
+        ) from None

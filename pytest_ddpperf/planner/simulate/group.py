@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,11 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_ddpperf.instruments.counting.collectives import tensors_in
 from pytest_ddpperf.instruments.counting.loaders import loading_left_out
 from pytest_ddpperf.instruments.torch_internals import replaced
+from pytest_ddpperf.planner.simulate.timeline import TimelineRecorder
 from pytest_ddpperf.records.measurement import SIMULATED
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.planner.simulate.timeline import TimelineRecorder
-
 
 _BACKENDS = "c10d"  # the namespace of operators that backends implement; others call these
 _FILLED = 2  # number of arguments with tensors: results and inputs

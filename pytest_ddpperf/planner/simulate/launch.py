@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pytest_ddpperf.errors import DdpperfError, in_a_line
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.torch_internals import warmed_up
 from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.planner.hardware import ACCELERATORS
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import SIMULATED
+from pytest_ddpperf.records.predictions import Timeline
 from pytest_ddpperf.strategies.table import row_of
-from pytest_ddpperf.training.jobs import MIN_WARMUP, PrepareJob, RankPrepared
+from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared
 from pytest_ddpperf.training.memory_limit import limited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_ddpperf.launch.context import RankContext
-    from pytest_ddpperf.records.counts import Counts
-    from pytest_ddpperf.records.predictions import Timeline
-    from pytest_ddpperf.training.jobs import LaunchJob
 
 T = TypeVar("T")
 MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # limits of the number of timed steps; seconds that are enough

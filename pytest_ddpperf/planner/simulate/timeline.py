@@ -18,9 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import CPU_CLOCK, Clock
-from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, group_of, tensors_in
-from pytest_ddpperf.instruments.counting.dispatch import has_a_say
-from pytest_ddpperf.instruments.counting.operators import flops_of, moved_bytes, operator_name
+from pytest_ddpperf.instruments.counting import collectives, dispatch, operators
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced
 from pytest_ddpperf.planner.hardware import Accelerator
 from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
@@ -63,8 +61,8 @@ class TimelineRecorder:
         """Stops the clock while a collective operator runs; yields the numbers of the transfers that it starts."""
         now, before = self._now, self._clock.mark()
         first = len(now.transfers)
-        for call in collectives_of(func, args, kwargs):
-            group = group_of(func, args, kwargs)
+        for call in collectives.collectives_of(func, args, kwargs):
+            group = collectives.group_of(func, args, kwargs)
             members = [] if group is None else dist.get_process_group_ranks(group)
             stride = members[1] - members[0] if len(members) > 1 else 1  # from one neighbour to the next
             now.transfers.append(Transfer(name=call.name, nbytes=call.nbytes, ranks=call.ranks, stride=stride))
@@ -81,7 +79,7 @@ class TimelineRecorder:
 
     def results(self, value: Any, numbers: Sequence[int]) -> None:
         """Records the tensors that transfers write to, so that the step's waits for them are recognised."""
-        self._results.update({_memory(tensor): numbers[-1] for tensor in tensors_in((value,)) if numbers})
+        self._results.update({_memory(tensor): numbers[-1] for tensor in collectives.tensors_in((value,)) if numbers})
 
     def begun(self, work: Any, numbers: list[int]) -> None:
         """Records the work handle of transfers, so that the step's waits for it are recognised."""
@@ -208,10 +206,10 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if any(has_a_say(kind) for kind in types):
+        if any(dispatch.has_a_say(kind) for kind in types):
             return NotImplemented  # it calls its parts, which come here again
-        if getattr(func, "namespace", "") in NAMESPACES - {"c10d"}:  # what it calls passes no mode
-            if not collectives_of(func, args, kwargs):
+        if getattr(func, "namespace", "") in collectives.NAMESPACES - {"c10d"}:  # what it calls passes no mode
+            if not collectives.collectives_of(func, args, kwargs):
                 return func(*args, **kwargs)
             assert self._recorder is not None  # noqa: S101  it is made before a step runs
             with self._recorder.handing_over(func, args, kwargs) as numbers:
@@ -219,24 +217,18 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
                 self._recorder.results(out, numbers)
             return out
         out = func(*args, **kwargs)
-        if operator_name(func) not in _ON_HOST:
-            tensors = tensors_in((*args, *kwargs.values(), out))
+        if operators.operator_name(func) not in _ON_HOST:
+            tensors = collectives.tensors_in((*args, *kwargs.values(), out))
             low = any(tensor.dtype in {torch.bfloat16, torch.float16} for tensor in tensors)
-            flops, moved = flops_of(func, args, kwargs, out), moved_bytes(tensors)
+            flops, moved = operators.flops_of(func, args, kwargs, out), operators.moved_bytes(tensors)
             self._now += self._accelerator.seconds(flops, moved, low=low, tf32=self._tf32)
         return out
 
 
 _FSDP = "torch.distributed.fsdp"
 _ON_THE_WAY = (  # modules between a collective and the code that calls it
-    "pytest_ddpperf",
-    "contextlib",
-    "functools",
-    "torch._",
-    "torch.library",
-    "torch.utils",
-    "torch.distributed.distributed_c10d",
-    "torch.distributed.c10d_logger",
+    *("pytest_ddpperf", "contextlib", "functools", "torch._", "torch.library", "torch.utils"),
+    *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"),
     "torch.distributed._functional_collectives",
 )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from pytest_ddpperf.baselines.document import Confidence, Date, MetricName, Moment, Natural, NotNegative, Positive
+from pytest_ddpperf.baselines.jsonfile import Confidence, Date, MetricName, Moment, Natural, NotNegative, Positive
 from pytest_ddpperf.records import predictions, results
 from pytest_ddpperf.records.diagnosis import Diagnosis
 from pytest_ddpperf.records.launch import Health, TimeSpent

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from pytest_ddpperf.judge.sequential import Interim
-from pytest_ddpperf.judge.suspects import benchmarks_of, of_launches
+from pytest_ddpperf.judge.sequential import Interim, benchmarks_of, of_launches
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 

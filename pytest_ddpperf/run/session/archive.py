@@ -93,7 +93,7 @@ class Archive:
             return ()
         if content is None:
             return ()
-        from pytest_ddpperf.analysis.expected import network_finding
+        from pytest_ddpperf.analysis.conclusions import network_finding
 
         found = network_finding(measurement, content.fits)
         return () if found is None else (found,)

@@ -138,7 +138,7 @@ class UnderLauncher:
         """Follow the controller instead of running tests."""
         if not self._following or self._task is None:
             return None
-        from pytest_ddpperf.against.node_files import check_out
+        from pytest_ddpperf.against.worktree import check_out
 
         try:
             self._status = follow(self._task, _own(self._task, session), self._folder, check_out)

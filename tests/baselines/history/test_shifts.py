@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.baselines.history.change_points import ALPHA, CONFIDENCE
 from pytest_ddpperf.baselines.history.shifts import t_reach
+from pytest_ddpperf.baselines.history.trend import ALPHA, CONFIDENCE
 from pytest_ddpperf.stats.intervals import t_quantile
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.commits import CommitRange, commits_between
+from pytest_ddpperf.cli.bisect.ranges import CommitRange, commits_between
 from tests import factories
 
 Git = Callable[..., str]

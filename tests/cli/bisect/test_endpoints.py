@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.cli.bisect.bisector import Endpoints, endpoints_of, error_share, measured_ends
-from pytest_ddpperf.cli.bisect.commits import CommitRange
+from pytest_ddpperf.cli.bisect.ranges import CommitRange
 from pytest_ddpperf.cli.bisect.target import FORCED, targets
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 from tests.cli.bisect.outcomes import counted, outcome, timed

@@ -17,7 +17,7 @@ import pytest
 import pytest_ddpperf
 from pytest_ddpperf.cli.bisect import command, package_search
 from pytest_ddpperf.cli.bisect.package_search import Environments, PipRefused
-from pytest_ddpperf.cli.bisect.packages import PackageRange
+from pytest_ddpperf.cli.bisect.ranges import PackageRange
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.run.session.leases import Locks

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.cli.bisect import processes as bisect_processes
-from pytest_ddpperf.cli.bisect.commits import commits_between
 from pytest_ddpperf.cli.bisect.processes import run_probe
+from pytest_ddpperf.cli.bisect.ranges import commits_between
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.run.session.probe import Probe
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.judge.detection import UNSPENT
-from pytest_ddpperf.judge.proofs import AlphaLedger
+from pytest_ddpperf.judge.detection import UNSPENT, AlphaLedger
 
 A, B = ("a", 2), ("b", 2)
 
