@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import core_list, kernel_numbers, kernel_text, nodes_of_cores
 from pytest_ddpperf.launch.devices import near_cores
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _ROOT = Path("/")
 

@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import PayloadError, in_a_line
-from pytest_ddpperf.launch.messages import Finished
+from pytest_ddpperf.launch.messages import Call, Finished
 from pytest_ddpperf.launch.redirection import installed_folders
 from pytest_ddpperf.launch.unpicklable import explain
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytest_ddpperf.launch.faults.failures import RankEnd
-    from pytest_ddpperf.launch.messages import Call
 
 StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
 """A function and its arguments: unpickling calls the function, whose value replaces the pickled object."""

@@ -24,7 +24,7 @@ from pytest_ddpperf.launch import binding, environment, interleaving, payload, p
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults import flight_recorder, stacks
 from pytest_ddpperf.launch.faults.exceptions import failed_report
-from pytest_ddpperf.launch.messages import Call, Finished, Job
+from pytest_ddpperf.launch.messages import Call, Finished, Job, RankReport, Stage
 from pytest_ddpperf.launch.preloading.imports import ImportWatch
 from pytest_ddpperf.launch.redirection import enter
 from pytest_ddpperf.launch.streams import Channel
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_ddpperf.launch.messages import RankReport, Stage
 
 _LEAST_DESCRIPTOR = 512
 _GROUP_MARGIN = 60.0  # seconds that torch's deadline lies behind the controller's, which has the better report

@@ -14,21 +14,16 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import environment, processes
-from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Preloaded, Ready
+from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Preload, Preloaded, Ready, ZygoteEvent
 from pytest_ddpperf.launch.processes import CopiedProcess
+from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.launch.streams import open_output, read_output, readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytest_ddpperf.launch.messages import Preload, ZygoteEvent
-    from pytest_ddpperf.launch.redirection import Redirection
-
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
 # Another interpreter, which may lack this package or have another version of it, finds this very one, too.

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.faults import roll_call, stacks
-from pytest_ddpperf.launch.faults.flight_recorder import stall, waits_in
+from pytest_ddpperf.launch.faults.failures import RankEnd
+from pytest_ddpperf.launch.faults.flight_recorder import Stall, stall, waits_in
 from pytest_ddpperf.launch.faults.nccl_ras import status
 from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
-from pytest_ddpperf.launch.messages import numbers
+from pytest_ddpperf.launch.messages import Job, RankCalls, numbers
+from pytest_ddpperf.launch.progress import Overdue, Progress
 from pytest_ddpperf.launch.streams import titled
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pytest_ddpperf.launch.faults.failures import RankEnd
-    from pytest_ddpperf.launch.faults.flight_recorder import Stall
-    from pytest_ddpperf.launch.messages import Job, RankCalls
-    from pytest_ddpperf.launch.progress import Overdue, Progress
 
 _LOOK_SECONDS = 0.5  # between the two stacks of a rank: a slow launch may end a step meanwhile
 _AGAIN_SECONDS = 0.25  # to wait for the second stacks if a rank has not given the first

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from time import time_ns  # users' code may patch the module's
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups
 from pytest_ddpperf.launch.faults.cures import WANT_OF_MEMORY
 from pytest_ddpperf.launch.faults.stacks import COLLECTIVES, Frame, in_library, is_machinery, position
-from pytest_ddpperf.launch.messages import Failed
+from pytest_ddpperf.launch.messages import Failed, FailureKind, StackPosition, Stage
 from pytest_ddpperf.launch.redirection import told
 from pytest_ddpperf.launch.streams import OUTPUT_LIMIT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from pytest_ddpperf.launch.messages import FailureKind, StackPosition, Stage
 
 T = TypeVar("T")
 _VERIFICATION = str(Path(__file__).parents[2] / "training" / "correctness")

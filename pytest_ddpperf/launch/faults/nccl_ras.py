@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from pytest_ddpperf.launch.environment import RAS_ADDRESS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SECONDS = 2.0
 _OTHERS_SECONDS = 1  # in which the process that answers waits for the others

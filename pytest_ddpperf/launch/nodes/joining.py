@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, SettingError
 from pytest_ddpperf.instruments.host import machine_facts
@@ -21,13 +20,10 @@ from pytest_ddpperf.launch.environment import VISIBLE
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.link import Close, ForeignPeer, Link, LinkEnded, connect
 from pytest_ddpperf.launch.nodes import meeting
-from pytest_ddpperf.launch.nodes.agent import GONE, Agent
+from pytest_ddpperf.launch.nodes.agent import GONE, Agent, CheckOut
 from pytest_ddpperf.launch.nodes.cluster import Cluster, use_cores
 from pytest_ddpperf.launch.nodes.network import LOOPBACK, own_address
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.launch.nodes.agent import CheckOut
-    from pytest_ddpperf.launch.nodes.tasks import Task
+from pytest_ddpperf.launch.nodes.tasks import Task
 
 _RETRY_SECONDS = 0.05
 _LAST_SECONDS = 10.0  # for the end of the controller's process after the run

@@ -6,15 +6,12 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.host import kernel_text
 from pytest_ddpperf.launch.environment import INTERFACES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915

@@ -7,13 +7,12 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.launch.link import ForeignPeer, LinkEnded, accepted, connect, end, welcome
+from pytest_ddpperf.launch.link import ForeignPeer, Link, LinkEnded, accepted, connect, end, welcome
 from pytest_ddpperf.launch.streams import readable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from pytest_ddpperf.launch.link import Link
     from pytest_ddpperf.launch.nodes.meeting import Card
 
 _CHUNK = 1 << 16

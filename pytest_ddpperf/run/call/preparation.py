@@ -7,7 +7,7 @@ import os
 import pickle
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.launch.environment import current_folder, search_path
@@ -23,13 +23,10 @@ from pytest_ddpperf.run.call.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared, VerifyJob
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.script import Script, Subject
 from pytest_ddpperf.training.verification import Discrepancy, Verification, discrepancy_text
 from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.training.script import Subject
 
 __tracebackhide__ = errors.hidden
 
