@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.reports.findings import finding_text as finding_text
     from pytest_ddpperf.run.session.rank_group import RankGroup as RankGroup
     from pytest_ddpperf.run.session.rank_group import RankResults as RankResults
-    from pytest_ddpperf.strategies.parallel import Parallel as Parallel
+    from pytest_ddpperf.strategies.strategy import Parallel as Parallel
     from pytest_ddpperf.strategies.strategy import Strategy as Strategy
     from pytest_ddpperf.training.group import RankError as RankError
     from pytest_ddpperf.training.script import Script as Script
@@ -34,7 +34,7 @@ _HOMES = {
     "Measurement": "records.measurement",
     "Metric": "metrics.table",
     "MetricRules": "records.measurement",
-    "Parallel": "strategies.parallel",
+    "Parallel": "strategies.strategy",
     "RankContext": "launch.context",
     "RankError": "training.group",
     "RankGroup": "run.session.rank_group",

@@ -20,7 +20,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.instruments.torch_internals import SEED, tcp_store
-from pytest_ddpperf.launch import binding, environment, interleaving, payload, processes, progress
+from pytest_ddpperf.launch import devices, environment, interleaving, payload, processes, progress
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults import flight_recorder, stacks
 from pytest_ddpperf.launch.faults.exceptions import failed_report
@@ -177,7 +177,7 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
     torch.set_num_threads(environment.thread_count(os.environ))
     if job.bind:
         addresses = [job.gpus.pci[other % len(job.gpus.pci)] if job.gpus.pci else None for other in range(others)]
-        os.sched_setaffinity(0, binding.own_cores(addresses, local, os.environ))
+        os.sched_setaffinity(0, devices.own_cores(addresses, local, os.environ))
     device, remark = torch.device("cpu"), ""
     if job.device == "cuda":
         from pytest_ddpperf.launch.devices import claim_gpu

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_ddpperf.records.measurement import Environment
-    from pytest_ddpperf.run.call.named_variants import NamedVariant
     from pytest_ddpperf.run.call.requests import VerbCall
-    from pytest_ddpperf.run.call.variant import Variant
+    from pytest_ddpperf.run.call.variants import NamedVariant, Variant
     from pytest_ddpperf.settings import Settings
 
 WARMUP = 3  # steps before the timed ones

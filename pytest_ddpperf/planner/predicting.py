@@ -14,8 +14,8 @@ from pytest_ddpperf.planner.simulate.launch import needs_values
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, Timeline, WhatIf
 from pytest_ddpperf.run.call.benchmark_launches import SIMULATING
-from pytest_ddpperf.run.call.named_variants import GivenStrategy, GivenVariants, NamedVariant, several
 from pytest_ddpperf.run.call.requests import VerbCall
+from pytest_ddpperf.run.call.variants import GivenStrategy, GivenVariants, NamedVariant, several
 from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob

@@ -15,8 +15,7 @@ from torch.utils._pytree import tree_leaves
 from pytest_ddpperf.errors import DdpperfError, WorkloadError, extended
 from pytest_ddpperf.instruments.counting.copies import checksum
 from pytest_ddpperf.records.verbs import LOSS
-from pytest_ddpperf.strategies.parallel import RankView
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import RankView, Strategy
 from pytest_ddpperf.training.correctness import tolerances
 from pytest_ddpperf.training.correctness.reference import move
 from pytest_ddpperf.training.data import batches

@@ -39,7 +39,7 @@ from pytest_ddpperf.units import format_count, format_value
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import RankView
     from pytest_ddpperf.training.step import Step
 
 _MAX_DIAGNOSES = 3  # repeated only while fp16 steps overflow

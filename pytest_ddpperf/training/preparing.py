@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch
     from pytest_ddpperf.records.phases import RankProfile
-    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import RankView
     from pytest_ddpperf.training.step import Step
 
 _SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more

@@ -25,8 +25,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import SIMULATED, Mode
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import RankView, mesh_of, share_of_samples
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import RankView, Strategy, mesh_of, share_of_samples
 from pytest_ddpperf.training.data import Batches, batches, contradicting_size
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of

@@ -20,7 +20,7 @@ from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, LaunchJob,
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import RankView
     from pytest_ddpperf.training.step import Separable, Step
 
 _RUN_AHEAD = 5  # steps of a warm-up that nothing waits for, as in timed ones: the allocator needs more memory for them

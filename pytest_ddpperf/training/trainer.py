@@ -14,8 +14,7 @@ from pytest_ddpperf.errors import RankSkipped, SettingError, WorkloadError
 from pytest_ddpperf.instruments.phases.recorder import Section
 from pytest_ddpperf.instruments.torch_internals import fp32_switches
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import Parallel, RankView, nothing
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import Parallel, RankView, Strategy, nothing
 from pytest_ddpperf.strategies.table import parallelise
 from pytest_ddpperf.training.model import (
     blocks_of,

@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.faults.exceptions import failed_report
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.call.batch_size import PLAN, search
+from pytest_ddpperf.run.call.memory_fit import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob

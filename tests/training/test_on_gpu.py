@@ -11,7 +11,7 @@ import torch
 
 from pytest_ddpperf.analysis.traces.difference import usage
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.profile import merged
+from pytest_ddpperf.metrics.communication import merged
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.call.traces import read_group
 from pytest_ddpperf.settings import Settings

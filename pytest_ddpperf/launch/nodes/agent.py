@@ -19,8 +19,7 @@ from pytest_ddpperf.launch.link import Close, Link, LinkEnded, connect
 from pytest_ddpperf.launch.messages import Job, SeenImport
 from pytest_ddpperf.launch.node_ranks import Printed, States
 from pytest_ddpperf.launch.nodes.meeting import Card
-from pytest_ddpperf.launch.nodes.network import interface_of
-from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
+from pytest_ddpperf.launch.nodes.network import StoreTunnel, interface_of
 from pytest_ddpperf.launch.preloading.zygotes import Judged, Wanted
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.redirection import Redirection

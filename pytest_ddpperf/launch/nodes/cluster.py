@@ -18,8 +18,7 @@ from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.link import KEY_BYTES, Close, ForeignPeer, Link, LinkEnded, accept, accepted, end, welcome
 from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card, Hello, Role
-from pytest_ddpperf.launch.nodes.network import interface_of
-from pytest_ddpperf.launch.nodes.tunnel import lead_to_store
+from pytest_ddpperf.launch.nodes.network import interface_of, lead_to_store
 from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.records.launch import CpuHealth
 

@@ -24,7 +24,7 @@ from pytest_ddpperf.run.call.planning import warmup_of
 from pytest_ddpperf.run.call.preparation import prepared, task_text
 from pytest_ddpperf.run.call.rounds import Measuring, Observer
 from pytest_ddpperf.run.call.time_sheet import TimeSheet
-from pytest_ddpperf.run.call.variant import Variant, counted_only
+from pytest_ddpperf.run.call.variants import Variant, counted_only
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
@@ -204,7 +204,7 @@ class BenchmarkRun:
 
     def _profiled(self, variant: Variant) -> Variant:
         """Returns the variant with its communication, as the profiler records it in a separate launch."""
-        from pytest_ddpperf.metrics import profile
+        from pytest_ddpperf.metrics.communication import merged, saw_work
 
         self._show(f"{variant.name}: under the profiler")
         job = self.launches.job(variant, Plan(warmup=warmup_of(variant, self.settings.warmup), steps=1))
@@ -220,9 +220,9 @@ class BenchmarkRun:
         reasons = dict.fromkeys(rank.no_snapshot for rank in ranks if rank.no_snapshot)
         lacks = f"{variant.label}: no snapshot of the GPU's memory: "
         self._session.outputs.traces.extend((self._test, lacks + reason) for reason in reasons)
-        if not profile.saw_work(ranks):
+        if not saw_work(ranks):
             return replace(variant, findings=(*variant.findings, Finding("empty_profile")))
-        return replace(variant, profile=profile.merged(ranks))
+        return replace(variant, profile=merged(ranks))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """Runs one launch and returns its ranks' reports; ``memory_limit``: bytes per rank, None for no limit."""

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.verbs import LOSS, Convergence, Curve
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining

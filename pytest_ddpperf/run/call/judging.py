@@ -39,7 +39,7 @@ from pytest_ddpperf.run.call.references import (
     times_of,
     with_environments,
 )
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.run.session.probe import focused
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS
 

@@ -19,7 +19,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.run.call.planning import pilot_of, pilot_plan, warmup_of
-from pytest_ddpperf.run.call.variant import Pilot, Variant
+from pytest_ddpperf.run.call.variants import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared, VerifyJob

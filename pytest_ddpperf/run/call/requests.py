@@ -17,7 +17,7 @@ from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.parsers import world_sizes
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import LIMIT, Environment, Mode, named, training_text
-from pytest_ddpperf.run.call.variant import CUSTOM, Variant
+from pytest_ddpperf.run.call.variants import CUSTOM, Variant
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import require_world_size, resolve
@@ -26,7 +26,7 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.run.call.named_variants import GivenStrategy, NamedVariant
+    from pytest_ddpperf.run.call.variants import GivenStrategy, NamedVariant
 
 OF_RANKS = ("n", "ranks", "world_size")  # argument names of a function that gives a Workload by number of ranks
 _UNCHECKED = Finding(
@@ -169,7 +169,7 @@ class VerbCall:
         """Raises an error if subject or ranks do not fit the mesh; returns a finding if it has no data dimension."""
         if self.settings.mesh is None:
             return ()
-        from pytest_ddpperf.strategies.parallel import OF_DATA, shares_data
+        from pytest_ddpperf.strategies.strategy import OF_DATA, shares_data
 
         said = f"mesh={','.join(f'{name}={size}' for name, size in self.settings.mesh.items())}"
         ranks = math.prod(self.settings.mesh.values())

@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_map
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import Parallel, RankView
-from pytest_ddpperf.strategies.strategy import Option, Strategy
+from pytest_ddpperf.strategies.strategy import Option, Parallel, RankView, Strategy
 from pytest_ddpperf.training.correctness import training_run
 from pytest_ddpperf.training.correctness.deviation import distance, norm
 from pytest_ddpperf.training.model import build_model

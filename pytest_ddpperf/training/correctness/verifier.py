@@ -11,8 +11,8 @@ from typing import TypeVar
 import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 from torch import Tensor
 
-from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import whole
+from pytest_ddpperf.strategies.strategy import RankView
 from pytest_ddpperf.training.correctness import deviation, tolerances
 from pytest_ddpperf.training.correctness.consensus import DiffersError, RankConsensus
 from pytest_ddpperf.training.correctness.reference import ReferenceStep, SingleProcess, UnverifiableError

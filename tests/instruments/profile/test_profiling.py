@@ -17,7 +17,7 @@ from pytest_ddpperf.instruments.profile.events import Note, note_of, notes_in_tr
 from pytest_ddpperf.instruments.profile.profiling import notes_of, profile_steps
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.profile import merged
+from pytest_ddpperf.metrics.communication import merged
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.phases import RankProfile
 from pytest_ddpperf.settings import Settings

@@ -28,7 +28,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.run.call.preparation import Prepared, identity, prepare_job, prepared, task_text
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import PrepareJob, RankPrepared

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.reports.charts.chart import Axis, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.formats.page.page import chart_data
+from pytest_ddpperf.reports.formats.page import chart_data
 from tests.reports.made import made_chart
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.formats.html import two_runs_page
-from pytest_ddpperf.reports.formats.page.trends import trends_page
+from pytest_ddpperf.reports.formats.trends_page import trends_page
 from pytest_ddpperf.reports.trend import change_texts
 from pytest_ddpperf.reports.two_runs import two_runs
 from tests.factories import judged_anew
