@@ -20,13 +20,12 @@ from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.instruments.torch_internals import SEED, tcp_store
-from pytest_ddpperf.launch import devices, environment, interleaving, payload, processes, progress
+from pytest_ddpperf.launch import devices, environment, interleaving, payload, processes, progress, redirection
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults import flight_recorder, stacks
 from pytest_ddpperf.launch.faults.exceptions import failed_report
 from pytest_ddpperf.launch.messages import Call, Finished, Job, RankReport, Stage
 from pytest_ddpperf.launch.preloading.imports import ImportWatch
-from pytest_ddpperf.launch.redirection import enter
 from pytest_ddpperf.launch.streams import Channel
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
     if job.gpus.instances:  # read when CUDA is initialised, which no process above this one does
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus.instances[local % len(job.gpus.instances)]
     sys.path[:] = job.path
-    enter(job.files, job.directory)
+    redirection.enter(job.files, job.directory)
     torch.set_num_threads(environment.thread_count(os.environ))
     if job.bind:
         addresses = [job.gpus.pci[other % len(job.gpus.pci)] if job.gpus.pci else None for other in range(others)]

@@ -15,8 +15,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.instruments import host, torch_internals
 from pytest_ddpperf.instruments.clock import clock_for, collector_paused, settle, tracers
-from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.memory import (
     begin_peaks,
     held_after_steps,
@@ -24,7 +24,6 @@ from pytest_ddpperf.instruments.memory import (
     read_device_memory,
     watch_memory,
 )
-from pytest_ddpperf.instruments.torch_internals import compile_seconds, compiled_graphs, meet
 from pytest_ddpperf.launch import interleaving, progress
 from pytest_ddpperf.launch.faults.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.interleaving import TurnClient
@@ -73,7 +72,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             step = replace(step, run=timing.keeping_loss(step.run, told_step, kept))
         ends = [built] if hasattr(step.run, "marked") else list[float]()
         warmup = timing.warm_up(ctx, job, step, lambda _: ends.append(time.monotonic()))
-        compiling = compile_seconds()
+        compiling = torch_internals.compile_seconds()
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
         peaks = memory()
@@ -135,7 +134,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     if turns is not None:
         sizes = timing.turn_sizes(steps, step.period, job.blocks) if ctx.device.type == "cpu" else sizes
     clock = clock_for(ctx.device, marks=steps + len(sizes))
-    graphs = compiled_graphs()
+    graphs = torch_internals.compiled_graphs()
     end_watch()
     tracing = tracers()
     begun = time.monotonic()
@@ -152,7 +151,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     times = timing.by_period(timed.seconds, step.period)
     of_block: tuple[float, ...] = tuple(block for block, size in enumerate(sizes) for _ in range(size // step.period))
     if job.counts:
-        if compiled := compiled_graphs() - graphs:
+        if compiled := torch_internals.compiled_graphs() - graphs:
             raise WorkloadError(
                 f"torch.compile compiled {format_count(compiled, 'graph')} inside the timed steps, so their times "
                 f"include compilation: raise the warm-up (now {format_count(job.plan.warmup, 'step')}), or keep "
@@ -209,9 +208,9 @@ def begin_together(device: torch.device, turns: TurnClient | None, step: Step, p
     settle(device)
     if turns is not None:
         turns.rest()
-        meet(step.group)
+        torch_internals.meet(step.group)
         turns.wait(progress)
-    meet(step.group)
+    torch_internals.meet(step.group)
 
 
 def works_in_background() -> bool:
@@ -257,7 +256,7 @@ def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
     """
     from pytest_ddpperf.training.step import of_all_ranks
 
-    free = free_memory()
+    free = host.free_memory()
     needed, found = zip(*of_all_ranks((nbytes, _UNKNOWN_FREE if free is None else free), ctx), strict=True)
     return MemoryHeadroom(needed=sum(needed), free=min(found))
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.host import kernel_text
-from pytest_ddpperf.launch.environment import INTERFACES
+from pytest_ddpperf.launch import environment, streams
 from pytest_ddpperf.launch.link import ForeignPeer, Link, LinkEnded, accepted, connect, end, welcome
-from pytest_ddpperf.launch.streams import readable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,7 +32,7 @@ _SECONDS = 10.0
 def interface_of(address: str, environ: Mapping[str, str]) -> str:
     """Returns the network interface for ranks of several nodes: the user's choice, else the one with ``address``."""
     known = addresses()
-    for named in filter(None, map(environ.get, INTERFACES)):
+    for named in filter(None, map(environ.get, environment.INTERFACES)):
         if named in {name for name, _ in known}:  # NCCL's may be a list, or a part of a name
             return named
     for name, other in known:
@@ -62,7 +61,7 @@ def own_address(other: str, environ: Mapping[str, str]) -> str:
 
     ``other``: name or address of a node, which may be this node; empty if no node is known.
     """
-    for named in filter(None, map(environ.get, INTERFACES)):
+    for named in filter(None, map(environ.get, environment.INTERFACES)):
         for name, address in addresses():
             if name == named:
                 return address
@@ -136,7 +135,7 @@ def splice(connected: socket.socket, link: Link) -> None:
         connected.sendall(first)
         ways = {connected.fileno(): (connected, far), far.fileno(): (far, connected)}
         while True:
-            for descriptor in readable(ways, None):
+            for descriptor in streams.readable(ways, None):
                 source, sink = ways[descriptor]
                 data = source.recv(_CHUNK)
                 if not data:
