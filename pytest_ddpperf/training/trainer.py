@@ -20,14 +20,15 @@ from pytest_ddpperf.training.model import (
     blocks_of,
     build_model,
     describe_value,
+    linear_warmup,
     recompute,
     require_optimizer,
+    scheduler_for,
     size_of,
     snapshot,
     snapshot_bytes,
     untrained,
 )
-from pytest_ddpperf.training.schedule import linear_warmup, scheduler_for
 from pytest_ddpperf.training.workload import Workload, located
 
 _AMPERE = 8  # major compute capability with TF32 and bf16
