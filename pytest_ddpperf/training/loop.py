@@ -15,15 +15,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments import host, torch_internals
+from pytest_ddpperf.instruments import host, memory, torch_internals
 from pytest_ddpperf.instruments.clock import clock_for, collector_paused, settle, tracers
-from pytest_ddpperf.instruments.memory import (
-    begin_peaks,
-    held_after_steps,
-    most_taken,
-    read_device_memory,
-    watch_memory,
-)
 from pytest_ddpperf.launch import interleaving, progress
 from pytest_ddpperf.launch.faults.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.interleaving import TurnClient
@@ -55,7 +48,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
 
     from pytest_ddpperf.training.step import build_step
 
-    memory, started = watch_memory(ctx.device), time.monotonic()
+    read_peaks, started = memory.watch_memory(ctx.device), time.monotonic()
     with ExitStack() as opened:
         opened.enter_context(within_limit(ctx, job))
         step = opened.enter_context(closing(build_step(ctx, job)))
@@ -73,21 +66,21 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         ends = [built] if hasattr(step.run, "marked") else list[float]()
         warmup = timing.warm_up(ctx, job, step, lambda _: ends.append(time.monotonic()))
         compiling = torch_internals.compile_seconds()
-        begin_peaks(ctx.device)
+        memory.begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
-        peaks = memory()
+        peaks = read_peaks()
         require_within(peaks, job)
         # Neither the passes below nor the end of ranks may disturb another launch's steps.
         begin_together(ctx.device, turns, step)
-        device_memory = read_device_memory(ctx.device)  # when no rank is in timed steps any more
+        device_memory = memory.read_device_memory(ctx.device)  # when no rank is in timed steps any more
         if device_memory is not None and turns is not None:  # what is outside is that of all launches on the GPU
             device_memory = replace(device_memory, reserved=None)
-        taken = most_taken() if turns is None else None
+        taken = memory.most_taken() if turns is None else None
         held: tuple[int, ...] = ()
         if job.growth:
             progress.stage("the steps that look for growth of memory")
             with collector_paused():
-                held = held_after_steps(step.run, growth_steps(job.diagnosed_steps), ctx.device)
+                held = memory.held_after_steps(step.run, growth_steps(job.diagnosed_steps), ctx.device)
         launch = replace(
             timed, memory=peaks, device_memory=device_memory, taken=taken, held=held, background=works_in_background()
         )
