@@ -179,14 +179,12 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
         os.sched_setaffinity(0, devices.own_cores(addresses, local, os.environ))
     device, remark = torch.device("cpu"), ""
     if job.device == "cuda":
-        from pytest_ddpperf.launch.devices import claim_gpu
-
         count = len(job.gpus.names)
         device = torch.device("cuda", 0 if job.gpus.instances else local % count)
         addresses = [job.gpus.pci[other % count] for other in range(others)]
         # Other launches, or ranks that share the GPU and whose function makes the group, may be at work by now.
         check_memory = not job.interleaved and (others <= count or not job.own_group)
-        remark = claim_gpu(device, addresses, local, check_memory=check_memory)
+        remark = devices.claim_gpu(device, addresses, local, check_memory=check_memory)
     store = None
     if job.group is not None:
         store = _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.errors import hidden
 from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.launch.launch_run import LaunchResult
+from pytest_ddpperf.metrics import communication
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
@@ -204,8 +205,6 @@ class BenchmarkRun:
 
     def _profiled(self, variant: Variant) -> Variant:
         """Returns the variant with its communication, as the profiler records it in a separate launch."""
-        from pytest_ddpperf.metrics.communication import merged, saw_work
-
         self._show(f"{variant.name}: under the profiler")
         job = self.launches.job(variant, Plan(warmup=warmup_of(variant, self.settings.warmup), steps=1))
         folder, trace = self._trace_folder, None
@@ -220,9 +219,9 @@ class BenchmarkRun:
         reasons = dict.fromkeys(rank.no_snapshot for rank in ranks if rank.no_snapshot)
         lacks = f"{variant.label}: no snapshot of the GPU's memory: "
         self._session.outputs.traces.extend((self._test, lacks + reason) for reason in reasons)
-        if not saw_work(ranks):
+        if not communication.saw_work(ranks):
             return replace(variant, findings=(*variant.findings, Finding("empty_profile")))
-        return replace(variant, profile=merged(ranks))
+        return replace(variant, profile=communication.merged(ranks))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """Runs one launch and returns its ranks' reports; ``memory_limit``: bytes per rank, None for no limit."""
