@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.analysis.scaling import ScalingPoint, fit_law, status, stops_paying
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
-from pytest_ddpperf.records.diagnosis import Bottleneck, Diagnosis
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.finding import Bottleneck, Diagnosis, Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verbs import SideBySide
 from pytest_ddpperf.stats.intervals import possible

@@ -17,7 +17,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.communication import still_sent, synchronised_step
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
-from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
+from pytest_ddpperf.records.finding import Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.records.measurement import Environment, Measurement
 from pytest_ddpperf.records.results import StepAnalysis
 

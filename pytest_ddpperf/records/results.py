@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.diagnosis import Diagnosis
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.finding import Diagnosis, Finding
 from pytest_ddpperf.records.launch import LongSteps, TimeSpent
 from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.phases import MemoryUse, SectionSummary

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.analysis.conclusions import concluded, scaling_loss
-from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
+from pytest_ddpperf.records.finding import Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, MetricRules
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes

@@ -11,7 +11,7 @@ from pytest_ddpperf.analysis.diagnosis import diagnosed, diagnosis_of
 from pytest_ddpperf.analysis.evidence import SlowRank, StepEvidence
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.diagnosis import Diagnosis
+from pytest_ddpperf.records.finding import Diagnosis
 from pytest_ddpperf.records.launch import MachineRates
 from pytest_ddpperf.records.phases import PHASES, BlockTimes, PhaseTimes
 from tests.factories import make_environment, make_launch, make_measurement, make_rank_launch

@@ -11,7 +11,7 @@ import msgspec
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.records.counts import COUNTS, Counts
-from pytest_ddpperf.records.diagnosis import Diagnosis
+from pytest_ddpperf.records.finding import Diagnosis
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
-from pytest_ddpperf.records.diagnosis import Cause, Diagnosis
+from pytest_ddpperf.records.finding import Cause, Diagnosis
 from pytest_ddpperf.records.results import StepAnalysis
 from pytest_ddpperf.reports.formats.performance_report import performance_report
 from tests.reports.formats.samples import UNCHANGED
