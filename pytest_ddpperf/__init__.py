@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.strategy import Parallel as Parallel
     from pytest_ddpperf.strategies.strategy import Strategy as Strategy
     from pytest_ddpperf.training.group import RankError as RankError
-    from pytest_ddpperf.training.script import Script as Script
-    from pytest_ddpperf.training.workload import Workload as Workload
+    from pytest_ddpperf.training.subject import Script as Script
+    from pytest_ddpperf.training.subject import Workload as Workload
 
 _HOMES = {
     "BatchSize": "records.verbs",
@@ -41,10 +41,10 @@ _HOMES = {
     "RankResults": "run.session.rank_group",
     "Result": "records.results",
     "ScalingCurve": "records.verbs",
-    "Script": "training.script",
+    "Script": "training.subject",
     "SideBySide": "records.verbs",
     "Strategy": "strategies.strategy",
-    "Workload": "training.workload",
+    "Workload": "training.subject",
     "finding_text": "reports.findings",
 }
 

@@ -23,8 +23,7 @@ from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
-from pytest_ddpperf.training.script import Script, Subject
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Script, Subject, Workload
 
 if TYPE_CHECKING:
     from pytest_ddpperf.judge.targets import Measured, MetricTarget

@@ -11,8 +11,7 @@ from pytest_ddpperf.planner.simulate.launch import Modelled
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import CLUSTERS
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.script import Script
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Script, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from pytest_ddpperf.run.call.variants import GivenStrategy, GivenVariants, Named
 from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob
-from pytest_ddpperf.training.script import Subject
+from pytest_ddpperf.training.subject import Subject
 
 if TYPE_CHECKING:
     from pytest_ddpperf.planner.simulate.launch import RankTimeline

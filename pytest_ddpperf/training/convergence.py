@@ -22,9 +22,9 @@ from pytest_ddpperf.training.data import batches
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
 from pytest_ddpperf.training.model import DATA_SEED, MODEL_SEED, build_model, seed
 from pytest_ddpperf.training.step import of_all_ranks
+from pytest_ddpperf.training.subject import Workload, located, require_same_names
 from pytest_ddpperf.training.timing import loss_value
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
-from pytest_ddpperf.training.workload import Workload, located, require_same_names
 
 _APART = 10**6  # between the seeds of two launches
 _STEPS_SEED = 500_000  # weights, data and steps must not use the same random numbers

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.strategies.strategy import RankView
 from pytest_ddpperf.training.loading import pick, rebuilt, require_data_loader
 from pytest_ddpperf.training.model import describe_value
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.subject import Workload, located
 
 NextBatch = Callable[[], tuple[Any, Any]]
 

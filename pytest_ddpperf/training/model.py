@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.training.workload import Workload, located, unfit
+from pytest_ddpperf.training.subject import Workload, located, unfit
 
 MODEL_SEED = 0
 _made: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()  # by id

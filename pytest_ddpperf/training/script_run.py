@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from pytest_ddpperf.errors import TrainingEnded, WorkloadError
 from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups, replaced
 from pytest_ddpperf.strategies.strategy import RankView, nothing
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 from pytest_ddpperf.training.without_gpu import GpuCalls
 from pytest_ddpperf.units import format_count
 

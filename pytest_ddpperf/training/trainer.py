@@ -29,7 +29,7 @@ from pytest_ddpperf.training.model import (
     snapshot_bytes,
     untrained,
 )
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.subject import Workload, located
 
 _AMPERE = 8  # major compute capability with TF32 and bf16
 _ENDED = "Tried to step "  # says OneCycleLR at its end; how many steps are made depends on the machine

@@ -23,8 +23,8 @@ from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.loop import probe_launch, run_launch
 from pytest_ddpperf.training.memory_limit import limited
 from pytest_ddpperf.training.preparing import prepare_launch
+from pytest_ddpperf.training.subject import Workload
 from pytest_ddpperf.training.trainer import Trainer
-from pytest_ddpperf.training.workload import Workload
 from tests.training.workloads import weights_of, workload
 
 MIB = 2**20

@@ -19,7 +19,7 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, TraceJob, rank_file
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.preparing import profile_launch
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 from tests.counted import count_launch
 
 T = TypeVar("T")

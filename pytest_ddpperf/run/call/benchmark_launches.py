@@ -26,7 +26,7 @@ from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import RUN_LAUNCH, SIMULATE_LAUNCH, LaunchJob
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training import jobs
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches

@@ -18,7 +18,7 @@ from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
-from pytest_ddpperf.training.workload import Workload, located, require_same_names
+from pytest_ddpperf.training.subject import Workload, located, require_same_names
 
 __tracebackhide__ = hidden
 

@@ -17,7 +17,7 @@ from pytest_ddpperf.run.call.variants import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.launches import long_steps
 from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, PeriodicPlan, blocks_for, growth_steps
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 
 PILOT_STEPS = 5
 LAUNCH_SECONDS = 1.0  # of timed steps, at least, in a launch that runs alone: long enough to average out other load

@@ -23,9 +23,8 @@ from pytest_ddpperf.run.call.variants import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared, VerifyJob
-from pytest_ddpperf.training.script import Script, Subject
+from pytest_ddpperf.training.subject import Script, Subject, Workload
 from pytest_ddpperf.training.verification import Discrepancy, Verification, discrepancy_text
-from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
 
 __tracebackhide__ = errors.hidden

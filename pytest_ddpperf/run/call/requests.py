@@ -21,8 +21,7 @@ from pytest_ddpperf.run.call.variants import CUSTOM, GivenStrategy, NamedVariant
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.strategies.strategy import OF_DATA, Strategy, shares_data
 from pytest_ddpperf.strategies.table import require_world_size, resolve
-from pytest_ddpperf.training.script import Script, Subject
-from pytest_ddpperf.training.workload import Workload, located, unfit
+from pytest_ddpperf.training.subject import Script, Subject, Workload, located, unfit
 from pytest_ddpperf.units import format_count
 
 OF_RANKS = ("n", "ranks", "world_size")  # argument names of a function that gives a Workload by number of ranks

@@ -17,8 +17,7 @@ from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.script import Subject
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Subject, Workload
 
 MIN_VARIANTS = 2
 NO_MORE: Mapping[str, Callable[..., Any]] = {}
@@ -177,7 +176,7 @@ class Pilot:
 class Variant(BenchmarkId):
     """A training that is measured, of the candidate or the reference: what each rank builds, and the group of ranks."""
 
-    subject: Any  # a training.script.Subject
+    subject: Any  # a training.subject.Subject
     resolved: Strategy | None  # None if the subject brings its own
     reference: Any = None  # the single-process twin of such a subject, in any of its forms; None without one
     findings: tuple[Finding, ...] = ()  # known before it is measured

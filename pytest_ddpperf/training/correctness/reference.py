@@ -21,7 +21,7 @@ from pytest_ddpperf.strategies.strategy import Option, Parallel, RankView, Strat
 from pytest_ddpperf.training import model, timing
 from pytest_ddpperf.training.correctness import training_run
 from pytest_ddpperf.training.correctness.deviation import distance, norm
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 
 _NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _DRAWS = 3  # of moved parameters: the effect of a single draw may be small by chance

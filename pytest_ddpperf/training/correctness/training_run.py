@@ -19,8 +19,8 @@ from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parame
 from pytest_ddpperf.strategies.strategy import RankView, Strategy
 from pytest_ddpperf.training.data import NextBatch, batches
 from pytest_ddpperf.training.model import DATA_SEED, seed
+from pytest_ddpperf.training.subject import Workload, located
 from pytest_ddpperf.training.trainer import Trainer
-from pytest_ddpperf.training.workload import Workload, located
 
 T = TypeVar("T")
 Pair = tuple[Any, Any]

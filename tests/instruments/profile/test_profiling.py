@@ -24,7 +24,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.preparing import profile_launch
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 from tests.factories import runnable
 
 # Recorded with torch 2.13: a part of event.extra_meta().

@@ -29,7 +29,7 @@ from pytest_ddpperf.run.call.planning import Purpose
 from pytest_ddpperf.run.call.variants import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 from tests.factories import make_rank_launch, make_variant
 
 STEP = LaunchResult((make_rank_launch(),), (), 1.0)

@@ -23,7 +23,7 @@ from pytest_ddpperf.run.call.planning import (
 from pytest_ddpperf.run.call.preparation import prepare_job
 from pytest_ddpperf.run.call.variants import Pilot, Variant
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 from tests.factories import make_environment, make_limits, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()

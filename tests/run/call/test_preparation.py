@@ -33,9 +33,8 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import PrepareJob, RankPrepared
 from pytest_ddpperf.training.preparing import prepare_launch
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script, Workload
 from pytest_ddpperf.training.verification import Discrepancy, Leniency, Verification
-from pytest_ddpperf.training.workload import Workload
 from tests.factories import make_environment, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()

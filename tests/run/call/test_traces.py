@@ -26,7 +26,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, TraceJob, rank_file
 from pytest_ddpperf.training.preparing import profile_launch
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 from tests.factories import make_variant
 
 WORKLOAD = Workload(
