@@ -19,7 +19,7 @@ import pytest
 from tabulate import tabulate
 
 from pytest_ddpperf.analysis.diagnosis import diagnosis_of
-from pytest_ddpperf.records.diagnosis import Diagnosis
+from pytest_ddpperf.records.finding import Diagnosis
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.reports.diagnosis import cause_text
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pytest_ddpperf.reports.findings import finding_text as finding_text
     from pytest_ddpperf.run.session.rank_group import RankGroup as RankGroup
     from pytest_ddpperf.run.session.rank_group import RankResults as RankResults
-    from pytest_ddpperf.strategies.parallel import Parallel as Parallel
+    from pytest_ddpperf.strategies.strategy import Parallel as Parallel
     from pytest_ddpperf.strategies.strategy import Strategy as Strategy
     from pytest_ddpperf.training.group import RankError as RankError
-    from pytest_ddpperf.training.script import Script as Script
-    from pytest_ddpperf.training.workload import Workload as Workload
+    from pytest_ddpperf.training.subject import Script as Script
+    from pytest_ddpperf.training.subject import Workload as Workload
 
 _HOMES = {
     "BatchSize": "records.verbs",
@@ -34,17 +34,17 @@ _HOMES = {
     "Measurement": "records.measurement",
     "Metric": "metrics.table",
     "MetricRules": "records.measurement",
-    "Parallel": "strategies.parallel",
+    "Parallel": "strategies.strategy",
     "RankContext": "launch.context",
     "RankError": "training.group",
     "RankGroup": "run.session.rank_group",
     "RankResults": "run.session.rank_group",
     "Result": "records.results",
     "ScalingCurve": "records.verbs",
-    "Script": "training.script",
+    "Script": "training.subject",
     "SideBySide": "records.verbs",
     "Strategy": "strategies.strategy",
-    "Workload": "training.workload",
+    "Workload": "training.subject",
     "finding_text": "reports.findings",
 }
 

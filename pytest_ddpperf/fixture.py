@@ -19,12 +19,11 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
 from pytest_ddpperf.run.call.requests import VerbCall, by_size, grows, of_size, require_consistent, several_sizes
 from pytest_ddpperf.run.call.time_sheet import TimeSheet
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
-from pytest_ddpperf.training.script import Script, Subject
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Script, Subject, Workload
 
 if TYPE_CHECKING:
     from pytest_ddpperf.judge.expectations import Measured, MetricTarget
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.predictions import Candidate, Prediction, StrategyAdvice, WhatIf
     from pytest_ddpperf.records.verbs import BatchSize, Convergence, ScalingCurve, SideBySide
     from pytest_ddpperf.run.call.judging import JudgedRun
-    from pytest_ddpperf.run.call.named_variants import GivenStrategies, GivenStrategy, GivenVariants
+    from pytest_ddpperf.run.call.variants import GivenStrategies, GivenStrategy, GivenVariants
 
 __tracebackhide__ = hidden
 
@@ -234,7 +233,7 @@ class Ddpperf:
         """
         from pytest_ddpperf.metrics.scaling import with_speedup
         from pytest_ddpperf.records.verbs import SideBySide
-        from pytest_ddpperf.run.call.named_variants import several
+        from pytest_ddpperf.run.call.variants import several
 
         call = self._call("compare", knobs, samples_per_step, tokens_per_step)
         found = several(subject, strategies, over, strategy, call.strategies, variants)
@@ -290,7 +289,7 @@ class Ddpperf:
             DdpperfError: a strategy could not be trained.
         """
         from pytest_ddpperf.run.call.convergence import converged, job_of, require_quality
-        from pytest_ddpperf.run.call.named_variants import several
+        from pytest_ddpperf.run.call.variants import several
 
         knobs |= {"steps": steps, "tolerance": tolerance}
         call = self._call("converge", knobs)
@@ -342,7 +341,7 @@ class Ddpperf:
             SettingError: the network is unknown, or was not measured for such collectives.
             DdpperfError: the step could not be run.
         """
-        from pytest_ddpperf.run.call.named_variants import NamedVariant
+        from pytest_ddpperf.run.call.variants import NamedVariant
 
         call = self._call("predict", knobs, samples_per_step, tokens_per_step)
         return self._predictor.predict(call, NamedVariant(subject=subject, strategy=strategy), name)
@@ -509,7 +508,7 @@ class Ddpperf:
         """
         from pytest_ddpperf.baselines.fingerprint import environment_key
         from pytest_ddpperf.records.verbs import Search
-        from pytest_ddpperf.run.call.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
+        from pytest_ddpperf.run.call.memory_fit import CPU_RESOLUTION, PLAN, required_limit, search
 
         call = self._call("find_batch_size", knobs)
         if not callable(workload_of):
@@ -599,7 +598,7 @@ class Ddpperf:
         """Predicts and reports a simulated step's time on the network that the setting ``network`` names, if any."""
         if self._session.settings.simulate is None or call.settings.network is None:
             return
-        from pytest_ddpperf.run.call.named_variants import NamedVariant
+        from pytest_ddpperf.run.call.variants import NamedVariant
 
         self._predictor.simulated(call, NamedVariant(subject=subject, strategy=strategy), name)
 

@@ -29,7 +29,7 @@ from pytest_ddpperf.reports.documents.run_file import run_of, run_text
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.run.call.planning import LaunchLimits
-from pytest_ddpperf.run.call.variant import CUSTOM, Variant
+from pytest_ddpperf.run.call.variants import CUSTOM, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.suites import change_of_suite
 from pytest_ddpperf.strategies.strategy import Strategy

@@ -22,7 +22,7 @@ from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchOutcome, Purpose
 from pytest_ddpperf.run.call.references import PairedReferences
 from pytest_ddpperf.run.call.rounds import Measuring, Observer, Rounds
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.timing import turn_sizes
 

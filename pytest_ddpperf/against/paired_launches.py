@@ -26,7 +26,7 @@ from pytest_ddpperf.launch.redirection import TOOL, Redirection, look_up, observ
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.settings import KNOBS
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_ddpperf.analysis.evidence import longest_data_wait, memory_limit, sends_after_backward, strategy_name
 from pytest_ddpperf.metrics.figures import precision_of_products
-from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Diagnosis
+from pytest_ddpperf.records.finding import Advice, Bottleneck, Diagnosis
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import BACKWARD, OPTIMIZER, OTHER

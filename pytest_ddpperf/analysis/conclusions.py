@@ -11,8 +11,7 @@ from pytest_ddpperf.analysis.scaling import ScalingPoint, fit_law, status, stops
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent, synchronised_step
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.diagnosis import Bottleneck, Diagnosis
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.finding import Bottleneck, Diagnosis, Finding
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit
 from pytest_ddpperf.records.results import Result

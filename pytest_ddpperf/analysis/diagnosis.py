@@ -15,7 +15,7 @@ from pytest_ddpperf.analysis.advice import advice_on
 from pytest_ddpperf.analysis.evidence import StepEvidence, evidence_of
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics import communication, memory, phases
-from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
+from pytest_ddpperf.records.finding import Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.records.measurement import Environment, Measurement
 from pytest_ddpperf.records.results import StepAnalysis
 

@@ -19,7 +19,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.run_file import RESULTS, read_run
 from pytest_ddpperf.reports.files import ensure_writable, write_text
 from pytest_ddpperf.reports.formats.flat import no_formula
-from pytest_ddpperf.reports.formats.page.trends import trends_page
+from pytest_ddpperf.reports.formats.trends_page import trends_page
 from pytest_ddpperf.reports.lines import printable, wrapped
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.reports.table import render, terminal_width

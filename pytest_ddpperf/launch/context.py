@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,6 @@ from pytest_ddpperf.instruments.phases.recorder import Section
 from pytest_ddpperf.instruments.torch_internals import gpu_software
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 

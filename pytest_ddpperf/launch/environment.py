@@ -8,13 +8,11 @@ import re
 import socket
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pytest_ddpperf.errors import LaunchError, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns")
 Variables: TypeAlias = "tuple[tuple[str, str], ...]"

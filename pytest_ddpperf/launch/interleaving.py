@@ -10,14 +10,12 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
 
 T = TypeVar("T")
 

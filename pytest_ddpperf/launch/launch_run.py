@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.faults import failures
 from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
-from pytest_ddpperf.launch.progress import StageWatch
+from pytest_ddpperf.launch.progress import Overdue, Progress, StageWatch
 from pytest_ddpperf.launch.rank_processes import RankProcesses
-from pytest_ddpperf.launch.streams import titled
-from pytest_ddpperf.launch.zygote_process import ZygoteEnded
+from pytest_ddpperf.launch.streams import RankOutput, titled
+from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.faults.failures import RankEnd
     from pytest_ddpperf.launch.messages import Job, RankCalls, SeenImport
     from pytest_ddpperf.launch.node_ranks import NodeRanks
-    from pytest_ddpperf.launch.progress import Overdue, Progress
-    from pytest_ddpperf.launch.streams import RankOutput
-    from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
+from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Preloaded, SeenImport
 from pytest_ddpperf.launch.preloading.zygotes import Judged, Wanted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from pytest_ddpperf.launch.environment import Variables
 
 # Upper bounds for memory that a zygote shares with no process: 222 and 23 MiB were measured with four strategies.
 LAUNCHER_BYTES = 300 * 2**20  # of a zygote that has imported torch

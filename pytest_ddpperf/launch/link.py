@@ -14,15 +14,13 @@ import pickle
 import secrets
 import socket
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, in_a_line
 from pytest_ddpperf.launch.messages import Answer, Ask
 from pytest_ddpperf.launch.streams import Channel, Frames, GarbledMessage, readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from selectors import EVENT_READ, BaseSelector
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.faults.failures import RankEnd
-from pytest_ddpperf.launch.link import Close, LinkEnded, NoAnswer
-from pytest_ddpperf.launch.messages import Answer, Job
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytest_ddpperf.launch.link import Link, Question
-    from pytest_ddpperf.launch.messages import SeenImport
-    from pytest_ddpperf.launch.rank_processes import Echo, RankProcesses
+from pytest_ddpperf.launch.link import Close, Link, LinkEnded, NoAnswer, Question
+from pytest_ddpperf.launch.messages import Answer, Job, SeenImport
+from pytest_ddpperf.launch.rank_processes import Echo, RankProcesses
 
 P = ParamSpec("P")
 T = TypeVar("T")

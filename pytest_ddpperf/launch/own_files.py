@@ -16,20 +16,16 @@ import shutil
 import stat
 import tempfile
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from os.path import lexists
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.host import abandoned
+from pytest_ddpperf.launch.messages import Job
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pytest_ddpperf.launch.messages import Job
 
 _ENTRIES, _BYTES = 4000, 512 * 2**20
 _PREFIX = "ddpperf-files-"

@@ -18,15 +18,13 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import PayloadError, in_a_line
-from pytest_ddpperf.launch.messages import Finished
-from pytest_ddpperf.launch.redirection import installed_folders
-from pytest_ddpperf.launch.unpicklable import explain
+from pytest_ddpperf.launch import redirection, unpicklable
+from pytest_ddpperf.launch.messages import Call, Finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytest_ddpperf.launch.faults.failures import RankEnd
-    from pytest_ddpperf.launch.messages import Call
 
 StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
 """A function and its arguments: unpickling calls the function, whose value replaces the pickled object."""
@@ -98,7 +96,7 @@ def _dump(
             Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
             return file.getvalue()
     except Exception as error:  # an object's own __reduce__ may raise anything
-        raise PayloadError(explain(value, named, error, problem, cure)) from error
+        raise PayloadError(unpicklable.explain(value, named, error, problem, cure)) from error
 
 
 def _kept(obj: Any) -> StandIn | None:
@@ -144,7 +142,7 @@ def travels_by_value(name: str, module: object) -> bool:
         named = [each for each in [*module.__dict__.values()] if isinstance(getattr(each, "__qualname__", None), str)]
         defines = any(getattr(each, "__module__", None) == name for each in named)
         return loader is None and name not in sys.builtin_module_names and defines
-    if file.startswith((*installed_folders(), _PACKAGE)):
+    if file.startswith((*redirection.installed_folders(), _PACKAGE)):
         return False
     return type(loader).__name__ == _REWRITER or not _importable(name, file)
 

@@ -10,14 +10,11 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.parsers import STAGES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SLOT = struct.Struct("=dq40s")  # seconds of the machine's monotonic clock, the step, the stage
 FUNCTION = "its function"  # the stage of a rank whose function names no other

@@ -20,13 +20,12 @@ from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.instruments.torch_internals import SEED, tcp_store
-from pytest_ddpperf.launch import binding, environment, interleaving, payload, processes, progress
+from pytest_ddpperf.launch import devices, environment, interleaving, payload, processes, progress, redirection
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults import flight_recorder, stacks
 from pytest_ddpperf.launch.faults.exceptions import failed_report
-from pytest_ddpperf.launch.messages import Call, Finished, Job
+from pytest_ddpperf.launch.messages import Call, Finished, Job, RankReport, Stage
 from pytest_ddpperf.launch.preloading.imports import ImportWatch
-from pytest_ddpperf.launch.redirection import enter
 from pytest_ddpperf.launch.streams import Channel
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_ddpperf.launch.messages import RankReport, Stage
 
 _LEAST_DESCRIPTOR = 512
 _GROUP_MARGIN = 60.0  # seconds that torch's deadline lies behind the controller's, which has the better report
@@ -174,21 +172,19 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
     if job.gpus.instances:  # read when CUDA is initialised, which no process above this one does
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus.instances[local % len(job.gpus.instances)]
     sys.path[:] = job.path
-    enter(job.files, job.directory)
+    redirection.enter(job.files, job.directory)
     torch.set_num_threads(environment.thread_count(os.environ))
     if job.bind:
         addresses = [job.gpus.pci[other % len(job.gpus.pci)] if job.gpus.pci else None for other in range(others)]
-        os.sched_setaffinity(0, binding.own_cores(addresses, local, os.environ))
+        os.sched_setaffinity(0, devices.own_cores(addresses, local, os.environ))
     device, remark = torch.device("cpu"), ""
     if job.device == "cuda":
-        from pytest_ddpperf.launch.devices import claim_gpu
-
         count = len(job.gpus.names)
         device = torch.device("cuda", 0 if job.gpus.instances else local % count)
         addresses = [job.gpus.pci[other % count] for other in range(others)]
         # Other launches, or ranks that share the GPU and whose function makes the group, may be at work by now.
         check_memory = not job.interleaved and (others <= count or not job.own_group)
-        remark = claim_gpu(device, addresses, local, check_memory=check_memory)
+        remark = devices.claim_gpu(device, addresses, local, check_memory=check_memory)
     store = None
     if job.group is not None:
         store = _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)

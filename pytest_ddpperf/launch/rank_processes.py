@@ -11,6 +11,7 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, TYPE_CHECKING
@@ -19,20 +20,16 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import streams
 from pytest_ddpperf.launch.faults import stacks
 from pytest_ddpperf.launch.faults.failures import RankEnd
-from pytest_ddpperf.launch.messages import Answer, Ended, Failed, Finished, RankCalls
+from pytest_ddpperf.launch.interleaving import TurnSlot
+from pytest_ddpperf.launch.messages import Answer, Ended, Failed, Finished, Job, RankCalls
 from pytest_ddpperf.launch.processes import out_of_memory_kills
 from pytest_ddpperf.launch.progress import Progress, ProgressFile
+from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from typing_extensions import Self
 
-    from pytest_ddpperf.launch.interleaving import TurnSlot
-    from pytest_ddpperf.launch.messages import Job
-    from pytest_ddpperf.launch.zygote_process import ZygoteProcess
-
-    Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
+Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
 
 _STACK_POLL = 0.025
 

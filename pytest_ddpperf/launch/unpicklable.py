@@ -6,15 +6,12 @@ import contextlib
 import functools
 import pickle
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import in_a_line
 from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch.messages import Call
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _DEPTH = 12
 _ITEMS = 200  # of a container; a guilty object beyond them is named by its container

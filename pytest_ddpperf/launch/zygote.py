@@ -19,8 +19,9 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from pytest_ddpperf.errors import in_a_line
 from pytest_ddpperf.launch import environment, processes
@@ -28,9 +29,6 @@ from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Ended, Ready, Zy
 from pytest_ddpperf.launch.preloading import imports
 from pytest_ddpperf.launch.redirection import Redirection, redirect
 from pytest_ddpperf.launch.streams import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 MESSAGE_SIZE, _DESCRIPTORS = 1 << 18, 8
 _LOOK_SECONDS = 1.0  # between looks at ranks

@@ -14,21 +14,15 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import environment, processes
-from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Preloaded, Ready
+from pytest_ddpperf.launch import environment, processes, streams
+from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Preload, Preloaded, Ready, ZygoteEvent
 from pytest_ddpperf.launch.processes import CopiedProcess
-from pytest_ddpperf.launch.streams import open_output, read_output, readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytest_ddpperf.launch.messages import Preload, ZygoteEvent
-    from pytest_ddpperf.launch.redirection import Redirection
-
+from pytest_ddpperf.launch.redirection import Redirection
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
 # Another interpreter, which may lack this package or have another version of it, finds this very one, too.
@@ -75,7 +69,7 @@ class ZygoteProcess:
         self._ready, self._numbers = False, itertools.count()  # the numbers of questions
         self._folder = ""  # that has the files of its launches
         self.threads, self.touched = 1, ""  # of the process, once it is ready
-        self._output: IO[bytes] = open_output()
+        self._output: IO[bytes] = streams.open_output()
         self._process: subprocess.Popen[bytes] | CopiedProcess
         try:
             copied = None if original is None else self._copied(original)
@@ -192,7 +186,7 @@ class ZygoteProcess:
     def events(self, seconds: float) -> list[ZygoteEvent]:
         """Returns the events that have arrived; waits at most ``seconds`` for the first event."""
         events: list[ZygoteEvent] = []
-        while readable([self.control], 0 if events else max(0.0, seconds)):
+        while streams.readable([self.control], 0 if events else max(0.0, seconds)):
             try:
                 data = self.control.recv(_MESSAGE_SIZE)
             except ConnectionResetError:
@@ -310,10 +304,10 @@ class ZygoteProcess:
     def _stack(self) -> str:
         """Returns what the fork server has printed, with the line that it is importing."""
         os.kill(self.pid, signal.SIGUSR1)
-        readable([self.control], _LOOK_SECONDS)  # while faulthandler writes the stack
-        lines = f"\n{read_output(self._output, 'its output', 1 << 14).strip()}".splitlines()
+        streams.readable([self.control], _LOOK_SECONDS)  # while faulthandler writes the stack
+        lines = f"\n{streams.read_output(self._output, 'its output', 1 << 14).strip()}".splitlines()
         return "\n".join(line for line in lines if "<frozen importlib" not in line)
 
     def _said(self) -> str:
-        text = read_output(self._output, "its output", 4096).strip()
+        text = streams.read_output(self._output, "its output", 4096).strip()
         return f"\n{text}" if text else ""

@@ -1,17 +1,23 @@
-"""The exposed communication of a step, from steps with and without synchronisation of gradients."""
+"""The communication of a step: what it adds to the step, and, from profiles, its overlap, waiting and bandwidth."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from statistics import fmean
 
 from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, once
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.phases import Bandwidth, Collective, CommunicationProfile, RankProfile
 from pytest_ddpperf.stats.launches import MIN_BLOCKS, OWN_IN_TURNS, influences
 
 EXPOSED = "exposed_communication"
 OVERHEAD = "communication_overhead"
+Instance = tuple[Collective, ...]  # one collective, on each rank
+
+_GATHERING = frozenset({"all_gather", "gather"})  # each rank contributes a part of the result
 
 
 def exposed_communication(measurement: Measurement) -> Samples | None:
@@ -107,3 +113,96 @@ def _steps(launch: Launch) -> list[tuple[float, float]]:
 def _mean_of(ranks: list[tuple[float, ...]]) -> float:
     """Returns the mean step time of a group of ranks; the time of a step is that on its slowest rank."""
     return fmean(map(max, zip(*ranks, strict=True)))
+
+
+def saw_work(ranks: Sequence[RankProfile]) -> bool:
+    """Returns whether the profiler saw work on each rank; on CUDA, it records all times as 0 if CUPTI is missing."""
+    return all(any(step.computed or step.busy for step in rank.steps) for rank in ranks)
+
+
+def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
+    """Merges the profiles of a group's ranks, in rank order; each has the same number of steps.
+
+    Transfer and wait are separated as in PyTorch's TensorBoard plugin. The rank that enters a collective last sees the
+    shortest time: that time is the transfer, and the rest of the other ranks' time is waiting. This requires knowing
+    which ranks met in the collective.
+    """
+    steps = [step for rank in ranks for step in rank.steps]
+    sent = [collective for step in steps for collective in step.collectives]
+    # A collective may involve only some of the ranks, and no profile says which ranks.
+    unplaced = any(rank.subgroups for rank in ranks) and any(collective.ranks != len(ranks) for collective in sent)
+    instances = None if unplaced else _instances(ranks)
+    busy, overlapped = fmean(step.busy for step in steps), fmean(step.overlapped for step in steps)
+    computed = sum(step.computed - step.overlapped for step in steps)
+    between = sum(step.seconds - step.busy - step.computed + step.overlapped for step in steps)
+    number = len(ranks[0].steps)
+    transfers = [min(collective.seconds for collective in instance) for instance in instances or ()]
+    waits = [
+        fmean(collective.seconds for collective in instance) - least
+        for instance, least in zip(instances or (), transfers, strict=True)
+    ]
+    return CommunicationProfile(
+        step=fmean(step.seconds for step in steps),
+        busy=busy,
+        overlapped=overlapped,
+        # Busy time that may be the host's gaps between operators, in the ratio of gaps to computing elsewhere.
+        gaps=min(overlapped * between / computed, busy - overlapped) if computed > 0 else 0.0,
+        transfer=None if instances is None else sum(transfers) / number,
+        wait=None if instances is None else sum(waits) / number,
+        slowest=_slowest(instances or ()),
+        bandwidths=_bandwidths(instances or (), len(ranks)),
+        window=ranks[0].window,
+        unplaced=unplaced,
+    )
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Returns the ratio of busbw to algbw for a collective such as ``all_reduce`` (nccl-tests, doc/PERFORMANCE.md)."""
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if kind in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:
+        return (ranks - 1) / ranks
+    return 1.0
+
+
+def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
+    """Returns the collectives of all steps, each with its record on every rank; None if the ranks' collectives differ.
+
+    Several collectives may be under way at once, and ranks may begin them in different orders. So the first all-reduce
+    of a size in a step is paired with the first all-reduce of this size on the other ranks, and so on.
+    """
+    instances: list[Instance] = []
+    for steps in zip(*(rank.steps for rank in ranks), strict=True):
+        per_rank = [sorted(step.collectives, key=_alike) for step in steps]
+        if len({tuple(map(_alike, collectives)) for collectives in per_rank}) > 1:
+            return None
+        instances += zip(*per_rank, strict=True)
+    return instances
+
+
+def _alike(collective: Collective) -> tuple[str, float]:
+    """Returns the name (such as ``all_reduce``) and bytes of a collective, which are equal on all of its ranks."""
+    return collective.kind, -1.0 if collective.nbytes is None else collective.nbytes
+
+
+def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
+    """Returns which rank most often enters collectives last, and in what fraction of them; None for a single rank."""
+    if not instances or len(instances[0]) == 1:
+        return None
+    last = Counter(min(range(len(ranks)), key=lambda rank: ranks[rank].seconds) for ranks in instances)
+    rank, times = last.most_common(1)[0]
+    return rank, times / len(instances)
+
+
+def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, ...]:
+    """Returns the bandwidth of all-reduces, all-gathers and so on: the bytes of all calls / their transfer time."""
+    found = []
+    for kind in dict.fromkeys(instance[0].kind for instance in instances):
+        own = [instance for instance in instances if instance[0].kind == kind]
+        sizes = [collective.nbytes for collective, *_ in own]
+        known = [size for size in sizes if size is not None]
+        seconds = sum(min(collective.seconds for collective in instance) for instance in own)
+        whole = sum(known) * (ranks if kind in _GATHERING else 1)
+        if len(known) == len(sizes) and seconds > 0 and whole > 0:  # a barrier has no size
+            found.append(Bandwidth(kind=kind, algorithm=whole / seconds, bus=whole * bus_factor(kind, ranks) / seconds))
+    return tuple(found)

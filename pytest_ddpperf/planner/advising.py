@@ -13,12 +13,11 @@ from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.planner.hardware import ACCELERATORS
 from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.records.predictions import Candidate, Standing, StrategyAdvice
-from pytest_ddpperf.run.call.named_variants import GivenStrategy, NamedVariant
 from pytest_ddpperf.run.call.requests import VerbCall, of_size
+from pytest_ddpperf.run.call.variants import GivenStrategy, NamedVariant
 from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
-from pytest_ddpperf.training.script import Script
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Script, Workload
 from pytest_ddpperf.units import format_value
 
 STRATEGIES = ("ddp", "zero1", "fsdp2[reshard_after_forward=false]", "fsdp2")

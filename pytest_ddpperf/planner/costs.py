@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.metrics.profile import bus_factor
+from pytest_ddpperf.metrics.communication import bus_factor
 from pytest_ddpperf.records.network import COLLECTIVES
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "recursive_doubling", "halving_doubling")

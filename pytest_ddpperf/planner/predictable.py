@@ -9,11 +9,10 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.simulate.launch import Modelled
 from pytest_ddpperf.records.measurement import Environment, Plan
-from pytest_ddpperf.run.call.named_variants import NamedVariant
 from pytest_ddpperf.run.call.requests import VerbCall
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import NamedVariant, Variant
 from pytest_ddpperf.settings import CLUSTERS, Settings
-from pytest_ddpperf.training import jobs, script, workload
+from pytest_ddpperf.training import jobs, subject
 
 WARMUP = 3  # steps before the timed ones
 
@@ -66,12 +65,12 @@ class Training:
 
 def require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
     """Raises SettingError if the step of a training with these settings and ranks cannot be predicted."""
-    if isinstance(variant.subject, script.Script):
+    if isinstance(variant.subject, subject.Script):
         raise SettingError(
             f"{variant.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "
             "give a Workload or a function build(ctx) -> step"
         )
-    if not callable(variant.subject) and not isinstance(variant.subject, workload.Workload):
+    if not callable(variant.subject) and not isinstance(variant.subject, subject.Workload):
         kind = type(variant.subject).__name__
         raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
     node = settings.ranks_per_node

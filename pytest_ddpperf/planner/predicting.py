@@ -14,13 +14,13 @@ from pytest_ddpperf.planner.simulate.launch import RankTimeline, needs_values
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, Timeline, WhatIf
 from pytest_ddpperf.run.call.benchmark_launches import SIMULATING
-from pytest_ddpperf.run.call.named_variants import GivenStrategy, GivenVariants, NamedVariant, several
 from pytest_ddpperf.run.call.requests import VerbCall
+from pytest_ddpperf.run.call.variants import GivenStrategy, GivenVariants, NamedVariant, several
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob
-from pytest_ddpperf.training.script import Subject
+from pytest_ddpperf.training.subject import Subject
 
 OF_NETWORK = ("network", "ranks_per_node")  # settings that variants of what_if may have, but not variants of compare
 LAUNCHES = 5  # launches that time computing on this machine

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.finding import Diagnosis, Finding
 from pytest_ddpperf.records.launch import LongSteps, TimeSpent
 from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series
+from pytest_ddpperf.records.phases import MemoryUse, SectionSummary
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.records.diagnosis import Diagnosis
-    from pytest_ddpperf.records.phases import MemoryUse, SectionSummary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, surely_changed
 from pytest_ddpperf.records.ranks import as_rank
-from pytest_ddpperf.reports.count_places import changed_at, made_at
-from pytest_ddpperf.reports.count_rates import LOADERS, change_text, difference_of, part_text
+from pytest_ddpperf.reports.count_words import LOADERS, change_text, changed_at, difference_of, made_at, part_text
 from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import exact_texts, format_change, format_count, format_percent
 

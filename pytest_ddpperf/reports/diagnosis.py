@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.analysis.diagnosis import DISTURBED
-from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
+from pytest_ddpperf.records.finding import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.findings import CAUSES, sentence
 from pytest_ddpperf.reports.lines import with_names

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.reports.count_changes import difference_text, whole_text
-from pytest_ddpperf.reports.count_places import place_text, reference_text
+from pytest_ddpperf.reports.count_words import place_text, reference_text
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import (
     format_change,

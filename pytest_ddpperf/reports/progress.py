@@ -8,10 +8,9 @@ import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.launch import Launch
 
 _LEAST_ROOM = 20  # columns; in less, nothing useful can be said
 

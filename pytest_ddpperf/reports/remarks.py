@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.finding import APART, Finding
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.causes import parts_text
@@ -18,7 +18,6 @@ from pytest_ddpperf.reports.lines import names_by_remark, some_of, whom, with_na
 from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.records.results import Comparison
     from pytest_ddpperf.reports.documents.entries import Run
     from pytest_ddpperf.stats.suites import CommonChange
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row
 from pytest_ddpperf.records.sites import BACKWARD, CHECKPOINT, SETTINGS, CallSite, part_of, same_lines, setting_of
-from pytest_ddpperf.reports.count_places import place_text
+from pytest_ddpperf.reports.count_words import place_text
 from pytest_ddpperf.reports.lines import some_of
 from pytest_ddpperf.units import format_count
 

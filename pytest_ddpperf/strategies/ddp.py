@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers, parallel_of, require_optimizer, wrap
-from pytest_ddpperf.strategies.parallel import OptimizerFactory, Parallel, RankView
+from pytest_ddpperf.strategies.strategy import OptimizerFactory, Parallel, RankView
 
 
 def ddp(

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parameters_of, replicate
+from pytest_ddpperf.strategies.strategy import Parallel, RankView
 
 
 def wrap(

@@ -16,7 +16,6 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import parameters_of, replicate
 from pytest_ddpperf.strategies.sharding import (
     DTYPES,
@@ -29,6 +28,7 @@ from pytest_ddpperf.strategies.sharding import (
     still_sent,
     units_of,
 )
+from pytest_ddpperf.strategies.strategy import Parallel, RankView
 
 
 def fsdp1(

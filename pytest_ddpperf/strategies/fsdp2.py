@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.strategies import sharding
-from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import replicate, whole
+from pytest_ddpperf.strategies.strategy import Parallel, RankView
 
 
 def fsdp2(

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.records.measurement import SIMULATED
-from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.replicas import Replica, Trained, in_memory_order, replicate
+from pytest_ddpperf.strategies.strategy import Parallel, RankView
 
 MB = 2**20  # as torch's DDP has it
 

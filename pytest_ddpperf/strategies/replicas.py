@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.records.measurement import SIMULATED
-from pytest_ddpperf.strategies.parallel import RankView
+from pytest_ddpperf.strategies.strategy import RankView
 
 _OWNERS = 2  # of a storage of one tensor: the tensor, and the handle that is used to ask
 _PIECE = 32 * 2**20  # bytes

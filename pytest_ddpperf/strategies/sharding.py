@@ -16,7 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.torch_internals import replaced
-from pytest_ddpperf.strategies.parallel import Precision, RankView
+from pytest_ddpperf.strategies.strategy import Precision, RankView
 
 DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # None: as they are
 _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the bits of the fraction: 23, 10, 10, 7

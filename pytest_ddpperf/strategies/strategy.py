@@ -1,20 +1,38 @@
-"""A strategy and its options, as a test names them. Importable without torch."""
+"""A strategy and its options, as a test names them; the arguments and the result of its function.
+
+Importable without torch.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import written
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from pytest_ddpperf.records.measurement import Mode
+
 Option: TypeAlias = "str | int | float | bool"
 
 _TEXT = re.compile(r"\s*(?P<name>[^\[\]\s]+)\s*(?:\[(?P<options>[^\[\]]*)\])?\s*")
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+OptimizerFactory: TypeAlias = "Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]"
+MakeOptimizer: TypeAlias = "Callable[[OptimizerFactory], torch.optim.Optimizer]"
+
+OF_DATA = ("dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard")
+"""The prefixes of the names of mesh dimensions along which ranks have different samples."""
 
 
 @dataclass(frozen=True, init=False)
@@ -84,3 +102,100 @@ def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, 
     strategy = Strategy(name, **options)
     object.__setattr__(strategy, "function", function)
     return strategy
+
+
+class RankView(Protocol):
+    """A rank as strategies and steps see it; its process group is already initialised."""
+
+    @property
+    def rank(self) -> int:
+        """Returns the number of this rank among all ranks, from 0."""
+
+    @property
+    def world_size(self) -> int:
+        """Returns the number of ranks."""
+
+    @property
+    def local_world_size(self) -> int:
+        """Returns the number of ranks on this machine."""
+
+    @property
+    def device(self) -> torch.device:
+        """Returns the device that this rank computes on."""
+
+    @property
+    def backend(self) -> str:
+        """Returns the backend, ``gloo`` or ``nccl``."""
+
+    @property
+    def mode(self) -> Mode | None:
+        """Returns ``strong`` or ``weak`` for a point of a scaling curve; None for a plain benchmark."""
+
+
+def nothing() -> None:
+    """Does nothing."""
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A module made ready to be trained by several ranks.
+
+    Attributes:
+        module: the module that runs the forward pass.
+        synchronise: called after the last backward of a step (without ``no_sync`` after each backward) and before the
+            optimizer's step. When it returns, every rank's gradients are the mean over the ranks; on CUDA, the
+            averaging is queued on the current stream.
+        no_sync: a context for forward and backward of a micro-batch whose gradients are only accumulated locally. None
+            if backward sends nothing.
+        unsynchronised: a context for forward and backward of a step that averages no gradients, but leaves gradients
+            with which the optimizer can step. None to use ``no_sync`` for such steps.
+        still_sent: the communication that remains in such a step, in words; empty if none remains.
+        make_optimizer: turns a Workload's ``optimizer(parameters)`` into the optimizer that fits the module.
+        clip_grad_norm: scales the synchronised gradients so that their global norm, over all shards, is at most the
+            given norm; returns the norm before scaling.
+        make_scaler: returns the gradient scaler for fp16; None for ``torch.amp.GradScaler``.
+        gradients: returns the whole gradients on the CPU, by the parameters' names before wrapping, with None for
+            parameters without a gradient; called on all ranks, because it is a collective for a sharded module.
+        parameters: returns the whole parameters on the CPU, by their names before wrapping; called on all ranks.
+        precision: the narrowest type that the strategy itself computes or sends gradients in.
+        lossy: whether its gradients differ by design from a single process's; verification then compares how far
+            the loss falls.
+        exact_steps: the number of steps in which a lossy strategy averages gradients exactly, before it begins to
+            deviate. If several micro-batches of a step are synchronised, each counts as a step.
+        period: the number of steps after which the work repeats, if steps differ.
+    """
+
+    module: nn.Module
+    synchronise: Callable[[], None] = nothing
+    no_sync: Callable[[], AbstractContextManager[Any]] | None = None
+    unsynchronised: Callable[[], AbstractContextManager[Any]] | None = None
+    still_sent: str = ""
+    make_optimizer: MakeOptimizer | None = None
+    clip_grad_norm: Callable[[float], torch.Tensor] | None = None
+    make_scaler: Callable[[], torch.amp.GradScaler] | None = None
+    gradients: Callable[[], dict[str, torch.Tensor | None]] | None = None
+    parameters: Callable[[], dict[str, torch.Tensor]] | None = None
+    precision: Precision = "fp32"
+    lossy: bool = False
+    exact_steps: int = 0
+    period: int = 1
+
+
+def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
+    """Returns the mesh of all ranks, made by a collective; None in the reference process, which has no other ranks."""
+    if ctx.world_size != math.prod(sizes.values()):
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(ctx.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def shares_data(sizes: Mapping[str, int]) -> bool:
+    """Returns whether a dimension of the mesh divides the data; if none does, all ranks work on the same samples."""
+    return any(name.startswith(OF_DATA) for name in sizes)
+
+
+def share_of_samples(sizes: Mapping[str, int]) -> float:
+    """Returns the fraction of a rank's samples that count for this rank if several ranks train on the same samples."""
+    own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
+    return own / math.prod(sizes.values())

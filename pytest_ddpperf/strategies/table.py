@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import amount, closest, literal, one_of, positive_int, switch, whole_number
-from pytest_ddpperf.strategies.parallel import Parallel, RankView
-from pytest_ddpperf.strategies.strategy import Strategy, added, parse
+from pytest_ddpperf.strategies.strategy import Parallel, RankView, Strategy, added, parse
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers, parallel_of, require_optimizer, wrap
-from pytest_ddpperf.strategies.parallel import OptimizerFactory, Parallel, RankView
+from pytest_ddpperf.strategies.strategy import OptimizerFactory, Parallel, RankView
 
 _OPTIMIZERS = import_distributed_optimizers()
 

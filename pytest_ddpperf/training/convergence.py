@@ -15,17 +15,16 @@ from torch.utils._pytree import tree_leaves
 from pytest_ddpperf.errors import DdpperfError, WorkloadError, extended
 from pytest_ddpperf.instruments.counting.copies import checksum
 from pytest_ddpperf.records.verbs import LOSS
-from pytest_ddpperf.strategies.parallel import RankView
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import RankView, Strategy
 from pytest_ddpperf.training.correctness import tolerances
 from pytest_ddpperf.training.correctness.reference import move
 from pytest_ddpperf.training.data import batches
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
 from pytest_ddpperf.training.model import DATA_SEED, MODEL_SEED, build_model, seed
 from pytest_ddpperf.training.step import of_all_ranks
+from pytest_ddpperf.training.subject import Workload, located, require_same_names
 from pytest_ddpperf.training.timing import loss_value
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
-from pytest_ddpperf.training.workload import Workload, located, require_same_names
 
 _APART = 10**6  # between the seeds of two launches
 _STEPS_SEED = 500_000  # weights, data and steps must not use the same random numbers

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.records.loader_settings import LoaderSettings
-from pytest_ddpperf.strategies.parallel import RankView
+from pytest_ddpperf.strategies.strategy import RankView
 from pytest_ddpperf.training.loading import pick, rebuilt, require_data_loader
 from pytest_ddpperf.training.model import describe_value
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.subject import Workload, located
 
 NextBatch = Callable[[], tuple[Any, Any]]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults.exceptions import failed_report
-from pytest_ddpperf.strategies.parallel import mesh_of
+from pytest_ddpperf.strategies.strategy import mesh_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.training.script import Script, Subject
+from pytest_ddpperf.training.subject import Script, Subject
 
 if TYPE_CHECKING:
     from pytest_ddpperf.records.counts import Counts
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.script_run import ScriptRun
+    from pytest_ddpperf.training.subject import Workload
     from pytest_ddpperf.training.verification import StepsTrace, Verification
-    from pytest_ddpperf.training.workload import Workload
 
 DIAGNOSED_STEPS = 5
 MAX_PERIOD = 40  # steps; what comes more seldom is not taken apart

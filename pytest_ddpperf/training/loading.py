@@ -30,7 +30,7 @@ from torch.utils.data import (
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.records.loader_settings import LoaderSettings
-from pytest_ddpperf.strategies.parallel import RankView
+from pytest_ddpperf.strategies.strategy import RankView
 from pytest_ddpperf.units import format_count, format_value
 
 # What a worker's batch costs on its way to the rank: measured with torch 2.13 on a 2-core x86 machine as 0.9 ms for

@@ -15,16 +15,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.instruments import host, memory, torch_internals
 from pytest_ddpperf.instruments.clock import clock_for, collector_paused, settle, tracers
-from pytest_ddpperf.instruments.host import free_memory
-from pytest_ddpperf.instruments.memory import (
-    begin_peaks,
-    held_after_steps,
-    most_taken,
-    read_device_memory,
-    watch_memory,
-)
-from pytest_ddpperf.instruments.torch_internals import compile_seconds, compiled_graphs, meet
 from pytest_ddpperf.launch import interleaving, progress
 from pytest_ddpperf.launch.faults.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.interleaving import TurnClient
@@ -39,7 +31,7 @@ from pytest_ddpperf.units import format_count, format_value
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import RankView
     from pytest_ddpperf.training.step import Step
 
 _MAX_DIAGNOSES = 3  # repeated only while fp16 steps overflow
@@ -56,7 +48,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
 
     from pytest_ddpperf.training.step import build_step
 
-    memory, started = watch_memory(ctx.device), time.monotonic()
+    read_peaks, started = memory.watch_memory(ctx.device), time.monotonic()
     with ExitStack() as opened:
         opened.enter_context(within_limit(ctx, job))
         step = opened.enter_context(closing(build_step(ctx, job)))
@@ -73,22 +65,22 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             step = replace(step, run=timing.keeping_loss(step.run, told_step, kept))
         ends = [built] if hasattr(step.run, "marked") else list[float]()
         warmup = timing.warm_up(ctx, job, step, lambda _: ends.append(time.monotonic()))
-        compiling = compile_seconds()
-        begin_peaks(ctx.device)
+        compiling = torch_internals.compile_seconds()
+        memory.begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
-        peaks = memory()
+        peaks = read_peaks()
         require_within(peaks, job)
         # Neither the passes below nor the end of ranks may disturb another launch's steps.
         begin_together(ctx.device, turns, step)
-        device_memory = read_device_memory(ctx.device)  # when no rank is in timed steps any more
+        device_memory = memory.read_device_memory(ctx.device)  # when no rank is in timed steps any more
         if device_memory is not None and turns is not None:  # what is outside is that of all launches on the GPU
             device_memory = replace(device_memory, reserved=None)
-        taken = most_taken() if turns is None else None
+        taken = memory.most_taken() if turns is None else None
         held: tuple[int, ...] = ()
         if job.growth:
             progress.stage("the steps that look for growth of memory")
             with collector_paused():
-                held = held_after_steps(step.run, growth_steps(job.diagnosed_steps), ctx.device)
+                held = memory.held_after_steps(step.run, growth_steps(job.diagnosed_steps), ctx.device)
         launch = replace(
             timed, memory=peaks, device_memory=device_memory, taken=taken, held=held, background=works_in_background()
         )
@@ -135,7 +127,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     if turns is not None:
         sizes = timing.turn_sizes(steps, step.period, job.blocks) if ctx.device.type == "cpu" else sizes
     clock = clock_for(ctx.device, marks=steps + len(sizes))
-    graphs = compiled_graphs()
+    graphs = torch_internals.compiled_graphs()
     end_watch()
     tracing = tracers()
     begun = time.monotonic()
@@ -152,7 +144,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     times = timing.by_period(timed.seconds, step.period)
     of_block: tuple[float, ...] = tuple(block for block, size in enumerate(sizes) for _ in range(size // step.period))
     if job.counts:
-        if compiled := compiled_graphs() - graphs:
+        if compiled := torch_internals.compiled_graphs() - graphs:
             raise WorkloadError(
                 f"torch.compile compiled {format_count(compiled, 'graph')} inside the timed steps, so their times "
                 f"include compilation: raise the warm-up (now {format_count(job.plan.warmup, 'step')}), or keep "
@@ -209,9 +201,9 @@ def begin_together(device: torch.device, turns: TurnClient | None, step: Step, p
     settle(device)
     if turns is not None:
         turns.rest()
-        meet(step.group)
+        torch_internals.meet(step.group)
         turns.wait(progress)
-    meet(step.group)
+    torch_internals.meet(step.group)
 
 
 def works_in_background() -> bool:
@@ -257,7 +249,7 @@ def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
     """
     from pytest_ddpperf.training.step import of_all_ranks
 
-    free = free_memory()
+    free = host.free_memory()
     needed, found = zip(*of_all_ranks((nbytes, _UNKNOWN_FREE if free is None else free), ctx), strict=True)
     return MemoryHeadroom(needed=sum(needed), free=min(found))
 

@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, replaced
-from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch import progress, rank
 from pytest_ddpperf.launch.processes import children
-from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.training import loop, timing
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared, TraceJob, rank_file
-from pytest_ddpperf.training.loop import begin_together, require_within, time_steps, within_limit, works_in_background
-from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch
     from pytest_ddpperf.records.phases import RankProfile
-    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import RankView
     from pytest_ddpperf.training.step import Step
 
 _SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more
@@ -83,7 +81,7 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
                 torch.cuda.empty_cache()
             if compiled_graphs():
                 torch.compiler.reset()  # else shapes that differ from earlier ones would be compiled as dynamic
-            seed_as_at_the_start()
+            rank.seed_as_at_the_start()
         progress.stage("the comparison with a single process")
         verification = verify_launch(ctx, job.verified)
         verifying = time.monotonic() - begun
@@ -130,7 +128,7 @@ def _timed_and_counted(
     # How many more steps a warm-up takes depends on the machine, and what is counted must not.
     settled = plan.warmup if job.timed else max(MIN_WARMUP, plan.warmup + plan.steps)
     memory = watch_memory(ctx.device)  # from here on peaks are the step's own
-    with seen.loaders.followed(), within_limit(ctx, training), closing(build_step(ctx, training)) as step:
+    with seen.loaders.followed(), loop.within_limit(ctx, training), closing(build_step(ctx, training)) as step:
         first = time.monotonic()
         known = compiled_graphs()
         compiled = compiled_since(known)
@@ -144,27 +142,27 @@ def _timed_and_counted(
 
         look(0)
         if job.timed:
-            warmup = warm_up(ctx, training, step, look)
+            warmup = timing.warm_up(ctx, training, step, look)
             before = _at_work()
-            timed = time_steps(ctx, training, step, warmup=warmup, turns=None)
-            require_within(memory(), training)
-            timed = replace(timed, background=works_in_background(), taken=most_taken())
+            timed = loop.time_steps(ctx, training, step, warmup=warmup, turns=None)
+            loop.require_within(memory(), training)
+            timed = replace(timed, background=loop.works_in_background(), taken=most_taken())
             timed = replace(timed, device_memory=read_device_memory(ctx.device))
             if timed.epoch_steps is None:
                 timed = replace(timed, epoch_steps=seen.loaders.epoch_steps(warmup + plan.steps))
             # Work that follows on one rank must not disturb the last timed step of another.
-            begin_together(ctx.device, None, step)
+            loop.begin_together(ctx.device, None, step)
             if job.counted:
                 seen.objects.take(plan.warmup + plan.steps)
             begun = time.monotonic()
             timed = replace(timed, worked=begun - first)
         else:
             progress.stage(progress.WARM_UP)
-            run = checked_run(ctx, step)
+            run = timing.checked_run(ctx, step)
             for warmup in range(1, settled + 1):
                 run()
                 look(warmup)
-            require_within(memory(), training)
+            loop.require_within(memory(), training)
             before = _at_work()
         if job.counted:
             for _ in range(MIN_WARMUP - warmup - plan.steps):
@@ -190,7 +188,7 @@ def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None)
         # The warm-up has one step more, in which the profiler itself warms up. The first step builds and compiles.
         for _ in range(max(int(trace is not None), job.plan.warmup + 1 - shown)):
             step.run()
-        begin_together(ctx.device, None, step)
+        loop.begin_together(ctx.device, None, step)
         if trace is None:
             return profile_steps(step.run, steps, ctx.device, step.modules, warmup=shown)
         return _traced(ctx, step, steps, trace, warmup=shown)

@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from pytest_ddpperf.errors import TrainingEnded, WorkloadError
 from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups, replaced
-from pytest_ddpperf.strategies.parallel import RankView, nothing
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.strategies.strategy import RankView, nothing
+from pytest_ddpperf.training.subject import Script
 from pytest_ddpperf.training.without_gpu import GpuCalls
 from pytest_ddpperf.units import format_count
 
@@ -106,19 +106,16 @@ class ScriptRun:
 
     def begin(self) -> None:
         """Runs the script to the end of its first optimizer step."""
-        self.group = self._meeting()
+        # A separate group, which the script's ``init_process_group`` and ``destroy_process_group`` do not touch.
+        rank, ranks = self._ctx.rank, self._ctx.world_size
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(address, port, ranks, is_master=False, timeout=_PATIENCE)  # type: ignore[attr-defined]
+        self.group = dist.ProcessGroupGloo(dist.PrefixStore("ddpperf", store), rank, ranks, _PATIENCE)  # type: ignore[attr-defined]
         self()
 
     def __call__(self) -> None:
         """Lets the script train one step."""
         self.marked(1, nothing)
-
-    def _meeting(self) -> Any:
-        """Returns a separate process group, which the script's ``init`` and ``destroy_process_group`` do not touch."""
-        rank, ranks = self._ctx.rank, self._ctx.world_size
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(address, port, ranks, is_master=False, timeout=_PATIENCE)  # type: ignore[attr-defined]
-        return dist.ProcessGroupGloo(dist.PrefixStore("ddpperf", store), rank, ranks, _PATIENCE)  # type: ignore[attr-defined]
 
     def marked(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
         """Lets the script run ``steps`` steps; returns the results of ``mark`` before the first step and after each."""

@@ -21,7 +21,7 @@ from pytest_ddpperf.instruments.counting.sites import SiteCounts, call_sites
 from pytest_ddpperf.instruments.counting.steps import Details
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.strategies.parallel import OF_DATA, RankView
+from pytest_ddpperf.strategies.strategy import OF_DATA, RankView
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.step import Step, other_batch_size
 from pytest_ddpperf.training.timing import on_any_rank

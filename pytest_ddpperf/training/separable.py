@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.torch_internals import collectives_called
-from pytest_ddpperf.strategies.parallel import nothing
+from pytest_ddpperf.strategies.strategy import nothing
 from pytest_ddpperf.training.model import describe_value
-from pytest_ddpperf.training.workload import unfit
+from pytest_ddpperf.training.subject import unfit
 from pytest_ddpperf.units import format_count
 
 

@@ -25,16 +25,14 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import SIMULATED, Mode
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import RankView, mesh_of, share_of_samples
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import RankView, Strategy, mesh_of, share_of_samples
 from pytest_ddpperf.training.data import Batches, batches, contradicting_size
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of
-from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.script_run import ScriptRun
 from pytest_ddpperf.training.separable import OwnSynchronisation, own_synchronisation
+from pytest_ddpperf.training.subject import Script, Workload, located, unfit
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
-from pytest_ddpperf.training.workload import Workload, located, unfit
 
 Separable: TypeAlias = "Trainer | OwnSynchronisation"
 """Code that trains with the gradients of all ranks, and can also train without other ranks' gradients."""

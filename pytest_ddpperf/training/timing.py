@@ -20,7 +20,7 @@ from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, LaunchJob,
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import RankView
     from pytest_ddpperf.training.step import Separable, Step
 
 _RUN_AHEAD = 5  # steps of a warm-up that nothing waits for, as in timed ones: the allocator needs more memory for them
@@ -58,10 +58,9 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
     progress.stage(progress.WARM_UP)
     begun = time.monotonic()
 
-    def all_overflowed() -> bool:
-        return not job.counts and on_any_rank(ctx, step, 0 < ran == len(step.skipped_steps))
-
-    while ran < job.plan.warmup or all_overflowed():
+    while ran < job.plan.warmup or (
+        not job.counts and on_any_rank(ctx, step, 0 < ran == len(step.skipped_steps))  # all overflowed
+    ):
         if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
             raise WorkloadError(
                 f"fp16 gradients overflowed in each of the first {ran} steps, so no step updated the parameters: "

@@ -14,22 +14,22 @@ from pytest_ddpperf.errors import RankSkipped, SettingError, WorkloadError
 from pytest_ddpperf.instruments.phases.recorder import Section
 from pytest_ddpperf.instruments.torch_internals import fp32_switches
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import Parallel, RankView, nothing
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import Parallel, RankView, Strategy, nothing
 from pytest_ddpperf.strategies.table import parallelise
 from pytest_ddpperf.training.model import (
     blocks_of,
     build_model,
     describe_value,
+    linear_warmup,
     recompute,
     require_optimizer,
+    scheduler_for,
     size_of,
     snapshot,
     snapshot_bytes,
     untrained,
 )
-from pytest_ddpperf.training.schedule import linear_warmup, scheduler_for
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.subject import Workload, located
 
 _AMPERE = 8  # major compute capability with TF32 and bf16
 _ENDED = "Tried to step "  # says OneCycleLR at its end; how many steps are made depends on the machine

@@ -9,8 +9,7 @@ import pytest
 
 from pytest_ddpperf.analysis.advice import advice_on
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Cause, Diagnosis
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.finding import Advice, Bottleneck, Cause, Diagnosis, Finding
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.reports.diagnosis import ADVICE, BOUND_BY, advice_text

@@ -9,8 +9,7 @@ import pytest
 
 from pytest_ddpperf.analysis.conclusions import concluded, network_finding, scaling_loss
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.finding import Bottleneck, Cause, Diagnosis, Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules
 from pytest_ddpperf.records.network import CollectiveFit, Segment

@@ -10,7 +10,7 @@ from pytest_ddpperf.analysis.diagnosis import diagnosed, diagnosis_of
 from pytest_ddpperf.analysis.evidence import SlowRank, StepEvidence
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.diagnosis import Diagnosis
+from pytest_ddpperf.records.finding import Diagnosis
 from pytest_ddpperf.records.launch import MachineRates
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.phases import PHASES, BlockTimes, PhaseTimes

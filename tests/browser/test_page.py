@@ -10,8 +10,8 @@ import pytest
 
 from pytest_ddpperf.reports.charts.chart import Axis, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.formats.html import html, two_runs_page
-from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of
-from pytest_ddpperf.reports.formats.page.trends import trends_page
+from pytest_ddpperf.reports.formats.page import Page, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.formats.trends_page import trends_page
 from pytest_ddpperf.reports.two_runs import two_runs
 from tests.browser.conftest import Opened
 from tests.factories import judged_anew, make_launch
@@ -217,7 +217,7 @@ def test_a_printed_page_has_nothing_to_click(open_page: Open) -> None:
 def test_a_chart_of_200_000_points_is_drawn_and_one_that_fails_takes_no_other_along(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._OF_CHART", 10**6)
+    monkeypatch.setattr("pytest_ddpperf.reports.formats.page._OF_CHART", 10**6)
     broken, large = (
         made_chart(
             ChartSeries("launch 1", tuple(ChartPoint(i, 1 + i % 7, 0.5, high) for i in range(points))),

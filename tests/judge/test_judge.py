@@ -26,7 +26,7 @@ from pytest_ddpperf.records.results import PairedRevision, Provenance, StoredBas
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.run.call.references import PairedReferences, StoredReferences
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import t_quantile
 from tests.factories import known, make_environment, make_launch, make_rank_launch, make_variant

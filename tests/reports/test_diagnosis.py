@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Cause, Diagnosis
+from pytest_ddpperf.records.finding import Advice, Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.reports.diagnosis import diagnosis_text
 
 

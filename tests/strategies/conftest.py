@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.strategy import Parallel
 from pytest_ddpperf.strategies.table import parallelise
 from pytest_ddpperf.training.trainer import set_tf32
 

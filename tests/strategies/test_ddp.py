@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.strategy import Parallel
 from pytest_ddpperf.strategies.table import parallelise
 from tests.strategies.conftest import ready
 

@@ -18,8 +18,8 @@ from pytest_ddpperf.errors import RankSkipped, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies import fsdp2, sharding
-from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.sharding import gradients_kept
+from pytest_ddpperf.strategies.strategy import Parallel
 from pytest_ddpperf.strategies.table import parallelise
 from tests.strategies.conftest import Net
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.strategy import Parallel
 from tests.factories import TORCH
 from tests.strategies.conftest import Net, ready
 

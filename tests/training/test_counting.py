@@ -20,7 +20,7 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.model import size_of
 from pytest_ddpperf.training.preparing import prepare_launch
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 from tests.counted import count_launch
 from tests.factories import runnable
 

@@ -5,7 +5,7 @@ import pytest
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PeriodicPlan
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 
 
 @pytest.mark.parametrize(

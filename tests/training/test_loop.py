@@ -31,8 +31,7 @@ from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.phases import MemoryHeadroom
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import Parallel, Strategy
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import MIN_GROWTH_STEPS, LaunchJob
 from pytest_ddpperf.training.loop import begin_together, headroom_for, met_by_hosts, run_launch, time_steps

@@ -16,15 +16,15 @@ from pytest_ddpperf.launch.faults.exceptions import failed_report
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.call.batch_size import PLAN, search
+from pytest_ddpperf.run.call.memory_fit import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.loop import probe_launch, run_launch
 from pytest_ddpperf.training.memory_limit import limited
 from pytest_ddpperf.training.preparing import prepare_launch
+from pytest_ddpperf.training.subject import Workload
 from pytest_ddpperf.training.trainer import Trainer
-from pytest_ddpperf.training.workload import Workload
 from tests.training.workloads import weights_of, workload
 
 MIB = 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddpperf.parsers import mesh
-from pytest_ddpperf.strategies.parallel import share_of_samples, shares_data
+from pytest_ddpperf.strategies.strategy import share_of_samples, shares_data
 
 SUITE = """
 import torch

@@ -11,7 +11,7 @@ import torch
 
 from pytest_ddpperf.analysis.traces.difference import usage
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.profile import merged
+from pytest_ddpperf.metrics.communication import merged
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.call.traces import read_group
 from pytest_ddpperf.settings import Settings
@@ -19,7 +19,7 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, TraceJob, rank_file
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.preparing import profile_launch
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 from tests.counted import count_launch
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from pytest_ddpperf.training import preparing
 from pytest_ddpperf.training.correctness.verifier import verify_launch
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, VerifyJob
 from pytest_ddpperf.training.preparing import prepare_launch
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 from tests.training import workloads
 
 

@@ -24,7 +24,7 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.step import Step, _tf32_override, build_step
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 
 SEEN: list[Any] = []
 

@@ -23,13 +23,13 @@ from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.phases import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import Parallel, RankView
+from pytest_ddpperf.strategies.strategy import Parallel, RankView
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, blocks_for
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.step import build_step
+from pytest_ddpperf.training.subject import Workload
 from pytest_ddpperf.training.timing import alternating_blocks, sides
-from pytest_ddpperf.training.workload import Workload
 from tests.factories import TORCH, runnable
 from tests.training import workloads
 

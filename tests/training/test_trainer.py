@@ -20,11 +20,10 @@ from pytest_ddpperf.errors import RankSkipped, SettingError, WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import Parallel, Strategy
 from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.training.subject import Workload
 from pytest_ddpperf.training.trainer import Trainer, prepare_precision, scaler_for
-from pytest_ddpperf.training.workload import Workload
 from tests.factories import TORCH
 from tests.training.workloads import Weight, workload
 

@@ -20,7 +20,7 @@ from pytest_ddpperf.instruments.profile.events import (
     note_of,
     steps_of,
 )
-from pytest_ddpperf.metrics.profile import merged
+from pytest_ddpperf.metrics.communication import merged
 from pytest_ddpperf.records.phases import CommunicationProfile, ProfiledStep, RankProfile
 
 _MICROSECOND = 1e-6

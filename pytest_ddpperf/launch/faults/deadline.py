@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch.environment import RAS_ADDRESS
 from pytest_ddpperf.launch.faults import roll_call, stacks
-from pytest_ddpperf.launch.faults.flight_recorder import stall, waits_in
-from pytest_ddpperf.launch.faults.nccl_ras import status
+from pytest_ddpperf.launch.faults.failures import RankEnd
+from pytest_ddpperf.launch.faults.flight_recorder import Stall, stall, waits_in
 from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
-from pytest_ddpperf.launch.messages import numbers
+from pytest_ddpperf.launch.messages import Job, RankCalls, numbers
+from pytest_ddpperf.launch.progress import Overdue, Progress
 from pytest_ddpperf.launch.streams import titled
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pytest_ddpperf.launch.faults.failures import RankEnd
-    from pytest_ddpperf.launch.faults.flight_recorder import Stall
-    from pytest_ddpperf.launch.messages import Job, RankCalls
-    from pytest_ddpperf.launch.progress import Overdue, Progress
 
 _LOOK_SECONDS = 0.5  # between the two stacks of a rank: a slow launch may end a step meanwhile
 _AGAIN_SECONDS = 0.25  # to wait for the second stacks if a rank has not given the first
+_RAS_SECONDS = 2.0
+_OTHERS_SECONDS = 1  # in which the process that answers waits for the others
+_MOST = 16 * 1024  # bytes of an answer
 
 
 class _Launch(Protocol):  # the methods of LaunchedRanks that this module calls
@@ -114,7 +114,7 @@ def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
     """Collects stacks and progress of late ranks twice, to see whether they move; the launch ran for ``seconds``."""
     nccl = job.group == "nccl"
     asking = ThreadPoolExecutor(1)  # while stacks are collected
-    ras = asking.submit(status, job.environ if nccl else {})
+    ras = asking.submit(ras_status, job.environ if nccl else {})
     asking.shutdown(wait=False)
     first, before = launch.stacks(), launch.progress()
     launch.look(_LOOK_SECONDS)
@@ -139,3 +139,31 @@ def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
         ras=ras.result(),
         advances=progress.advanced(before, now),
     )
+
+
+def ras_status(environ: Mapping[str, str], seconds: float = _RAS_SECONDS) -> str:
+    """Returns NCCL's state as its RAS service reports it at the address in ``environ``; empty if it takes too long.
+
+    NCCL serves RAS over TCP on each node, from version 2.24 on.
+    """
+    host, _, port = environ.get(RAS_ADDRESS, "").rpartition(":")
+    answer = b""
+    deadline = time.monotonic() + seconds
+    with (
+        contextlib.suppress(OSError, ValueError),
+        socket.create_connection((host.strip("[]"), int(port)), seconds) as peer,
+        peer.makefile("rb") as lines,
+    ):
+        peer.sendall(b"CLIENT PROTOCOL 2\n")
+        if not lines.readline(_MOST).upper().startswith(b"SERVER PROTOCOL "):
+            return ""
+        peer.sendall(b"TIMEOUT %d\n" % _OTHERS_SECONDS)
+        if lines.readline(_MOST).upper() != b"OK\n":
+            return ""
+        peer.sendall(b"STATUS\n")
+        while len(answer) < _MOST and (left := deadline - time.monotonic()) > 0:
+            peer.settimeout(left)
+            if not (part := lines.read1(_MOST)):
+                break
+            answer += part
+    return answer[:_MOST].decode(errors="replace").strip()

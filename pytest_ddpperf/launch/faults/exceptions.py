@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from time import time_ns  # users' code may patch the module's
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups
+from pytest_ddpperf.launch import redirection, streams
 from pytest_ddpperf.launch.faults.cures import WANT_OF_MEMORY
 from pytest_ddpperf.launch.faults.stacks import COLLECTIVES, Frame, in_library, is_machinery, position
-from pytest_ddpperf.launch.messages import Failed
-from pytest_ddpperf.launch.redirection import told
-from pytest_ddpperf.launch.streams import OUTPUT_LIMIT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from pytest_ddpperf.launch.messages import FailureKind, StackPosition, Stage
+from pytest_ddpperf.launch.messages import Failed, FailureKind, StackPosition, Stage
 
 T = TypeVar("T")
 _VERIFICATION = str(Path(__file__).parents[2] / "training" / "correctness")
@@ -80,10 +75,10 @@ def _unless_it_raises(otherwise: T, find: Callable[[BaseException], T], error: B
 def _in_words(describe: Callable[[BaseException], str], error: BaseException) -> str:
     """Returns ``describe(error)``, cut to 64 KiB, or a text that says why ``describe`` failed."""
     try:
-        text = told(describe(error))
+        text = redirection.told(describe(error))
     except BaseException as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose __str__ raises
         return f"(and {type(second).__name__} while its text was formatted)"
-    cut, half = len(text) - OUTPUT_LIMIT, OUTPUT_LIMIT // 2
+    cut, half = len(text) - streams.OUTPUT_LIMIT, streams.OUTPUT_LIMIT // 2
     return text if cut <= 0 else f"{text[:half]}\n[{cut} characters are cut here]\n{text[-half:]}"
 
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
 from pytest_ddpperf.launch.faults.cures import ROOM, WANT_OF_MEMORY, cure_of
 from pytest_ddpperf.launch.faults.stacks import minority, position, threads, written
-from pytest_ddpperf.launch.messages import Failed, Finished, numbers
+from pytest_ddpperf.launch.messages import Failed, Finished, RankReport, StackPosition, numbers
 from pytest_ddpperf.launch.streams import RankOutput, titled
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pytest_ddpperf.launch.messages import RankReport, StackPosition
 
 # Messages of torch about a lost peer. A rank with such an error is not to blame, unless all failed ranks have one.
 _SECONDARY = re.compile(

@@ -12,17 +12,14 @@ import json
 import sys
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddpperf.instruments.torch_internals import process_groups
 from pytest_ddpperf.launch.faults.stacks import minority
 from pytest_ddpperf.launch.messages import GroupCalls, RankCalls, numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from pytest_ddpperf.launch.streams import Channel
+from pytest_ddpperf.launch.streams import Channel
 
 ANSWERING = "ddpperf-answers"  # the name of a thread
 _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast")  # tensors are alike on all ranks

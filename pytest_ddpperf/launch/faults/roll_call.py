@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.launch.faults.stacks import GPU_WAIT, minority, position, threads
 from pytest_ddpperf.launch.messages import StackPosition, numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _NO_COLLECTIVES = frozenset({"send", "recv", "send_object_list", "recv_object_list", "_new_process_group_helper"})
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "gather_object"})  # ranks may leave before others come

@@ -5,16 +5,14 @@ from __future__ import annotations
 import linecache
 import re
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch import interleaving
 from pytest_ddpperf.launch.messages import StackPosition, numbers
 from pytest_ddpperf.launch.redirection import installed_folders, own, told
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 _ESCAPED = re.compile(r"\\(?:x[0-9a-f]{2}|u(?!d[89a-f])[0-9a-f]{4}|U[0-9a-f]{8})")  # faulthandler writes only ASCII

@@ -8,31 +8,25 @@ import selectors
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.instruments.health import watch_health
+from pytest_ddpperf.instruments.health import Watch, watch_health
+from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.link import Close, Link, LinkEnded, connect
 from pytest_ddpperf.launch.messages import Job, SeenImport
 from pytest_ddpperf.launch.node_ranks import Printed, States
-from pytest_ddpperf.launch.nodes.network import interface_of
-from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
+from pytest_ddpperf.launch.nodes.meeting import Card
+from pytest_ddpperf.launch.nodes.network import StoreTunnel, interface_of
 from pytest_ddpperf.launch.preloading.zygotes import Judged, Wanted
+from pytest_ddpperf.launch.rank_processes import RankProcesses
+from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.records.launch import CpuHealth, Health
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytest_ddpperf.instruments.health import Watch
-    from pytest_ddpperf.launch.faults.failures import RankEnd
-    from pytest_ddpperf.launch.nodes.meeting import Card
-    from pytest_ddpperf.launch.rank_processes import RankProcesses
-    from pytest_ddpperf.launch.redirection import Redirection
-
-    CheckOut = Callable[[Redirection], Callable[[], None] | None]
-    """Checks the target of a redirection out if this node lacks it, and returns a function that removes it, or None."""
+CheckOut = Callable[[Redirection], Callable[[], None] | None]
+"""Checks the target of a redirection out if this node lacks it, and returns a function that removes it, or None."""
 
 _TEND_SECONDS = 0.1
 _END_SECONDS = 20.0  # for the end of a launch whose controller is gone

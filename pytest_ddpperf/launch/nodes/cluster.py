@@ -10,21 +10,17 @@ import socket
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.link import KEY_BYTES, Close, ForeignPeer, Link, LinkEnded, accept, accepted, end, welcome
 from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card, Hello, Role
-from pytest_ddpperf.launch.nodes.network import interface_of
-from pytest_ddpperf.launch.nodes.tunnel import lead_to_store
+from pytest_ddpperf.launch.nodes.network import interface_of, lead_to_store
+from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.records.launch import CpuHealth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytest_ddpperf.launch.redirection import Redirection
 
 _OPEN_SECONDS = 30.0
 _PING_SECONDS, _PINGS = 5.0, 4

@@ -11,23 +11,17 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, SettingError
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.instruments.nvml import uuids
-from pytest_ddpperf.launch.context import versions
-from pytest_ddpperf.launch.environment import VISIBLE
+from pytest_ddpperf.launch import context, environment
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.link import Close, ForeignPeer, Link, LinkEnded, connect
-from pytest_ddpperf.launch.nodes import meeting
-from pytest_ddpperf.launch.nodes.agent import GONE, Agent
+from pytest_ddpperf.launch.nodes import meeting, network
+from pytest_ddpperf.launch.nodes.agent import GONE, Agent, CheckOut
 from pytest_ddpperf.launch.nodes.cluster import Cluster, use_cores
-from pytest_ddpperf.launch.nodes.network import LOOPBACK, own_address
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.launch.nodes.agent import CheckOut
-    from pytest_ddpperf.launch.nodes.tasks import Task
+from pytest_ddpperf.launch.nodes.tasks import Task
 
 _RETRY_SECONDS = 0.05
 _LAST_SECONDS = 10.0  # for the end of the controller's process after the run
@@ -47,9 +41,9 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> meeting.Hello:
         host=socket.gethostname(),
         machine=f"{start_of_kernel} {Path('/proc/self/ns/net').readlink()}",  # each container has its own network
         cores=frozenset(os.sched_getaffinity(0)),
-        gpus=(*uuids(), *(f"{name}={os.environ[name]}" for name in VISIBLE if name in os.environ)),
+        gpus=(*uuids(), *(f"{name}={os.environ[name]}" for name in environment.VISIBLE if name in os.environ)),
         needed={
-            **{name: versions([name]).get(name, "not installed") for name in ("torch", "pytest-ddpperf")},
+            **{name: context.versions([name]).get(name, "not installed") for name in ("torch", "pytest-ddpperf")},
             "the root folder": str(root),
             "the digest of the test files": digest.hexdigest()[:12],
         },
@@ -71,7 +65,7 @@ def control(task: Task, own: meeting.Hello, folder: Path | None) -> Cluster:
         LaunchError: a task has not come in time.
     """
     master = os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
-    host = LOOPBACK if task.one_node else own_address(master, os.environ)
+    host = network.LOOPBACK if task.one_node else network.own_address(master, os.environ)
     file = meeting.FileMeeting(task, _folder(task, folder))
     cluster = Cluster(host, own, task.size)
     try:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankSkipped
-from pytest_ddpperf.launch.link import LinkEnded
+from pytest_ddpperf.launch.link import Link, LinkEnded
+from pytest_ddpperf.launch.messages import SeenImport
 from pytest_ddpperf.launch.node_ranks import NodeRanks
 from pytest_ddpperf.launch.nodes.agent import NodeLauncher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytest_ddpperf.launch.link import Link
-    from pytest_ddpperf.launch.messages import SeenImport
-    from pytest_ddpperf.launch.nodes.cluster import Cluster, Node
-    from pytest_ddpperf.launch.rank_processes import Echo
-    from pytest_ddpperf.launch.redirection import Redirection
+from pytest_ddpperf.launch.nodes.cluster import Cluster, Node
+from pytest_ddpperf.launch.rank_processes import Echo
+from pytest_ddpperf.launch.redirection import Redirection
 
 _PROBE_SECONDS = 180.0
 _READY_SECONDS = 240.0  # more than a zygote takes at most

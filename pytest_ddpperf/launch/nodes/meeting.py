@@ -9,19 +9,16 @@ import os
 import stat
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import open_shared, private_folder
+from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.link import ForeignPeer, connect
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_ddpperf.launch.context import RankContext
-    from pytest_ddpperf.launch.nodes.tasks import Task
+from pytest_ddpperf.launch.nodes.tasks import Task
 
 MEETING_SECONDS = 120.0  # for all tasks to import their tests
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.environment import MARK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
-    from pytest_ddpperf.launch.zygote_process import ZygoteProcess
+from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
+from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 _CHANGING = frozenset({"PYTEST_CURRENT_TEST", MARK})  # variables that no import depends on
 

@@ -16,11 +16,10 @@ from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verbs import Trainings
+from pytest_ddpperf.reports import lines, phrases
 from pytest_ddpperf.reports.charts import of_benchmark
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, point
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.lines import full_name, names_of
-from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.strategies.strategy import parse
 from pytest_ddpperf.units import format_count
@@ -43,7 +42,7 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
         base, sizes = _sizes(points)
         variants: dict[str, list[ChartPoint]] = {}
         for result in sorted(points, key=lambda result: result.measurement.world_size):
-            ranks, judged = result.measurement.world_size, find(result, metric)
+            ranks, judged = result.measurement.world_size, phrases.find(result, metric)
             now = ChartPoint(base, 1.0) if ratio and ranks == base else None
             if judged is not None:
                 now = of_benchmark.now_of(judged, ranks)
@@ -102,7 +101,7 @@ def throughput(run: Run) -> Iterator[Chart]:
 
 def epoch_time(run: Run) -> Iterator[Chart]:
     """Yields charts of the time of an epoch, before and now, for loaders that have a length."""
-    for test, points in _groups(run, lambda one: _function(one) if find(one, "epoch_time") else None).items():
+    for test, points in _groups(run, lambda one: _function(one) if phrases.find(one, "epoch_time") else None).items():
         yield _side_by_side("time of an epoch, before and now", test, points, "epoch_time")
 
 
@@ -111,7 +110,7 @@ def _side_by_side(title: str, subject: str, results: Sequence[Result], metric: s
         title=title,
         subject=subject,
         style="points",
-        x=Axis(name="", labels=names_of(results)),
+        x=Axis(name="", labels=lines.names_of(results)),
         y=Axis(name=metric.replace("_", " "), unit=results[0][metric].series.unit),
         **_before_and_now(metric, list(enumerate(results))),
     )
@@ -134,7 +133,7 @@ def bucket_sizes(run: Run) -> Iterator[Chart]:
 
     def key(result: Result) -> tuple[Any, ...] | None:
         swept, measured = _swept(result), result.measurement
-        if swept is None or find(result, STEP_TIME) is None:
+        if swept is None or phrases.find(result, STEP_TIME) is None:
             return None
         return _function(result), swept[1], measured.world_size, tuple(sorted(measured.recipe.items()))
 
@@ -207,7 +206,7 @@ def _rate(points: Sequence[Result]) -> str | None:
 
 
 def _known(points: Sequence[Result], metric: str) -> list[Comparison]:
-    return [judged for result in points if (judged := find(result, metric)) is not None]
+    return [judged for result in points if (judged := phrases.find(result, metric)) is not None]
 
 
 def _points(name: str, found: Iterator[ChartPoint | None]) -> ChartSeries:
@@ -219,7 +218,7 @@ def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Itera
 
     def charts(run: Run) -> Iterator[Chart]:
         for i, result in enumerate(run.results):
-            name = full_name(result)
+            name = lines.full_name(result)
             yield from (
                 replace(chart, benchmark=i, subject=f"{name} {chart.subject}".rstrip()) for chart in make(result)
             )

@@ -12,7 +12,7 @@ import msgspec
 
 from pytest_ddpperf.baselines.jsonfile import Confidence, Date, MetricName, Moment, Natural, NotNegative, Positive
 from pytest_ddpperf.records import predictions, results
-from pytest_ddpperf.records.diagnosis import Diagnosis
+from pytest_ddpperf.records.finding import Diagnosis
 from pytest_ddpperf.records.launch import Health, TimeSpent
 from pytest_ddpperf.records.measurement import Better, Environment, Family, Mode, Plan, Scale
 from pytest_ddpperf.records.phases import CommunicationProfile, MemoryUse, SectionSummary

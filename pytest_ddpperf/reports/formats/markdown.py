@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN
-from pytest_ddpperf.reports import remarks
+from pytest_ddpperf.reports import phrases, remarks, summary
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.lines import names_of, printable
-from pytest_ddpperf.reports.phrases import first_of
-from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
 
@@ -31,13 +29,13 @@ _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 
 def markdown(run: Run) -> str:
     """Returns the worsenings with their causes, then the other benchmarks, folded; names are escaped."""
-    results = worst_first(run.results)
+    results = summary.worst_first(run.results)
     head, lines = [MARK, f"## ddpperf: {plain(remarks.headline(results))}"], list(map(plain, remarks.run_lines(run)))
     if not results:
         return "\n\n".join([*head, *lines]) + "\n"
     undecided = remarks.undecided_lines(list(zip(names_of(results), results, strict=True)))
-    told = [_listed(first_of(undecided, _UNDECIDED)), *lines]
-    notes, facts = _listed(first_of(remarks.all_findings(results), _NOTES)), plain(remarks.facts_line(run))
+    told = [_listed(phrases.first_of(undecided, _UNDECIDED)), *lines]
+    notes, facts = _listed(phrases.first_of(remarks.all_findings(results), _NOTES)), plain(remarks.facts_line(run))
     room = _LINES - _FOLD - sum(text.count("\n") + 2 for text in filter(None, (*head, *told, notes, facts)))
     red, others = _red_first(results, room - _LEAST)
     rows = room - (len(red) + 1 if red else 0)
@@ -51,7 +49,7 @@ def _red_first(results: Sequence[Result], most: int) -> tuple[list[str], list[Re
     others = list(results)
     red = sorted((result for result in results if result.red), key=lambda result: -result.severity)
     for number, result in enumerate(red):
-        reason = [f"  - {plain(reason)}" for reason in first_of(remarks.red_lines(result), _REASONS)]
+        reason = [f"  - {plain(reason)}" for reason in phrases.first_of(remarks.red_lines(result), _REASONS)]
         if number and len(lines) + len(reason) + 2 > most:
             return [*lines, f"- and {len(red) - number} more"], others
         lines += [f"- **{result.verdict.value}**: {code(f'{result.test} {result.name}')}", *reason]
@@ -70,7 +68,7 @@ def _folded(results: Sequence[Result], most: int, notes: str, red: Sequence[str]
     shown = sorted(results, key=lambda result: result.verdict in GREEN)[:most]
     number = format_count(len(results), "other benchmark" if red else "benchmark")
     title = f"{len(shown)} of {number}" if len(shown) < len(results) else number if results else "Notes"
-    table = markdown_table(benchmark_table(shown)) if shown else ""
+    table = markdown_table(summary.benchmark_table(shown)) if shown else ""
     parts = (f"<details><summary>{title}</summary>", table, notes, "</details>")
     return "\n\n".join(filter(None, parts))
 

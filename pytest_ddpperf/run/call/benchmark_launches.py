@@ -21,12 +21,12 @@ from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settin
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchOutcome, Purpose, can_interleave
 from pytest_ddpperf.run.call.time_sheet import TimeSheet
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import RUN_LAUNCH, SIMULATE_LAUNCH, LaunchJob
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:

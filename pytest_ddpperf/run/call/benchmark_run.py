@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.errors import hidden
 from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.launch.launch_run import LaunchResult
+from pytest_ddpperf.metrics import communication
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
@@ -24,12 +25,12 @@ from pytest_ddpperf.run.call.planning import warmup_of
 from pytest_ddpperf.run.call.preparation import prepared, task_text
 from pytest_ddpperf.run.call.rounds import Measuring, Observer
 from pytest_ddpperf.run.call.time_sheet import TimeSheet
-from pytest_ddpperf.run.call.variant import Variant, counted_only
+from pytest_ddpperf.run.call.variants import Variant, counted_only
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training import jobs
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
@@ -211,8 +212,6 @@ class BenchmarkRun:
 
     def _profiled(self, variant: Variant) -> Variant:
         """Returns the variant with its communication, as the profiler records it in a separate launch."""
-        from pytest_ddpperf.metrics import profile
-
         self._show(f"{variant.name}: under the profiler")
         job = self.launches.job(variant, Plan(warmup=warmup_of(variant, self.settings.warmup), steps=1))
         folder, trace = self._trace_folder, None
@@ -227,9 +226,9 @@ class BenchmarkRun:
         reasons = dict.fromkeys(rank.no_snapshot for rank in ranks if rank.no_snapshot)
         lacks = f"{variant.label}: no snapshot of the GPU's memory: "
         self._session.outputs.traces.extend((self._test, lacks + reason) for reason in reasons)
-        if not profile.saw_work(ranks):
+        if not communication.saw_work(ranks):
             return replace(variant, findings=(*variant.findings, Finding("empty_profile")))
-        return replace(variant, profile=profile.merged(ranks))
+        return replace(variant, profile=communication.merged(ranks))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """Runs one launch and returns its ranks' reports; ``memory_limit``: bytes per rank, None for no limit."""

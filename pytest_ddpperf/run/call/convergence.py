@@ -14,11 +14,11 @@ from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.verbs import LOSS, Convergence, Curve
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
-from pytest_ddpperf.training.workload import Workload, located, require_same_names
+from pytest_ddpperf.training.subject import Workload, located, require_same_names
 
 __tracebackhide__ = hidden
 

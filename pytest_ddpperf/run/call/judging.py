@@ -39,7 +39,7 @@ from pytest_ddpperf.run.call.references import (
     times_of,
     with_environments,
 )
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.run.session.probe import focused
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS
 
@@ -70,7 +70,9 @@ class JudgedRun(BenchmarkRun):
             self.launches.start(variants)
             if self.settings.calibrate is not None:
                 return self._calibrated(self.settings.calibrate)
-            results = tuple(with_accepted(each, self._accepts) for each in self._with_unfit(variants, self._results()))
+            fit = {result.measurement.key: result for result in self._results()}
+            found = (fit.get(variant.key) or self._unfit(variant) for variant in variants)
+            results = tuple(with_accepted(each, self._accepts) for each in found)
         except errors.DdpperfError as error:
             self.progress.request = None  # an earlier interim verdict may have made one
             self._list_broken(variants, error)
@@ -124,11 +126,6 @@ class JudgedRun(BenchmarkRun):
         profiles = {each.key: each.profile for each in found if not each.of_reference}
         measured = [replace(each.measurement, profile=profiles.get(each.measurement.key)) for each in results]
         return tuple(replace(each, measurement=one) for each, one in zip(results, measured, strict=True))
-
-    def _with_unfit(self, variants: Sequence[Variant], results: Sequence[Result]) -> tuple[Result, ...]:
-        """Returns the results of all candidates, also of those that do not fit into memory."""
-        measured = {result.measurement.key: result for result in results}
-        return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:
         """Returns the result of a candidate that does not fit into memory, after testing whether its reference fits."""

@@ -1,17 +1,24 @@
-"""Separates benchmarks that fit into memory from those that do not: only the former are measured."""
+"""What fits into memory: benchmarks that do not are set aside; the largest batch that does is searched."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.errors import RankFailed, extended
-from pytest_ddpperf.records.measurement import LIMIT
+from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError, extended
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import LIMIT, Plan
 from pytest_ddpperf.records.results import BaselineRecord
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.records.verbs import BatchSize, Trial
+from pytest_ddpperf.run.call.variants import Variant
+from pytest_ddpperf.units import format_value
 
 TRIES = 2  # of a benchmark that ran out of memory: another process may have taken the memory
+PLAN = Plan(warmup=1, steps=2)  # from the second step on, the optimizer's state and DDP's final buckets exist
+_PEAKS = ("peak_resident", "peak_reserved")  # a rank's use of the machine's memory: on CPU, on CUDA
+_IDLE_DOUBLINGS = 10
+CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent: closer sizes would differ by luck
 
 
 class MemoryFit:
@@ -52,3 +59,114 @@ def under_limit_of(record: BaselineRecord, variant: Variant) -> Variant:
     others = {name: value for name, value in variant.recipe.items() if name != LIMIT}
     limits = {name: value for name, value in record.recipe.items() if name == LIMIT}
     return replace(variant, recipe={**others, **limits})
+
+
+def largest(
+    fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
+) -> int | None:
+    """Finds the largest number for which ``fits`` is True, by doubling and bisection; None if ``start`` fails."""
+    if not fits(start):
+        return None
+    fitting = start
+    failing: int | None = None
+    while fitting != limit and (failing is None or failing - fitting > max(1, resolution * fitting)):
+        if failing is not None:
+            number = (fitting + failing) // 2
+        else:
+            number = 2 * fitting if limit is None else min(2 * fitting, limit)
+        if fits(number):
+            fitting = number
+        else:
+            failing = number
+    return fitting
+
+
+def search(
+    probe: Callable[[int], Sequence[RankLaunch]],
+    *,
+    start: int = 1,
+    limit: int | None = None,
+    memory_limit: int | None = None,
+    resolution: float = 0.0,
+) -> BatchSize:
+    """Returns the largest batch size with which each rank has enough memory and uses at most ``memory_limit`` bytes."""
+    _require_size("start", start)
+    if limit is not None:
+        _require_size("limit", limit)
+        if limit < start:
+            raise SettingError(f"find_batch_size(start={start}, limit={limit}): start must not be above limit")
+    trials: dict[int, Trial] = {}
+    reasons: dict[int, str] = {}
+
+    def fits(size: int) -> bool:
+        if limit is None:
+            _require_growth(trials, size)
+        try:
+            trials[size] = _judged(size, probe(size), memory_limit)
+        except RankFailed as failed:
+            if not failed.out_of_memory:
+                raise
+            trials[size] = Trial(size, fits=False, peak=None)
+            reasons[size] = failed.summary
+        return trials[size].fits
+
+    found = largest(fits, start, limit, resolution)
+    if found is None:
+        raise WorkloadError(_too_large(trials[start], reasons.get(start), memory_limit))
+    return BatchSize(size=found, peak=trials[found].peak, tried=tuple(trials.values()))
+
+
+def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
+    """Raises an error if the last ten doublings of the batch size, up to half of ``size``, did not raise peak memory.
+
+    The search would never end then. Without growth, the last of the eleven peaks is the highest by chance with a
+    probability of 1/11; in this case the check before the next doubling raises the error.
+    """
+    latest = trials.get(size // 2)
+    if latest is None or latest.peak is None:
+        return
+    smaller = {
+        tried: trial.peak
+        for tried, trial in trials.items()
+        if latest.size // 2**_IDLE_DOUBLINGS <= tried < latest.size and trial.peak is not None
+    }
+    if len(smaller) < _IDLE_DOUBLINGS:
+        return
+    highest = max(smaller, key=lambda tried: smaller[tried])
+    if latest.peak <= smaller[highest]:
+        raise WorkloadError(
+            f"find_batch_size: batch size {latest.size} takes no more memory than {highest} "
+            f"({format_value(smaller[highest], 'B')}): let the function use its argument, "
+            "or, if memory is not the limit, give limit=LARGEST_SIZE"
+        )
+
+
+def _judged(size: int, ranks: Sequence[RankLaunch], memory_limit: int | None) -> Trial:
+    peaks = [rank.memory[kind] for rank in ranks for kind in _PEAKS if kind in rank.memory]
+    peak = max(peaks, default=None)
+    return Trial(size, memory_limit is None or peak is None or peak <= memory_limit, peak)
+
+
+def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> str:
+    within = "into memory" if memory_limit is None else f"into {format_value(memory_limit, 'B')} for each rank"
+    needed = reason if trial.peak is None else f"a rank used {format_value(trial.peak, 'B')}"
+    cure = "begin with a smaller one (start=...)" if trial.size > 1 else "train a smaller model"
+    return (
+        f"batch size {trial.size}, the smallest one to be tried, does not fit {within}: {needed}; {cure}"
+        f"{'' if memory_limit is None else ', or raise memory_limit'}"
+    )
+
+
+def required_limit(memory_limit: int | None, device: str) -> int | None:
+    """Returns ``memory_limit``, bytes of a rank; raises SettingError if it is None on the CPU."""
+    if memory_limit is None and device == "cpu":
+        raise SettingError(
+            "find_batch_size on the CPU needs memory_limit, because all processes share the machine's memory: give "
+            'the memory that each rank may use, such as memory_limit="2GiB"'
+        )
+    return memory_limit
+
+
+def _require_size(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingError(f"find_batch_size({name}={value!r}): expected a whole number of at least 1")

@@ -13,11 +13,11 @@ from pytest_ddpperf.metrics.launch_figures import complete, mean_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.call.variant import Pilot, Variant, launch_of
+from pytest_ddpperf.run.call.variants import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.launches import long_steps
 from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, PeriodicPlan, blocks_for, growth_steps
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 
 PILOT_STEPS = 5
 LAUNCH_SECONDS = 1.0  # of timed steps, at least, in a launch that runs alone: long enough to average out other load

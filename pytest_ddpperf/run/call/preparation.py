@@ -7,7 +7,7 @@ import os
 import pickle
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.launch.environment import current_folder, search_path
@@ -19,17 +19,13 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.run.call.planning import pilot_of, pilot_plan, warmup_of
-from pytest_ddpperf.run.call.variant import Pilot, Variant
+from pytest_ddpperf.run.call.variants import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared, VerifyJob
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script, Subject, Workload
 from pytest_ddpperf.training.verification import Discrepancy, Verification, discrepancy_text
-from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.training.script import Subject
 
 __tracebackhide__ = errors.hidden
 

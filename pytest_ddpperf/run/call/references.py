@@ -25,7 +25,7 @@ from pytest_ddpperf.records.results import (
     StoredBaseline,
     record_of,
 )
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import KNOBS, Settings
 

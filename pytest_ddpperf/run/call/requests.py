@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.environment import require_free
@@ -17,16 +17,12 @@ from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.parsers import world_sizes
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import LIMIT, Environment, Mode, named, training_text
-from pytest_ddpperf.run.call.variant import CUSTOM, Variant
+from pytest_ddpperf.run.call.variants import CUSTOM, GivenStrategy, NamedVariant, Variant
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import OF_DATA, Strategy, shares_data
 from pytest_ddpperf.strategies.table import require_world_size, resolve
-from pytest_ddpperf.training.script import Script, Subject
-from pytest_ddpperf.training.workload import Workload, located, unfit
+from pytest_ddpperf.training.subject import Script, Subject, Workload, located, unfit
 from pytest_ddpperf.units import format_count
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.run.call.named_variants import GivenStrategy, NamedVariant
 
 OF_RANKS = ("n", "ranks", "world_size")  # argument names of a function that gives a Workload by number of ranks
 _UNCHECKED = Finding(
@@ -169,8 +165,6 @@ class VerbCall:
         """Raises an error if subject or ranks do not fit the mesh; returns a finding if it has no data dimension."""
         if self.settings.mesh is None:
             return ()
-        from pytest_ddpperf.strategies.parallel import OF_DATA, shares_data
-
         said = f"mesh={','.join(f'{name}={size}' for name, size in self.settings.mesh.items())}"
         ranks = math.prod(self.settings.mesh.values())
         if isinstance(subject, (Workload, Script)):

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchPlans, LaunchRunner, Purpose, planned, with_period
 from pytest_ddpperf.run.call.time_sheet import slow_starts
-from pytest_ddpperf.run.call.variant import Variant, launch_of, measurement_of
+from pytest_ddpperf.run.call.variants import Variant, launch_of, measurement_of
 
 Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
 """Begins to watch the machine; returns a function that gets the window of timed steps and returns the Health."""

@@ -19,7 +19,7 @@ from pytest_ddpperf.reports.files import write_text, writing
 from pytest_ddpperf.reports.lines import file_stem
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.traces import alignment_line, difference_table, summary_table
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.training.jobs import rank_file
 

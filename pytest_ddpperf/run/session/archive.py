@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against import git
 from pytest_ddpperf.baselines.fingerprint import training_differences
@@ -20,10 +19,8 @@ from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
+from pytest_ddpperf.reports.outputs import Stored
 from pytest_ddpperf.settings import DEFAULT_SET, Settings
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.reports.outputs import Stored
 
 
 class Archive:

@@ -20,7 +20,7 @@ from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.group import GroupCall, RankError, call, first_difference
-from pytest_ddpperf.training.workload import unfit
+from pytest_ddpperf.training.subject import unfit
 
 __tracebackhide__ = hidden
 

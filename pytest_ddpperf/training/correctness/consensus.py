@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import in_pieces
+from pytest_ddpperf.strategies.strategy import RankView
 from pytest_ddpperf.training.correctness.deviation import Deviation
 from pytest_ddpperf.training.correctness.reference import UnverifiableError
 from pytest_ddpperf.training.verification import Agreement, Discrepancy, Extent, Quantity

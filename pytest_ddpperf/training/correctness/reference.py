@@ -17,13 +17,11 @@ from torch.utils._pytree import tree_map
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import Parallel, RankView
-from pytest_ddpperf.strategies.strategy import Option, Strategy
+from pytest_ddpperf.strategies.strategy import Option, Parallel, RankView, Strategy
+from pytest_ddpperf.training import model, timing
 from pytest_ddpperf.training.correctness import training_run
 from pytest_ddpperf.training.correctness.deviation import distance, norm
-from pytest_ddpperf.training.model import build_model
-from pytest_ddpperf.training.timing import loss_value
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 
 _NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _DRAWS = 3  # of moved parameters: the effect of a single draw may be small by chance
@@ -72,7 +70,7 @@ class SingleProcess:
         )
         self._tried = False
         with _fitting():
-            self._module = build_model(workload)
+            self._module = model.build_model(workload)
             training_run.fill(training_run.state(self._module), values)
             self._ranks = [self._run(data.places(rank), self._settings) for rank in range(len(data.shards))]
             # The gradients for the update are already unscaled.
@@ -103,7 +101,7 @@ class SingleProcess:
         loss = math.fsum(losses) / len(losses)
         expected = {name: _mean([own[name] for own in gradients]) for name in gradients[0]}
         when = f"at step {step + 1} of a single process on the ranks' first batches"
-        loss_value(loss, when)
+        timing.loss_value(loss, when)
         for name, gradient in expected.items():
             if gradient is not None and not gradient.isfinite().all():
                 raise WorkloadError(f"the gradient of {name} is not finite {when}: check the loss and the data")

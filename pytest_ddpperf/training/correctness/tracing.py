@@ -14,8 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from pytest_ddpperf.instruments.counting.sites import Stack
 from pytest_ddpperf.launch import progress
-from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import whole
+from pytest_ddpperf.strategies.strategy import RankView
 from pytest_ddpperf.training.jobs import TRACED_STEPS, LaunchJob
 from pytest_ddpperf.training.step import build_step
 from pytest_ddpperf.training.timing import loss_value, on_any_rank

@@ -15,13 +15,12 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tre
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parameters_of, whole
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import RankView, Strategy
 from pytest_ddpperf.training.data import NextBatch, batches
 from pytest_ddpperf.training.model import DATA_SEED, seed
+from pytest_ddpperf.training.subject import Workload, located
 from pytest_ddpperf.training.trainer import Trainer
-from pytest_ddpperf.training.workload import Workload, located
 
 T = TypeVar("T")
 Pair = tuple[Any, Any]

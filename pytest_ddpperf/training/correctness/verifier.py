@@ -11,19 +11,11 @@ from typing import TypeVar
 import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 from torch import Tensor
 
-from pytest_ddpperf.strategies.parallel import RankView
 from pytest_ddpperf.strategies.replicas import whole
-from pytest_ddpperf.training.correctness import deviation, tolerances
+from pytest_ddpperf.strategies.strategy import RankView
+from pytest_ddpperf.training.correctness import deviation, tolerances, training_run
 from pytest_ddpperf.training.correctness.consensus import DiffersError, RankConsensus
 from pytest_ddpperf.training.correctness.reference import ReferenceStep, SingleProcess, UnverifiableError
-from pytest_ddpperf.training.correctness.training_run import (
-    Gradients,
-    MicroBatches,
-    TrainingRun,
-    disturb,
-    own_batches,
-    without_step_counts,
-)
 from pytest_ddpperf.training.jobs import VerifyJob
 from pytest_ddpperf.training.model import build_model
 from pytest_ddpperf.training.verification import Discrepancy, Verification
@@ -71,20 +63,20 @@ class StrategyVerifier:
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
         self._consensus = consensus
         self._strategy = job.strategy
-        settings = without_step_counts(job.settings)
+        settings = training_run.without_step_counts(job.settings)
         workload = job.workload
         # cloudpickle, because the test's own module may define the batches' classes.
-        batches = own_batches(ctx, workload, STEPS * settings.accumulation_steps, settings.loader)
+        batches = training_run.own_batches(ctx, workload, STEPS * settings.accumulation_steps, settings.loader)
         shards = consensus.gathered(cloudpickle.dumps(batches))
-        data = MicroBatches([pickle.loads(shard) for shard in shards], settings.accumulation_steps)
+        data = training_run.MicroBatches([pickle.loads(shard) for shard in shards], settings.accumulation_steps)
         module = build_model(workload)
         self._start = consensus.tensors_from_first(lambda: _whole_by_name(module.named_parameters()))
         self._expected = self._start  # the parameters at this step
         named_buffers = consensus.tensors_from_first(lambda: _whole_by_name(module.named_buffers()))
         self._buffer_names, self._buffers = list(named_buffers), list(named_buffers.values())
         if ctx.rank > 0:
-            disturb(module, ctx.rank)
-        self.run = TrainingRun(
+            training_run.disturb(module, ctx.rank)
+        self.run = training_run.TrainingRun(
             ctx, workload, job.strategy, settings, module=module, data=data, places=data.places(ctx.rank)
         )
         self._reference: SingleProcess | None = None
@@ -132,7 +124,7 @@ class StrategyVerifier:
         self._compare_parameters(step)
         self._buffers = self._consensus.from_first(self.run.buffers)
 
-    def _compare_gradients(self, index: int, loss: float, gradients: Gradients) -> None:
+    def _compare_gradients(self, index: int, loss: float, gradients: training_run.Gradients) -> None:
         reference: list[ReferenceStep] = []
 
         def from_reference() -> tuple[float, Mapping[str, float]]:

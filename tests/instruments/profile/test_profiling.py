@@ -19,14 +19,14 @@ from pytest_ddpperf.instruments.profile.events import Note, note_of, notes_in_tr
 from pytest_ddpperf.instruments.profile.profiling import completed, notes_of, profile_steps, write_snapshot, write_trace
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.profile import merged
+from pytest_ddpperf.metrics.communication import merged
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.phases import RankProfile
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.preparing import profile_launch
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 from tests.factories import runnable
 
 # Recorded with torch 2.13: a part of event.extra_meta().

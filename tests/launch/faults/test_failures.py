@@ -309,7 +309,7 @@ def test_a_dump_of_stacks_among_the_output_is_without_our_frames() -> None:
     ours = f'Thread 0x01 (most recent call first):\n  File "{own("launch/streams.py")}", line 163 in asked\n\n'
     first, thread, rest = ABORTED.partition("Thread")
     whole = (
-        f'{first}{ours}{thread}{rest}  File "{own("training/script.py")}", line 112 in run\n\nExtension modules: a\n'
+        f'{first}{ours}{thread}{rest}  File "{own("training/subject.py")}", line 112 in run\n\nExtension modules: a\n'
     )
     end = died(0, -signal.SIGABRT, 1, whole)
     ((_, shown),) = told(end, lost(1, STEP, "float32[8]")).sections

@@ -20,7 +20,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import STRATEGIES, resolve
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, LaunchJob, PrepareJob, RankPrepared
 from pytest_ddpperf.training.preparing import prepare_launch
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 
 OPTIONS = (
     "ddp[gradient_as_bucket_view=true]",

@@ -23,7 +23,7 @@ from pytest_ddpperf.reports.charts.chart import (
 )
 from pytest_ddpperf.reports.charts.of_run import charts_of
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.formats.page.trends import trend_chart
+from pytest_ddpperf.reports.formats.trends_page import trend_chart
 from tests.factories import make_interval
 from tests.reports.golden_runs import RUNS, metric, result, strategy
 from tests.reports.made import made_chart, make_document

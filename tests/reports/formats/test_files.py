@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
+from pytest_ddpperf.records.finding import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.predictions import Gain
 from pytest_ddpperf.records.results import StepAnalysis
 from pytest_ddpperf.reports.documents.entries import (

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import phase_table
 from pytest_ddpperf.reports.documents.entries import PredictionEntry
 from pytest_ddpperf.reports.formats.html import html
-from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.formats.page import Page, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.remarks import reasons
 from tests.factories import make_interval, make_launch
@@ -212,8 +212,8 @@ LINES = ((0.1,) * 8, (0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.4))
 def test_a_page_has_no_more_points_than_a_browser_draws(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int, launches: Any, *, shown: list[int], every: int
 ) -> None:
-    monkeypatch.setattr(f"pytest_ddpperf.reports.formats.page.page.{limit}", most)
-    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._FEWEST", 2)
+    monkeypatch.setattr(f"pytest_ddpperf.reports.formats.page.{limit}", most)
+    monkeypatch.setattr("pytest_ddpperf.reports.formats.page._FEWEST", 2)
     timed = result("t.py::test_a", Verdict.NEW, 0.1, measured={"launches": tuple(map(make_launch, launches))})
     (chart,) = [chart for chart in data_of(html(make_document(timed)))["charts"] if chart["kind"] == "steps"]
     assert chart["series"][1]["y"] == shown

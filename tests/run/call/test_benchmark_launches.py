@@ -25,10 +25,10 @@ from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
 from pytest_ddpperf.run.call.planning import Purpose
-from pytest_ddpperf.run.call.variant import Pilot, Variant
+from pytest_ddpperf.run.call.variants import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 from tests.factories import make_counts, make_rank_launch, make_variant
 
 STEP = LaunchResult((make_rank_launch(),), (), 1.0)

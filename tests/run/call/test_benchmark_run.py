@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from pytest_ddpperf import Workload
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.strategy import Parallel
 
 pytestmark = pytest.mark.ddpperf(
     world_size=2, launches=2, steps=5, warmup=1, max_time=0.2, tolerance="1000%",

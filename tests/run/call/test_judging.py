@@ -22,7 +22,7 @@ from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.call.judging import JudgedRun
-from pytest_ddpperf.run.call.variant import Variant, counted_only
+from pytest_ddpperf.run.call.variants import Variant, counted_only
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
 from tests.factories import (

@@ -21,9 +21,9 @@ from pytest_ddpperf.run.call.planning import (
     planned,
 )
 from pytest_ddpperf.run.call.preparation import prepare_job
-from pytest_ddpperf.run.call.variant import Pilot, Variant
+from pytest_ddpperf.run.call.variants import Pilot, Variant
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script
 from tests.factories import make_environment, make_limits, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()

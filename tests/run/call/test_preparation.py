@@ -28,14 +28,13 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.run.call.preparation import Prepared, identity, prepare_job, prepared, task_text
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import PrepareJob, RankPrepared
 from pytest_ddpperf.training.preparing import prepare_launch
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.subject import Script, Workload
 from pytest_ddpperf.training.verification import Discrepancy, Leniency, Verification
-from pytest_ddpperf.training.workload import Workload
 from tests.factories import make_counts, make_environment, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()

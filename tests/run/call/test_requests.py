@@ -14,9 +14,8 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.results import Provenance, record_of
 from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.run.call.named_variants import several
 from pytest_ddpperf.run.call.requests import VerbCall, grows, of_size, require_consistent
-from pytest_ddpperf.run.call.variant import counted_only
+from pytest_ddpperf.run.call.variants import counted_only, several
 from pytest_ddpperf.settings import Settings, overlay_words
 from tests.factories import make_environment
 

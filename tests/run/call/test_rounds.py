@@ -20,7 +20,7 @@ from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget
 from pytest_ddpperf.run.call.planning import PILOT_STEPS, LaunchLimits, LaunchOutcome, LaunchRunner, Purpose
 from pytest_ddpperf.run.call.rounds import Measuring, Observer, Rounds
 from pytest_ddpperf.run.call.time_sheet import slow_starts
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import PeriodicPlan

@@ -16,17 +16,17 @@ import torch
 from pytest_ddpperf.analysis.traces.reading import times_of
 from pytest_ddpperf.errors import TraceError
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.profile import merged
+from pytest_ddpperf.metrics.communication import merged
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.run.call import traces
 from pytest_ddpperf.run.call.traces import file_name, groups_of, pairs_of, read_group, write_beside
-from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, TraceJob, rank_file
 from pytest_ddpperf.training.preparing import profile_launch
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 from tests.factories import make_variant
 
 WORKLOAD = Workload(

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.strategy import Parallel, Strategy
 from pytest_ddpperf.training.jobs import VerifyJob
 from pytest_ddpperf.training.verification import Leniency, Verification
 from tests.training.correctness import verifying

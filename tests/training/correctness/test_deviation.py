@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.strategy import Parallel
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.correctness.deviation import (
     Deviation,

@@ -18,7 +18,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.correctness.reference import SingleProcess, UnverifiableError, computing_in
 from pytest_ddpperf.training.correctness.training_run import MicroBatches, changes, copied
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.subject import Workload
 
 
 class Product(nn.Module):

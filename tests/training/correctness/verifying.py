@@ -15,8 +15,8 @@ from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.correctness.verifier import verify_launch
 from pytest_ddpperf.training.jobs import VerifyJob
+from pytest_ddpperf.training.subject import Workload
 from pytest_ddpperf.training.verification import Verification
-from pytest_ddpperf.training.workload import Workload
 from tests.strategies.conftest import Placement, on_cpu
 
 ADAMW = partial(torch.optim.AdamW, lr=1e-2)

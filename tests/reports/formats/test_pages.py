@@ -9,8 +9,8 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.charts.chart import Axis, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.formats.html import two_runs_page
-from pytest_ddpperf.reports.formats.page.page import chart_data
-from pytest_ddpperf.reports.formats.page.trends import trends_page
+from pytest_ddpperf.reports.formats.page import chart_data
+from pytest_ddpperf.reports.formats.trends_page import trends_page
 from pytest_ddpperf.reports.trend import change_texts
 from pytest_ddpperf.reports.two_runs import two_runs
 from tests.factories import judged_anew

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.baselines.history.trend import Trend
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartSeries, point
-from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.formats.page import Page, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.table import Column, Quantity, table_of
 from pytest_ddpperf.reports.trend import change_texts, place_of, too_short, trend_table, trend_title
 from pytest_ddpperf.units import format_count, format_number

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ddpperf import Strategy, Workload
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.run.call.named_variants import NamedVariant, several
+from pytest_ddpperf.run.call.variants import NamedVariant, several
 
 
 def nothing(*_: object) -> Any:

@@ -1,4 +1,4 @@
-"""Training code as it is, on real ranks: it has the main thread and a group of its own, and is stopped in time."""
+"""Scripts on real ranks: each has the main thread and a group of its own, and is stopped in time; workloads by hand."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.launch.faults.exceptions import failed_report
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.unpicklable import describe
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
@@ -40,6 +41,8 @@ from pytest_ddpperf.records.sites import changed_sites
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, LaunchJob, PrepareJob
+from pytest_ddpperf.training.subject import located, unfit
+from tests.training.workloads import workload
 
 FILE = """
 import os, signal, sys
@@ -109,7 +112,7 @@ def test_a_script_is_stopped_after_its_steps_and_its_finally_runs(launcher: Laun
 def test_a_script_that_ends_early_says_how_many_steps_it_made(launcher: Launcher) -> None:
     needed = job(Script(train)).steps_needed
     assert len(launched(launcher, job(Script(partial(train, needed)))).values[0].step_times) == 3
-    told = rf"train \(.*test_script.py:\d+\) ended after {needed - 1} optimizer steps.* needs {needed}, to warm up"
+    told = rf"train \(.*test_subject.py:\d+\) ended after {needed - 1} optimizer steps.* needs {needed}, to warm up"
     with pytest.raises(WorkloadError, match=told):
         launched(launcher, job(Script(partial(train, needed - 1))))
 
@@ -239,7 +242,7 @@ def test_an_exit_that_answers_an_error_is_told_by_the_first_error() -> None:
     assert (report.kind, report.type) == ("raised", "ValueError")
     assert "error in call to Model" in report.traceback
     assert report.position is not None
-    assert report.position.line.endswith(f"test_script.py:{answering.__code__.co_firstlineno + 4} in answering")
+    assert report.position.line.endswith(f"test_subject.py:{answering.__code__.co_firstlineno + 4} in answering")
 
 
 def test_an_exit_that_answers_an_error_within_a_library_has_the_line_that_called_the_library() -> None:
@@ -254,7 +257,7 @@ def test_an_exit_that_answers_an_error_within_a_library_has_the_line_that_called
     report = failed_report(left.value, "run")
     assert report.type == "ValueError"
     assert report.position is not None
-    assert report.position.line.endswith(f"test_script.py:{calling.__code__.co_firstlineno + 1} in calling")
+    assert report.position.line.endswith(f"test_subject.py:{calling.__code__.co_firstlineno + 1} in calling")
 
 
 def test_a_script_that_ends_before_its_first_step_says_so(launcher: Launcher) -> None:
@@ -553,3 +556,85 @@ def test_a_file_of_a_package_runs_as_with_python_m(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     shown = [line for line in done.stdout.splitlines() if name == "__main__.py" or "__mp_main__" not in line]
     assert (shown, done.stderr) == ([expected.format(root=tmp_path)], "")
+
+
+def test_what_is_given_is_held() -> None:
+    given = workload(tokens_per_step=128)
+    assert (given.samples_per_step, given.tokens_per_step, given.loader, given.blocks) == (4, 128, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": None}, "neither batch nor loader: give one, either"),
+        ({"batch": print, "loader": lambda _rank, _size: []}, "both batch and loader: give one, either"),
+        ({"model": None}, r"Workload\(model=...\) is None, not a function: give"),
+        ({"model": torch.nn.Linear(2, 2)}, r"Workload\(model=...\) is a Linear module: give a function that builds it"),
+        ({"batch": (1, 2)}, r"Workload\(batch=...\) is \(1, 2\), not a function"),
+        ({"batch": None, "loader": [1]}, r"Workload\(loader=...\) is \[1\], not a function"),
+        ({"loss": None}, "neither loss nor forward: give one, either"),
+        ({"forward": lambda _model, _batch: 0}, "both loss and forward: give one, either"),
+        ({"blocks": []}, r"Workload\(blocks=...\) is \[\], not a function"),
+        ({"loss": torch.nn.MSELoss}, r"Workload\(loss=...\) is the class MSELoss: give an instance, loss=MSELoss\(\)"),
+        ({"model": lambda size: size}, r"Workload\(model=...\): .* takes \(size\) and .*; give model=lambda: ...$"),
+        ({"loss": lambda outputs: outputs}, r"too many positional arguments; give loss=lambda outputs, targets: ...$"),
+        ({"optimizer": lambda: None}, r"Workload\(optimizer=...\): .*; give optimizer=lambda parameters: ...$"),
+        ({"blocks": lambda: ()}, r"Workload\(blocks=...\): .*; give blocks=lambda model: ...$"),
+        ({"batch": None, "loader": lambda: ()}, r"Workload\(loader=.*; give loader=lambda rank, world_size: ...$"),
+        (
+            {"loss": None, "forward": lambda model: model},
+            r"Workload\(forward=.*; give forward=lambda model, batch: ...$",
+        ),
+        ({"samples_per_step": 0}, r"Workload\(samples_per_step=0\): give a finite number above 0"),
+        ({"samples_per_step": True}, r"Workload\(samples_per_step=True\): give a finite number above 0"),
+        ({"tokens_per_step": float("nan")}, r"Workload\(tokens_per_step=nan\): give a finite number above 0"),
+        ({"tokens_per_step": "128"}, r"Workload\(tokens_per_step='128'\): give a finite number above 0"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_cure(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        workload(**changes)
+
+
+def test_functions_are_located_by_file_and_line() -> None:
+    line = workload.__code__.co_firstlineno
+    assert located(workload).startswith("workload (")
+    assert located(workload).endswith(f"workloads.py:{line})")
+    assert located(functools.partial(workload, tokens_per_step=1)) == located(workload)
+    assert located(torch.optim.SGD) == "SGD"
+    assert located(torch.nn.MSELoss()) == "MSELoss"
+
+
+def test_a_place_is_told_where_the_current_folder_was_removed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    line = workload.__code__.co_firstlineno
+    assert located(workload) == describe(workload) == f"workload ({workload.__code__.co_filename}:{line})"
+
+
+def test_what_a_function_cannot_be_called_with_is_said() -> None:
+    def step(number: int, *, fast: bool = False) -> None:
+        """Takes a number."""
+
+    partial = functools.partial(step, 1)
+    assert unfit(step, "number") is None
+    assert unfit(step, "number", fast=True) is None
+    assert unfit(partial) is None
+    assert unfit(print, "anything") is None
+    text = unfit(step, "number", slow=True)
+    assert text is not None
+    assert text.startswith("step (")
+    assert text.endswith("is called as step(number, slow=True): got an unexpected keyword argument 'slow'")
+
+
+def test_a_decorator_may_give_what_a_function_takes_besides() -> None:
+    def given_width(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*arguments: Any) -> Any:
+            return function(2, *arguments)
+
+        return wrapper
+
+    assert workload(model=given_width(lambda width: torch.nn.Linear(width, width))).model() is not None
