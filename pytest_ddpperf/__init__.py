@@ -52,7 +52,7 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: pytest loads this package in every run."""
+    """Imports a public name when it is first used, so that a pytest run does not import the whole package."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

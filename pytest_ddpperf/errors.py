@@ -44,7 +44,7 @@ class DdpperfError(Exception):
 
 
 def hidden(excinfo: Any) -> bool:
-    """Returns whether pytest hides the frames of a module that has this function as ``__tracebackhide__``.
+    """Returns whether pytest hides the plugin's frames; modules assign this function to ``__tracebackhide__``.
 
     The frames are shown only if the plugin's own code raised an error that is no DdpperfError.
     """
@@ -65,7 +65,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def reason(report: Any, error: BaseException | None) -> str:
-    """Returns why a test failed, in one line, from pytest's report of it; empty if it did not fail."""
+    """Returns why a test failed, in one line, from pytest's report and the raised error; empty if it did not fail."""
     words = str(report.longrepr) if error is None else in_a_line(error)
     return (error.headline if isinstance(error, DdpperfError) else words) if report.failed else ""
 
@@ -110,14 +110,14 @@ class IncorrectTraining(FoundWrong):
 
     @property
     def causes(self) -> list[str]:
-        """The likely cause (if known) of the first benchmark's incorrect training, and how its values differ."""
+        """Texts on the first incorrect benchmark: the likely cause, if it is known, and how the values differ."""
         seen, _, cause = self.headline.removeprefix("broken: ").partition("; likely cause: ")
         cause, _, extent = cause.partition("; ")
         return [*filter(None, [cause]), "; ".join(filter(None, (seen, extent)))]
 
     @property
     def summary(self) -> str:
-        """The difference of the first incorrect benchmark, and the likely cause if it is known."""
+        """The difference of the first incorrect benchmark's values, and the likely cause if it is known."""
         *likely, seen = self.causes
         return ": ".join([seen.partition(":")[0], *likely]) if likely else seen
 

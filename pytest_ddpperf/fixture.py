@@ -1,4 +1,4 @@
-"""The verbs of the ``ddpperf`` fixture, such as ``check``, for tests."""
+"""The ``ddpperf`` fixture: its methods, such as ``check``, measure and judge training in a test."""
 
 from __future__ import annotations
 
@@ -321,8 +321,8 @@ class Ddpperf:
     ) -> Prediction:
         """Predicts the time of a step with any number of ranks, on a measured or named network; gives no verdict.
 
-        One process runs the step of one of these ranks on this machine, with collectives that take no time. The
-        prediction adds the time of each collective on the network.
+        One process of this machine runs the step of one rank, with collectives that take no time. The prediction
+        adds the time of each collective on the network.
 
         Args:
             subject: a Workload, or a function ``build(ctx)``.
@@ -464,7 +464,7 @@ class Ddpperf:
             self._meet(targets(found, metrics))
 
     def _meet(self, wanted: Sequence[MetricTarget]) -> None:
-        """Reports the outcomes of targets; fails the test if one is missed, or inconclusive and ``fail_on`` says so."""
+        """Reports the targets' outcomes; fails the test for missed and, by ``fail_on``, for inconclusive targets."""
         for target in wanted:
             unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
             self._session.outputs.remark(self._test, target.measurement.key, target.finding, *unmet)
@@ -578,7 +578,7 @@ class Ddpperf:
             pytest.skip(f"{subject.name}: ddpperf simulate runs no Script, which creates its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Returns the environment of the settings' largest group, or of one rank if the strategy needs only one."""
+        """Returns the environment of the settings' largest group; of one rank if the strategy trains on one rank."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs
@@ -588,7 +588,7 @@ class Ddpperf:
         return self._session.environment(call.settings, size)
 
     def _environments(self, call: VerbCall, strategy: GivenStrategy) -> list[Environment]:
-        """Returns a list with the environment of the group; in a simulation, of all groups, the largest one last."""
+        """Returns the environments of all simulated groups, the largest last; of real groups, only the largest."""
         largest = self._environment(call, strategy)
         if not largest.simulated or largest.world_size == 1:
             return [largest]

@@ -1,1 +1,1 @@
-"""Comparison with another revision of the project: its worktree, its environment, its ranks."""
+"""Comparison of the project with another revision: the revision's files, virtual environment and ranks."""

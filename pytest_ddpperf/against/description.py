@@ -1,7 +1,7 @@
-"""Prints facts about the interpreter that runs this file, as JSON.
+"""Prints facts about the Python interpreter that runs this file, as JSON.
 
-This file is run as a script, also by Python versions that are too old for ranks, and needs only the standard library.
-Its arguments are names of modules; the output names those that this interpreter cannot import.
+This file is run as a script. It needs only the standard library, and also runs on versions of Python that this plugin
+does not support. The arguments are names of modules; the output lists the modules that cannot be imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def described(wanted: list[str]) -> dict[str, Any]:
-    """Returns facts about this interpreter, and the ``wanted`` modules that it cannot find outside of this folder."""
+    """Returns facts about this interpreter, among them the modules in ``wanted`` that cannot be imported."""
     path = [entry for entry in sys.path[1:] if entry]
     facts: dict[str, Any] = {
         "tag": getattr(sys.implementation, "cache_tag", None),

@@ -44,9 +44,9 @@ class GitMissingError(GitError):
 def git(
     folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None, words: str | None = None
 ) -> str:
-    """Runs git in a folder and returns its stripped output; GitError if git fails, is missing, or takes too long.
+    """Runs git in a folder and returns its stripped output; GitError if git fails, is missing, or exceeds ``seconds``.
 
-    ``index``: a file that git uses in place of the work tree's index; ``words``: the text for git's standard input.
+    ``index`` is a file that git uses instead of the work tree's index. ``words`` is the text for git's standard input.
     """
     # A refresh of the index takes a lock and may collide with the user's own git. With log.showSignature the output for
     # a commit begins with the check of its signature.
@@ -95,9 +95,8 @@ def untracked(top: Path) -> tuple[str, ...]:
 def code_of(root: Path, commit: str | None = None) -> str:
     """Returns a digest of the code and configuration files of a commit, or of the work tree; may raise GitError.
 
-    The digest of the work tree includes untracked files that git does not ignore: they may be committed together with
-    the baseline. Of JSON files, it includes those that git tracks, except baselines. If a sparse checkout omits a file,
-    the file's content is read from git.
+    In the work tree, untracked files count unless git ignores them, because they may be committed with the baseline.
+    Tracked JSON files count, except baselines. Files that a sparse checkout omits are read from git.
     """
     top = top_folder(root)
     if commit is not None:
@@ -121,7 +120,7 @@ def code_of(root: Path, commit: str | None = None) -> str:
 
 
 def _of_code(name: str, *, tracked: bool) -> bool:
-    """Returns whether a file is code or configuration; False for names with a line break, which git cannot look up."""
+    """Returns whether a file is code or configuration; a JSON file counts if it is ``tracked`` and no baseline."""
     json = tracked and _JSON.fullmatch(name) is not None and _BASELINE.fullmatch(name) is None
     return json or _CODE.fullmatch(name) is not None
 
@@ -142,7 +141,7 @@ def is_shallow(root: Path) -> bool:
 
 
 def missing(root: Path, commit: str, came_with: str | None) -> str:
-    """Returns why a baseline's commit cannot be measured, with advice; the commit ``came_with`` added the baseline."""
+    """Returns why a baseline's commit cannot be measured, with advice. The commit ``came_with`` added the baseline."""
     short = commit[:7]
     if commit_of(root, commit) is not None:
         return f"{short}, the commit of the baseline, does not have the test: commit the test, then save again"
@@ -196,7 +195,7 @@ def unknown(root: Path, name: str) -> str:
 
 
 def lacking(root: Path, error: GitError) -> str:
-    """Returns advice after a failed checkout of a commit: git cannot write files, or the commit's files are missing."""
+    """Returns advice after git failed to check out a commit; the advice depends on git's error."""
     if re.search(r"ermission denied|ead-only file|could not create|[Uu]nable to create|o space left", str(error)):
         return "let git write into the repository and into the folder of temporary files"
     with contextlib.suppress(GitError):
@@ -244,7 +243,7 @@ def no_commit(folder: Path, error: GitError) -> str:
 
 
 def _explained(folder: Path, error: GitError, other: str, advice: str = "") -> str:
-    """Returns why git refuses ``folder``, with a cure or else ``advice``; for other errors, returns ``other``."""
+    """Returns the reason for git's error, with a cure or ``advice``; returns ``other`` if the reason is unknown."""
     if isinstance(error, GitMissingError):
         return f"{error}: install it"
     for pattern, *words in _REFUSALS:
@@ -265,7 +264,7 @@ class Checkout:
 
 
 def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:
-    """Returns the state of the work tree that holds ``path``, without changes in the folder ``apart_from``.
+    """Returns the state of the work tree that holds ``path``; changes in the folder ``apart_from`` do not count.
 
     The result is None if git, a repository or a first commit is missing, or if git takes too long.
     """

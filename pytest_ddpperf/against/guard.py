@@ -52,10 +52,7 @@ def remove(tree: Path, root: Path) -> None:
 
 
 def _end_others(tree: Path) -> None:
-    """Ends the remaining processes of a run: a git that still creates the checkout, and processes of a setup command.
-
-    They get SIGTERM first, after which git removes the files that it has made; if they do not end, they get SIGKILL.
-    """
+    """Ends the processes that a run left behind: first with SIGTERM, so that git cleans up, then with SIGKILL."""
     kill_from = time.monotonic() + _TERM_SECONDS
     while time.monotonic() < kill_from + _TERM_SECONDS:
         kill = time.monotonic() > kill_from
@@ -65,7 +62,7 @@ def _end_others(tree: Path) -> None:
 
 
 def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
-    """Sends a signal to a process if it is one of the run's remaining processes; returns whether it is."""
+    """Sends SIGTERM, or SIGKILL with ``kill``, to a process that works on the checkout ``tree``; else returns False."""
     with contextlib.suppress(OSError):
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         adds = Path(os.fsdecode(words[0])).name == "git" and os.fsencode(tree) in words
@@ -76,9 +73,9 @@ def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
     return False
 
 
-def await_end(tree: Path, of_other: TextIO) -> None:
-    """Waits until the pipe ``of_other`` is closed, and touches ``tree`` meanwhile: a recent mtime means "in use"."""
-    while not select.select([of_other], [], [], _SIGN_SECONDS)[0]:
+def await_end(tree: Path, pipe: TextIO) -> None:
+    """Waits until ``pipe`` is closed, and updates the mtime of the checkout's folder, which shows that it is in use."""
+    while not select.select([pipe], [], [], _SIGN_SECONDS)[0]:
         with contextlib.suppress(OSError):
             os.utime(tree.parent)
 

@@ -50,7 +50,8 @@ class Interpreter:
 def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
     """Returns the interpreter at the path ``given``, relative to ``invoked``; SettingError if ranks cannot use it.
 
-    Ranks need the same minor version of Python as here, torch, cloudpickle, numpy, and the modules ``needed``.
+    Ranks need the minor version of Python that runs here. They also need torch, cloudpickle, numpy and the modules
+    ``needed``.
     """
     said = f"{KNOBS['against_python'].option}={given}"
     python = os.path.abspath(invoked / Path(given).expanduser())  # noqa: PTH100 - a link is followed by resolve
@@ -93,7 +94,7 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
 
 
 def _torch_of_both(own: Interpreter) -> str | None:
-    """Returns torch's file in PYTHONPATH, which this and the other environment would import; None if there is none."""
+    """Returns torch's file if PYTHONPATH makes both environments import the same torch; else None."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (PathFinder.find_spec("torch", [entry]) for entry in entries if entry and entry not in own.path)
     return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)
@@ -143,9 +144,9 @@ def foreign_entries(root: str) -> tuple[str, ...]:
 
 
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Returns, by package, the versions there and here (None: not installed), without packages of equal version.
+    """Returns the packages whose versions differ: for each, its version ``there`` and ``here``, None if it is missing.
 
-    Packages that both environments have come first. The plugin is omitted, because all ranks use this environment's.
+    Packages that both environments have come first. This plugin is omitted, because all ranks use the same plugin.
     """
     pairs = {name: (there.get(name), here.get(name)) for name in sorted({*there, *here} - {_TOOL})}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -160,17 +161,17 @@ LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
     """Returns the files and folders in site-packages that Python would import instead of the checkout's files.
 
-    These copies were installed from the checkout, or are packages with the same name and modules from a wheel. ``path``
-    is an interpreter's search path, by default this interpreter's.
+    They come from an install of the checkout, or from a wheel with the same packages. ``path`` is the search path of an
+    interpreter (default: this interpreter's).
     """
     path = sys.path if path is None else list(path)
     return tuple(sorted({*installed_from(root, distributions(path=path)), *namesakes(root, path)}))
 
 
 def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
-    """Returns the copies that an install from ``root`` has made; editable installs make none.
+    """Returns the files and folders that an install from ``root`` has copied; editable installs copy none.
 
-    An archive in the checkout may contain another project, so its packages count only if the checkout has them, too. A
+    An archive in ``root`` may contain another project, so its packages count only if ``root`` has the same packages. A
     submodule does not count, because no other checkout of the project contains it.
     """
     found = set()
@@ -209,7 +210,7 @@ def _modules(package: Path) -> set[Path]:
 
 
 def _tops(installed: Distribution) -> set[str]:
-    """Returns a distribution's outermost packages, and its files outside of packages."""
+    """Returns a distribution's top-level packages, and its files outside of packages."""
     files = [file for file in installed.files or () if file.parts[0] != ".."]
     files = [file for file in files if not file.parts[0].endswith(".dist-info")]
     packages = {file.parent for file in files if file.name == "__init__.py"}

@@ -63,9 +63,10 @@ class PairedLaunches:
         variables: Variables = (),
         **group: Any,
     ) -> LaunchResult[Any]:
-        """Calls ``Launcher.run(*call, **group)`` on launcher ``number`` of the reference or of the candidate.
+        """Calls ``Launcher.run(*call, **group)`` on a launcher of the reference, or else of the candidate.
 
-        ``launchers`` are the candidate's launchers; the reference has its own, whose ranks also get ``variables``.
+        ``launchers`` are the candidate's, and ``number`` is the launcher's index. The reference's ranks get the
+        environment variables ``variables``. ReferenceFailed names ``benchmark`` if the reference fails.
         """
         __tracebackhide__ = True
         if not reference:
@@ -105,7 +106,7 @@ class PairedLaunches:
         return run(observed_packed, redirection, named, packed_call.packed, **group)
 
     def _noted(self, files: dict[str, str], result: LaunchResult[tuple[T, dict[str, str]]]) -> LaunchResult[T]:
-        """Adds the imports that a launch's ranks reported to ``files``; returns the result without the imports."""
+        """Returns a launch's result without the imports of its ranks, which are added to ``files``."""
         with self._lock:
             for _, imported in result.values:
                 files.update(imported)
@@ -179,7 +180,7 @@ class _ReferenceCall(NamedTuple):
 
 
 def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _ReferenceCall:
-    """Pickles a call; the reference's ranks look up a test module's top-level objects by name in the other checkout."""
+    """Pickles a call for the reference's ranks, which look up objects of test modules in the other checkout."""
     modules = modules_of_tests(redirection)
     by_object = {
         id(value): (module, name)
@@ -212,7 +213,7 @@ def _place_of(function: FunctionType) -> str:
 
 
 def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
-    """Returns whether a project's function must be pickled as code, because no name in its module leads to it."""
+    """Returns whether a project's function must be pickled with its code, because ranks cannot import it by name."""
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -226,14 +227,14 @@ def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
 
 
 def _defined_in(value: Any, module: str, modules: Mapping[str, str]) -> bool:
-    """Returns whether a module itself defines a global: a function, a class, or an object such as a Workload."""
+    """Returns whether a global is a function or class that ``module`` defines, or an object such as a Workload."""
     if isinstance(value, FunctionType) or inspect.isclass(value):
         return bool(value.__module__ == module)
     return isinstance(value, (Workload, functools.partial)) or type(value).__module__ in modules
 
 
 def _name_of(value: Any, modules: Mapping[str, str]) -> tuple[str, str] | None:
-    """Returns (module, dotted name) of a function or class of ``modules``, or (name, "") of a module; else None."""
+    """Returns the module and the dotted name of a function, class or module in ``modules``; None for other values."""
     if isinstance(value, ModuleType):
         return (value.__name__, "") if value.__name__ in modules else None
     if not (isinstance(value, FunctionType) or inspect.isclass(value)) or value.__module__ not in modules:

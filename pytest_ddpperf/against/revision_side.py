@@ -78,7 +78,7 @@ class RevisionSide:
 
     @property
     def redirection(self) -> Redirection:
-        """Returns the paths of the checked-out project; if the checkout failed, raises its error in each call."""
+        """Returns the paths of the checked-out project; raises LaunchError again if the checkout has failed."""
         with self._lock:
             if self._failure is not None:
                 raise LaunchError(self._failure)
@@ -119,7 +119,7 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns the revision's launchers, and any launchers of the tests' checkout that alternate with them."""
+        """Returns the revision's launchers, and the launchers of the tests' checkout if both run in alternation."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ def under(python: Interpreter, project: Redirection) -> Redirection:
 
 
 def _with_environment(redirection: Redirection, folder: Path, command: str) -> Redirection:
-    """Makes a virtual environment in ``folder`` and runs ``command`` in it; returns ``redirection`` to its Python."""
+    """Runs ``command`` in a new virtual environment in ``folder``; returns ``redirection`` with this environment."""
     environment = folder / guard.ENVIRONMENT
     _run([sys.executable, "-m", "venv", str(environment)], folder, None, "cannot make a virtual environment")
     python, packages = str(environment / "bin" / "python"), next((environment / "lib").glob("python*/site-packages"))
@@ -194,7 +194,7 @@ def alike(here: str, there: str) -> bool:
 
 
 def modules_of_tests(redirection: Redirection) -> dict[str, str]:
-    """Returns the files, by module name, of test modules, conftests and others that are pickled by value for ranks."""
+    """Returns the files, by module name, of test modules, conftests and other modules that are pickled by value."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

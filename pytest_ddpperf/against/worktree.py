@@ -52,7 +52,10 @@ class Revision:
 
 
 def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
-    """Returns the reference that the settings name: another revision of the project, another environment, or both."""
+    """Returns the reference that the settings name: another revision of the project, another environment, or both.
+
+    ``start`` is a folder of the project; relative paths in the settings start from ``invoked``.
+    """
     given = settings.against_python
     if given is None:
         return resolve(str(settings.against), start, invoked)
@@ -68,7 +71,10 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
 
 
 def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
-    """Returns the repository around ``start`` as a revision, or the folder ``start`` if it is in no repository."""
+    """Returns this checkout as a revision: the repository around ``start``, or ``start`` itself if there is none.
+
+    ``python`` is another interpreter for the revision's ranks.
+    """
     root = start
     with contextlib.suppress(git.GitError):
         root = git.top_folder(start)
@@ -168,7 +174,7 @@ class Worktree(Guarded):
 
 
 def remove_left_over() -> None:
-    """Removes the checkouts of killed runs whose guard was killed, too."""
+    """Removes the checkouts of runs that were killed together with their guards."""
     for folder in abandoned(PREFIX):
         guard.remove(folder / TREE, folder / TREE)
 
@@ -208,10 +214,10 @@ def _refused(given: str, why: str) -> SettingError:
 
 
 def check_out(redirection: Redirection) -> Callable[[], None] | None:
-    """Checks out the reference's commit if this node lacks it; returns a function that removes the files, or None.
+    """Checks out the reference's commit if this node lacks it; returns a function that removes the files, else None.
 
-    The files come from the repository on this node. No ``git worktree`` is added to it, because the controller may use
-    the same repository on a shared file system. LaunchError, with the reason and advice, if the checkout fails.
+    The files come from the repository on this node. The repository gets no new ``git worktree``, because the controller
+    may use it on a shared file system. LaunchError, with reason and advice, if the checkout fails.
     """
     target = Path(redirection.target)
     commit = None if target.is_dir() else _commit_for_node(redirection)

@@ -43,8 +43,8 @@ _OVERLAPPED = 0.8  # the share of backward that can hide communication: the last
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
     """Returns changes that may make steps faster, the largest gain first; changes that only free memory come last.
 
-    A gain that is not ``estimated`` is an upper bound: the change removes the time of one cause, and nothing else. For
-    a larger batch or more micro-batches the gain is per sample.
+    A gain is an upper bound unless it is ``estimated``. For a larger batch or more micro-batches the gain is per
+    sample.
     """
     advisers = [_BY_CAUSE[cause.bottleneck] for cause in diagnosis.causes if cause.bottleneck in _BY_CAUSE]
     found = [advice for adviser in advisers for advice in adviser(diagnosis, measurement)]
@@ -67,7 +67,7 @@ def _share(diagnosis: Diagnosis, bottleneck: Bottleneck) -> float:
 
 
 def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Returns advice on loading. Workers load while the rank trains, so the slower of both determines the step time."""
+    """Returns changes that shorten the waits for data."""
     wait = max(_share(diagnosis, "data"), longest_data_wait(measurement))  # others wait for that rank as well
     found = [Advice(code="cheaper_loading", bottleneck="data", gain=wait)]
     loader = measurement.recipe.get("loader", "")
@@ -122,7 +122,7 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
 
 
 def _bucket_size(measurement: Measurement) -> float | None:
-    """Returns the bucket size in MiB for four buckets; None if it is below 1, or DDP already has four to eight."""
+    """Returns the bucket size in MiB that gives four buckets; None if it is below 1, or if DDP has four to eight."""
     nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
     size = float(round(sum(nbytes) / _BUCKETS / 2**20))
     return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None
@@ -148,10 +148,7 @@ def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
 
 
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Returns advice to process more samples in a step, so that work done once in a step costs less per sample.
-
-    A larger batch needs more memory than more micro-batches, but fewer calls; it is advised only if it gains more.
-    """
+    """Returns advice to process more samples in a step, so that the fixed work of a step costs less per sample."""
     communication, overhead = _share(diagnosis, "communication"), _share(diagnosis, "overhead")
     computing = sum(_share(diagnosis, each) for each in ("compute", "memory_bandwidth", "overhead"))
     update = _phase_share(measurement, OPTIMIZER) + _phase_share(measurement, OTHER)
@@ -214,7 +211,7 @@ def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Ad
 
 
 def _copied_back(diagnosis: Diagnosis) -> float:
-    """Returns the fraction of the step in which DDP copies gradients out of buckets, by the rate of memory traffic."""
+    """Returns the estimated fraction of the step in which DDP copies gradients back from its buckets."""
     communication, moving = diagnosis.cause("communication"), diagnosis.cause("memory_bandwidth")
     if communication is None or moving is None or not moving.facts.get("rate") or not diagnosis.step:
         return 0.0
@@ -223,7 +220,7 @@ def _copied_back(diagnosis: Diagnosis) -> float:
 
 
 def _copies_gradients(measurement: Measurement) -> bool:
-    """Returns whether DDP copies each gradient into its bucket, as it does if gradients are not views of buckets."""
+    """Returns whether gradients are no views of DDP's buckets, so that DDP copies each gradient into its bucket."""
     return strategy_name(measurement) == "ddp" and "gradient_as_bucket_view=true" not in measurement.strategy
 
 

@@ -107,10 +107,8 @@ def _loss(points: Sequence[Result]) -> Iterator[Finding]:
 def scaling_loss(base: Diagnosis, point: Diagnosis, efficiency: float) -> tuple[float, dict[str, float]]:
     """Returns the seconds that a step of ``point`` loses compared with ideal scaling: in total, and by cause.
 
-    The largest cause comes first; seconds are negative for a gain. ``efficiency`` is the ideal step time divided by the
-    measured step time. Ideally, all causes take the same fraction of their time at ``base``: all of it with weak
-    scaling, a half with strong scaling and twice the ranks. Computing loses time if a smaller batch uses cores worse,
-    or if ranks share the memory's bandwidth.
+    The largest loss comes first; a gain is negative. ``efficiency`` is the ideal step time divided by the measured step
+    time. With ideal scaling, the times of all causes change by the same factor.
     """
     ideal = efficiency * point.step
     share = ideal / base.step
@@ -160,7 +158,7 @@ def _network_obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[st
 
 
 def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
-    """Returns whether all ranks take part in each collective, so that the bytes sent by a rank are known."""
+    """Returns whether all ranks take part in each collective, judged by the number of bytes that a rank sends."""
     nbytes, sent = counts.details.get("collective_bytes", {}), counts.totals.get("collective_send_bytes")
     if sent is None or not fits:
         return True
@@ -170,10 +168,10 @@ def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
 
 
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:
-    """Returns a finding that compares the predicted time of a step's collectives on the network with the measured time.
+    """Compares the measured time of a step's collectives with the time that the network's ``fits`` predict.
 
-    The result is None if nothing is sent or timed. A finding of another kind is returned if the measured time is far
-    below the prediction, if no measured time exists, or if no prediction is possible; the last kind has the reason.
+    Without a measured time, the finding has only the prediction; without a prediction, it has the reason. The result is
+    None if no collective moves bytes, or if nothing was timed.
     """
     counts = measurement.counts
     if counts is None or not measurement.launches or not sum(counts.details.get("collective_bytes", {}).values()):
@@ -203,7 +201,7 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
 
 
 def _measured_seconds(measurement: Measurement) -> tuple[float | None, str, float | None]:
-    """Returns (seconds of all collectives, their source in words, None); if unknown, (None, "", exposed seconds)."""
+    """Returns (seconds of collectives, source in words, None); if they are unknown, (None, "", exposed seconds)."""
     profile = measurement.profile
     if profile is not None and profile.transfer is not None:
         return profile.transfer, "the profiler saw", None

@@ -94,7 +94,7 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
 
 
 def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
-    """Returns two kinds of causes: a rank's waits for a core or a GPU that ranks share, and unexplained waits."""
+    """Returns the causes of idle time in ``computing`` seconds: shared cores or GPUs, other processes, ``unclear``."""
     step, short = evidence.step, _shortage(evidence, environment)
     idle = 0.0 if evidence.cpu is None else computing - evidence.cpu
     if short:
@@ -110,7 +110,7 @@ def _queued(evidence: StepEvidence, environment: Environment, computing: float) 
 
 
 def _computing(evidence: StepEvidence, environment: Environment, busy: float) -> list[Cause]:
-    """Divides the computing time among products, memory traffic and operator calls, by the micro-benchmarks' speeds."""
+    """Divides ``busy`` seconds of computing among matrix products, memory traffic and operator calls."""
     rates, step = evidence.rates, evidence.step
     if rates is None or not evidence.operators:
         return [_cause("unclear", busy, step)]
@@ -145,7 +145,7 @@ def _unclear(evidence: StepEvidence, seconds: float) -> Cause:
 
 
 def _threads(environment: Environment) -> tuple[int, int]:
-    """Returns the number of all ranks' threads and of cores for them; on GPUs, the numbers of ranks and of GPUs."""
+    """Returns how many threads all ranks have and how many cores there are; with GPUs, how many ranks and GPUs."""
     if environment.device == "cpu":
         return environment.world_size * environment.threads, environment.cores * environment.nodes
     return environment.world_size, environment.device_count * environment.nodes

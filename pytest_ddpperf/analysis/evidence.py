@@ -89,7 +89,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
 
 
 def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
-    """Returns each phase's fraction of time by launch and rank: by medians, or by sums if every n-th step is long."""
+    """Returns each phase's fraction of the step time, for each launch and each rank."""
     typical = median if long_steps_of(measurement).period is None else math.fsum
     found: list[list[dict[str, float]]] = []
     for launch in launches:
@@ -104,11 +104,7 @@ def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[d
 def _communication(
     measurement: Measurement, shares: Sequence[Sequence[Mapping[str, float]]], step: float
 ) -> tuple[float, bool]:
-    """Returns the seconds of exposed communication in a ``step`` (s), and whether they include all communication.
-
-    The seconds are measured by steps with and without synchronisation, else by the profiler (without waits for a slow
-    rank), else by the phase ``gradient_sync``, which lacks the communication during backward.
-    """
+    """Returns the seconds of exposed communication in a step of ``step`` seconds, and whether they are complete."""
     if measurement.world_size == 1:
         return 0.0, True
     overheads = communication_overhead(measurement)
@@ -139,7 +135,7 @@ def strategy_name(measurement: Measurement) -> str:
 
 
 def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
-    """Returns the rank with the longest step, without its waits for others, scaled to ``step``; None if unknown."""
+    """Returns the rank that works, rather than waits, for the longest part of ``step`` seconds; None if unknown."""
     own = [seconds for seconds in map(_own_steps, launches) if seconds is not None]
     if not own or len(own[0][0]) < 2:  # noqa: PLR2004  a rank alone waits for none
         return None
@@ -150,7 +146,7 @@ def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
 
 
 def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
-    """Returns the seconds of each rank's step without waits for others, and of the group's step; None if unknown."""
+    """Returns each rank's step time without waits for other ranks, and the group's step time; None if unknown."""
     blocks = complete(rank.communication for rank in launch.ranks)
     if blocks is not None:
         whole = median(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
@@ -181,7 +177,7 @@ def _rank_with_most_work(
 
 
 def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
-    """Returns the phase in which a rank is slowest compared with the median of other ranks; excludes waits for them."""
+    """Returns the phase in which a rank is slowest compared with the median of the other ranks."""
     more = dict.fromkeys((phase for phase in PHASES if phase != GRADIENT_SYNC), 0.0)
     for launch in launches:
         seconds = [{phase: median(own.seconds[phase]) for phase in more} for own in phases_of(launch) or ()]
@@ -197,7 +193,7 @@ def _rates(launches: Sequence[Launch]) -> MachineRates | None:
 
 
 def memory_limit(measurement: Measurement) -> float | None:
-    """Returns the bytes that a rank may use: the test's limit, else all of the GPU; None if both are unknown."""
+    """Returns the bytes that a rank may use: the test's limit, else the GPU's memory; None if both are unknown."""
     limit = measurement.recipe.get("memory_limit")
     totals = [
         rank.device_memory.total for launch in measurement.launches for rank in launch.ranks if rank.device_memory
@@ -206,7 +202,7 @@ def memory_limit(measurement: Measurement) -> float | None:
 
 
 def _memory(measurement: Measurement) -> float | None:
-    """Returns the largest fraction of its available memory that a rank used; None if no limit is known."""
+    """Returns the largest fraction of its memory limit that any rank used; None if no limit is known."""
     limit = measurement.recipe.get("memory_limit")
     ranks = [rank for launch in measurement.launches for rank in launch.ranks]
     if limit is None:

@@ -48,7 +48,7 @@ class LawFit:
     ranks: tuple[float, ...]
 
     def speedup(self, ranks: float) -> float:
-        """Returns the speedup that the law predicts for this multiple of the base's ranks."""
+        """Returns the speedup that the law predicts if the base's number of ranks is multiplied by ``ranks``."""
         return LAW[self.law](max(0.0, self.serial), ranks)
 
 
@@ -76,7 +76,7 @@ LAW = {"amdahl": amdahl, "gustafson": gustafson}
 
 
 def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
-    """Fits the serial fraction of a scaling law by least squares; oversubscribed points are omitted.
+    """Fits the serial fraction of a scaling law by least squares; omits points whose ranks share cores or GPUs.
 
     Both laws are lines through the origin: Amdahl's is 1/S - 1/n = s (1 - 1/n), Gustafson's 1 - S/n = s (1 - 1/n), for
     a speedup S with n times the ranks. All samples have the same weight.
@@ -133,7 +133,7 @@ def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> in
 
 
 def status(efficiency: float, speedup: float) -> str:
-    """Returns a word of ``WORDS`` for scaling: with 4 ranks, speedup 3.49 is excellent, 0.46 is negative scaling."""
+    """Returns the word for an efficiency, such as ``excellent``; ``negative scaling`` for a speedup below 1."""
     if require_number("speedup", speedup) < 1:
         return "negative scaling"
     share = require_number("efficiency", efficiency)

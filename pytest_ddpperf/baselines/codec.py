@@ -107,10 +107,7 @@ def _short(series: Series) -> Series:
 
 
 def _stored(record: BaselineRecord) -> BaselineRecord:
-    """Returns a record reduced to the data that a file stores.
-
-    Operators and FLOPs are stored by line of code, not by operator or module.
-    """
+    """Returns a record as a file stores it: with rounded times, and with operators and FLOPs only by line of code."""
     changes: dict[str, Any] = {
         "series": tuple(map(_short, record.series)),
         "lost": jsonfile.rounded(record.lost) or None,
@@ -124,7 +121,7 @@ def _stored(record: BaselineRecord) -> BaselineRecord:
 
 
 def _read(stored: Any, schema: str) -> BaselineRecord:
-    """Returns a file's record; in schemas 1 and 2, a step time may be the mean of its typical (not long) steps."""
+    """Returns the record in a file of the current or an older ``schema``."""
     typical = stored.typical or (schema.endswith(("/1", "/2")) and bool(stored.steps))
     stored = msgspec.structs.replace(stored, lost=stored.lost or 0.0, typical=typical)
     record = msgspec.convert(stored, BaselineRecord, from_attributes=True)

@@ -21,7 +21,10 @@ def key_of(result: Result) -> tuple[str, str, int]:
 
 
 def judged_by(earlier: Sequence[Result], provenance: Provenance, results: Sequence[Result]) -> list[Result]:
-    """Judges ``results`` against ``earlier`` results of the code ``provenance``; omits benchmarks that these lack."""
+    """Judges each result by the ``earlier`` result of the same benchmark; omits benchmarks without an earlier result.
+
+    ``provenance`` is the code that the earlier results measured.
+    """
     old, new = ({key_of(result): result for result in each} for each in (earlier, results))
     alpha = alpha_of_benchmark(len(new))
     return [

@@ -30,7 +30,7 @@ def located(root: Path, path: Path) -> Path:
 
 
 def require_regular(file: Path) -> None:
-    """Raises OSError for a pipe or a device, unless it is an open stream (``/dev/fd/3``): reading it may never end."""
+    """Raises OSError for a pipe or a device, because reading may never end; allows open streams (``/dev/fd/3``)."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
         raise OSError(errno.EINVAL, "this is a pipe or a device: name a file", str(file))
 

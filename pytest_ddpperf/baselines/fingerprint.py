@@ -124,10 +124,9 @@ def digest(text: str) -> str:
 def environment_key(env: Environment) -> str:
     """Returns the name of an environment's folder of baselines: ``cpu-amd-epyc-2c-t1-gloo-w2-torch2.13``.
 
-    Simulated ranks have no machine: ``simulated-w1024-torch2.13``.
-
-    Two environments have the same key if and only if all facts in ``_LABELS`` are equal; a key from which these cannot
-    be read back ends with a hash of them. Letter case and spacing of model names do not count.
+    Simulated ranks have no machine: ``simulated-w1024-torch2.13``. Two environments have the same key if and only if
+    all facts in ``_LABELS`` are equal. If the facts cannot be read back from a key, it ends with a hash of the facts.
+    Letter case and spacing of model names do not count.
     """
     if env.simulated:
         return f"simulated-w{env.world_size}-torch{_slug(env.torch)}"
@@ -145,10 +144,7 @@ def environment_key(env: Environment) -> str:
 
 
 def differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Returns a text for each fact that differs, with the value of ``a`` first: ``torch 2.11 -> 2.13``.
-
-    The texts are made here, not in ``reports``, because each stands for one fact: callers count them or show them.
-    """
+    """Returns a text for each fact that differs, with the value of ``a`` first: ``torch 2.11 -> 2.13``."""
     return _differences(a, b, _LABELS)
 
 
@@ -165,8 +161,8 @@ def kernel_differences(a: Environment, b: Environment) -> tuple[str, ...]:
 def recorded_differences(a: Environment, b: Environment) -> tuple[str, ...]:
     """Returns a text for each differing fact that does not decide whether baselines are comparable.
 
-    A fact that ``a`` or ``b`` lacks does not differ: older baselines have fewer facts. But a variable recorded only
-    with GPUs counts as unset if it is missing. Hosts and visible GPUs are omitted: schedulers pick them for each job.
+    Facts that ``a`` or ``b`` lacks are omitted, because older baselines have fewer facts. Hosts and visible GPUs are
+    omitted, because schedulers choose them for each job.
     """
     left, right = dict(a.recorded), dict(b.recorded)
     if a.device == b.device == "cuda" and _OF_GPUS & left.keys() and _OF_GPUS & right.keys():

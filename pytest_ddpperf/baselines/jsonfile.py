@@ -208,8 +208,9 @@ def object_of(
 ) -> Any:
     """Returns a msgspec type for the JSON object of a dataclass, with all fields of the dataclass except ``without``.
 
-    Fields in ``sparse`` are not written while they have the dataclass's default. ``kinds`` has types for further
-    fields, or in place of the dataclass's types; a pair is (type, default).
+    Fields in ``sparse`` are not written while they have the dataclass's default. ``rename`` maps fields to names in
+    JSON. ``kinds`` gives types to additional fields, or other types to fields of the dataclass; a pair is a type and a
+    default.
     """
     hints = {name: hint for name, hint in {**get_type_hints(record), **kinds}.items() if name not in without}
     defaults: dict[str, list[Any]] = {name: [] for name in hints}

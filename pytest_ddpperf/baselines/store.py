@@ -47,7 +47,7 @@ class Store:
         return self.folder / key / module_folder(test) / test_file(test)
 
     def find(self, test: str, name: str, environment: Environment) -> StoredBaseline:
-        """Returns the baseline of a benchmark: of its environment, or else of the most similar environment."""
+        """Returns the baseline of a benchmark in ``environment``, or else in the most similar environment."""
         own, mine = fingerprint.environment_key(environment), self.own(test, name, environment)
         recorded = () if mine is None else fingerprint.recorded_differences(mine.environment, environment)
         if mine is not None and mine.counts is not None:
@@ -187,14 +187,14 @@ class Store:
 
 
 def _told(folder: Path) -> str:
-    """Returns the folder's path relative to the current folder, or else its name: paths may contain a user's name."""
+    """Returns the folder's relative path, or only its name, because an absolute path may contain a user's name."""
     with suppress(OSError, ValueError):  # the current folder is gone, or does not hold it
         return str(folder.absolute().relative_to(Path.cwd()))
     return f".../{folder.name}"
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """Returns the record of another environment whose counts are best comparable; of several, the newest record."""
+    """Returns the record whose counts compare best with counts in ``environment``; the newest if there are several."""
     by_likeness = sorted(records, key=lambda record: len(fingerprint.differences(record.environment, environment)))
     ranked = [
         StoredBaseline(
@@ -227,7 +227,7 @@ def test_file(nodeid: str) -> str:
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
-    """Returns a safe file name from ``slug``; adds a hash of ``whole`` if it is too long or ``lossless`` is None."""
+    """Returns a safe file name from ``slug``, with a hash of ``whole`` if the slug is too long or not ``lossless``."""
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
-    """Declares the options that describe the cluster to predict for; ``network`` is the default that the help names."""
+    """Declares the options that describe a cluster; the help text names ``network`` as the default network."""
     add = parser.add_argument
     add("--network", choices=CLUSTERS, help=f"network to predict for (default: {network})")
     add("--accelerator", choices=ACCELERATORS, help="accelerator to predict for (default: time this machine)")

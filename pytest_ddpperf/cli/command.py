@@ -138,7 +138,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
-    """Returns (test, baseline) for baselines of the file or test ``text``, or else with ``text`` in their names."""
+    """Returns (test, baseline) for each baseline whose file or test is ``text``, else whose name contains ``text``."""
     if Path(text).is_file():
         content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]
@@ -209,7 +209,7 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _become_pytest(settings: Mapping[str, object], arguments: Sequence[str]) -> NoReturn:
-    """Replaces this process by pytest, because pytest must import its plugins itself; omits settings that are None."""
+    """Replaces this process by pytest with these settings and arguments, so that pytest imports its plugins itself."""
     given = [f"-o{KNOBS[name].ini}={value}" for name, value in settings.items() if value is not None]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *given, *arguments])  # noqa: S606 - no shell is wanted

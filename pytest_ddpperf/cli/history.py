@@ -106,7 +106,7 @@ def _file(options: argparse.Namespace) -> Path:
 
 
 def stale(test: str, record: BaselineRecord, save: str | None) -> str:
-    """Returns advice to save a baseline of the set ``save`` again if the newest recorded run is better; else ""."""
+    """Returns advice to save a baseline again, in the set ``save``, if the last recorded run was better; else ""."""
     configured = ini_value(_HISTORY.ini, Path.cwd())
     if configured is None or not (file := configured[1] / configured[0]).is_file():
         return ""

@@ -36,7 +36,7 @@ def project_root(folder: Path) -> Path:
 
 
 def _project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
-    """Returns the root of the project, and the settings of pytest in its ini file; an empty mapping without these."""
+    """Returns the root of the project, and pytest's settings in its ini file (empty if there are none)."""
     parents = (folder.absolute(), *folder.absolute().parents)
     for parent in parents:
         for file, sections in _FILES.items():

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _stored(here: Environment, names: Sequence[str] | None, options: argparse.Namespace) -> list[str]:
-    """Returns a line for each collective, with its time by the stored fit; all collectives if ``names`` is None."""
+    """Returns a line for each collective in ``names`` (None: for all), with the time that the stored fit predicts."""
     file = network_file(options.folder, here)
     if (stored := read_network(file)) is None:
         measure = f"ddpperf network --world-size={here.world_size}"
@@ -144,10 +144,7 @@ def _check_lines(
 
 
 def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
-    """Returns sentences about slow links; if there are none, about late ranks, because a slow link makes ranks late.
-
-    If ranks share cores, only links are judged: late ranks are normal there, but a link is measured by two ranks alone.
-    """
+    """Returns sentences about slow links, or else about late ranks; judges only links if ranks share cores."""
     on_cores = here.device == "cpu" and here.cores >= network.MIN_RANKS
     links = slowness.slow_links(ranks) if on_cores or not here.oversubscribed else ()
     if links or here.oversubscribed:

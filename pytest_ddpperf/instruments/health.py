@@ -32,7 +32,7 @@ Watch = Callable[[Window | None], Health]
 
 
 class Sampler(Generic[T]):
-    """A thread that calls ``read`` every ``interval`` seconds until ``stop``; no thread if ``read`` returns no data."""
+    """A thread that calls ``read`` every ``interval`` seconds until ``stop``, if the first call returns data."""
 
     def __init__(self, read: Callable[[], T], interval: float) -> None:
         self._read, self._interval = read, interval
@@ -63,12 +63,12 @@ class Sampler(Generic[T]):
 
 
 def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:
-    """Reads the kernel's counters; cheap enough to be done before and after every launch.
+    """Reads the kernel's counters; fast enough to be called before and after every launch.
 
-    ``busy`` (neither idle nor stolen), ``steal`` and ``total`` are clock ticks of the usable cores. ``ours`` are the
-    ticks of the processes ``pids``, including their children that have ended. ``throttled`` are seconds that a control
-    group waited for its quota, added up over cores; ``overheated`` is how many times usable cores were too hot;
-    ``swapped`` are pages to and from swap. Values that the system does not report are missing.
+    ``busy``, ``steal`` and ``total`` are clock ticks of the usable cores; busy cores are neither idle nor stolen.
+    ``ours`` are the ticks of the processes ``pids`` and of their ended children. ``throttled`` is the time in seconds
+    that a control group waited for its quota. ``overheated`` is how often cores were too hot. ``swapped`` is the number
+    of pages to and from swap. Values that the system does not report are missing.
     """
     usable = os.sched_getaffinity(0)
     ours = [process_ticks(kernel_text(root / f"proc/{pid}/stat")) for pid in pids]
@@ -87,7 +87,7 @@ def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:
 
 
 def cpu_health(before: Counters, after: Counters, root: Path = _ROOT) -> CpuHealth:
-    """Returns the CPU's health between two readings, and the present governor and frequency of the usable cores."""
+    """Returns the CPU's health between two results of ``read_counters``, and the cores' governor and frequency."""
     more = {name: max(0, after[name] - before[name]) for name in before.keys() & after.keys()}
     total, throttled, hot, swapped = map(more.get, ("total", "throttled", "overheated", "swapped"))
     folders = [root / _CORES / f"cpu{core}/cpufreq" for core in sorted(os.sched_getaffinity(0))]
@@ -106,7 +106,7 @@ def cpu_health(before: Counters, after: Counters, root: Path = _ROOT) -> CpuHeal
 
 
 def core_ticks(text: str, usable: Collection[int]) -> dict[str, int]:
-    """Returns the ticks of all usable cores together, from the text of /proc/stat (proc(5)); empty if it lists none."""
+    """Returns the ticks of all usable cores together, from the text of /proc/stat (proc(5)); empty without cores."""
     wanted = {f"cpu{core}" for core in usable}
     rows = [line.split() for line in text.splitlines()]
     found = [list(map(int, row[1 : _COUNTED + 1])) for row in rows if row and row[0] in wanted and len(row) > _COUNTED]
@@ -153,7 +153,7 @@ def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callab
 
 
 def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence[int]) -> float | None:
-    """Returns the mean power in W from readings of energy in uJ, whose counters restart at 0 after their ranges."""
+    """Returns the mean power in W from readings of counters in uJ; each counter restarts at 0 after its range."""
     if not readings or readings[-1][0] <= readings[0][0]:
         return None
     used = sum(
@@ -165,11 +165,11 @@ def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence
 
 
 def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] = (), root: Path = _ROOT) -> Watch:
-    """Starts to watch the machine; returns a function to call after the launch, with the window of the timed steps.
+    """Starts to watch the machine; returns a function that ends the watch and returns the health.
 
-    ``ranks_parents`` are the pids of the processes that fork the ranks and outlive them. None stands for a process that
-    does not exist yet; then the CPU time of other processes is unknown. ``gpus`` are the PCI ids of the GPUs that ranks
-    compute on; ``root`` is the folder that holds ``sys``, for the energy counters.
+    The function is called with the window of the timed steps. ``ranks_parents`` are the pids of the processes that fork
+    the ranks. If a pid is None, the CPU time of other processes is unknown. ``gpus`` are the PCI ids of the ranks'
+    GPUs. ``root`` is the folder that holds ``sys``.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
     gpus_seen = watch_gpus(gpus) if gpus else None
@@ -190,8 +190,8 @@ GpusSeen = tuple[tuple[GpuHealth, ...], tuple[str, ...]]
 def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[Window | None], GpusSeen]:
     """Starts to read the GPUs with these PCI ids every ``interval`` seconds.
 
-    Returns a function that ends the readings and returns the GPUs' health in a window of time (None: since the start).
-    The health of a GPU that cannot be opened has only the reason.
+    Returns a function that stops reading. For a window of time (None: since the start) it returns the GPUs' health, and
+    texts that say why GPUs could not be read.
     """
     library, missing = nvml.library()
     if library is None:
@@ -228,9 +228,9 @@ def gpu_health(
     *,
     mig: bool = False,
 ) -> GpuHealth:
-    """Summarises a GPU's readings, pairs of a time in seconds and a reading; a short window may have no reading.
+    """Summarises a GPU's readings, which are pairs of a time in seconds and a reading.
 
-    ``limits`` are the highest clocks of multiprocessors and memory, in MHz; ``others`` are the bytes, by pid, of other
+    ``limits`` are the highest clocks of multiprocessors and memory, in MHz. ``others`` has, by pid, the bytes of other
     processes that used the GPU before and after the launch. Power and throttling come from counters if available.
     """
 

@@ -1,6 +1,6 @@
-"""Facts about this machine without torch: processor, cores, free memory, host name; and its temporary folders.
+"""Facts about this machine without torch: processor, cores, free memory, host name, temporary folders.
 
-psutil knows neither control groups, which limit cores and memory in containers, nor the processor's name.
+psutil does not know the processor's name, or the control groups that limit cores and memory in containers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MachineFacts:
 
 
 def machine_facts(root: Path = _ROOT) -> MachineFacts:
-    """Returns the facts of this machine; ``root``, in all functions, is the folder that holds ``proc`` and ``sys``."""
+    """Returns the facts of this machine; ``root`` is the folder that holds ``proc`` and ``sys``."""
     return MachineFacts(
         cpu_model=cpu_model(root),
         cores=usable_cores(root),
@@ -102,10 +102,10 @@ def machine_kind(root: Path = _ROOT) -> str:
 
 
 def usable_cores(root: Path = _ROOT, *, of: int = 0) -> int:
-    """Returns how many cores this process may keep busy: its affinity, or a lower CPU quota of control groups.
+    """Returns how many cores a process may keep busy: the cores of its affinity, or a lower quota of control groups.
 
-    ``of``: the pid of a process whose affinity counts, such as the parent of ranks that are each bound near a GPU. A
-    quota is rounded down, but to 1 at least: with 1.5 CPUs two busy ranks disturb each other.
+    ``of`` is the process's pid; 0 stands for this process. A quota is rounded down, but not to 0: with 1.5 CPUs two
+    busy ranks would disturb each other.
     """
     return max(1, min([len(os.sched_getaffinity(of)), *map(int, _quotas(root))]))
 
@@ -116,7 +116,7 @@ def _quotas(root: Path) -> list[float]:
 
 
 def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
-    """Yields the folders of the control groups (v1 and v2) that can limit ``cpu`` or ``memory``, innermost first."""
+    """Yields the folders of the control groups that can limit ``controller`` (``cpu``, ``memory``), innermost first."""
     lines = (line.split(":", 2) for line in kernel_text(root / "proc/self/cgroup").splitlines())  # id:controllers:group
     groups = {controller: group for _, controllers, group in lines for controller in controllers.split(",")}
     for line in kernel_text(root / "proc/self/mountinfo").splitlines():
@@ -141,9 +141,9 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """Returns bytes that this process can take without swapping; None if the system does not report them.
+    """Returns the bytes that this process can take without swapping; None if the system does not report them.
 
-    It is the lower of the machine's available memory (MemAvailable in proc(5)) and the bytes its control groups allow.
+    This is the machine's available memory (MemAvailable in proc(5)), or less if control groups allow less.
     """
     fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
@@ -167,7 +167,7 @@ def free_memory() -> int | None:
 
 
 def _memory_left(folder: Path) -> int | None:
-    """Returns the bytes that a control group may still take; inactive pages of files count: the kernel drops them."""
+    """Returns the bytes that a control group may still take, including cached file pages that the kernel can drop."""
     limit, used = (kernel_text(folder / f"memory.{name}").strip() for name in ("max", "current"))  # v2: "max" for none
     kept = "inactive_file"
     if not limit:
@@ -222,7 +222,7 @@ def core_list(numbers: Iterable[int]) -> str:
 
 
 def kernel_text(file: Path) -> str:
-    """Returns the text of a kernel file; empty if the system has none."""
+    """Returns the text of a kernel file; empty if there is no such file."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -230,13 +230,13 @@ def kernel_text(file: Path) -> str:
 
 
 def kernel_number(file: Path) -> int | None:
-    """Returns the number in a kernel file; None if the system has none."""
+    """Returns the number in a kernel file; None if there is no such file."""
     text = kernel_text(file).strip()
     return int(text) if text.isdecimal() else None
 
 
 def from_here(file: str) -> str:
-    """Returns a path relative to the current folder; unchanged if empty, if outside, or if the folder is gone."""
+    """Returns a path relative to the current folder; unchanged if it is empty or outside, or the folder is gone."""
     try:
         relative = os.path.relpath(file)
     except (OSError, ValueError):  # compile(source, "", "exec") makes an empty one
@@ -247,7 +247,7 @@ def from_here(file: str) -> str:
 def open_shared(file: Path, flags: int = 0) -> int:
     """Opens a file for reading in a folder that other users can write to: follows no link, waits for no pipe.
 
-    OSError if the file cannot be opened, or is no regular file.
+    Raises OSError if the file cannot be opened, or is not a regular file.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o444)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -269,8 +269,8 @@ def abandoned(prefix: str) -> Iterator[Path]:
 def private_folder() -> Path:
     """Returns a folder that only this user can access, for files that several processes share; makes it if necessary.
 
-    The folder lies among the temporary files; if another user has taken its name, the result is ``XDG_RUNTIME_DIR``.
-    OSError if ``XDG_RUNTIME_DIR`` does not exist or is not this user's alone.
+    The folder lies among the temporary files, or is ``XDG_RUNTIME_DIR`` if another user has taken its name. Raises
+    OSError if neither folder is private.
     """
     folder = Path(tempfile.gettempdir(), f"pytest-ddpperf-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):

@@ -54,9 +54,9 @@ class Resident:
 
 
 def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
-    """Starts to watch memory before the model is built; returns a function that returns the figures in ``LABELS``.
+    """Starts to watch memory before the model is built; returns a function that returns peaks in bytes, by metric.
 
-    There are no figures if the system does not report memory, or if an allocator of CUDA memory has no statistics.
+    The result is empty if the system does not report memory, or if CUDA's allocator has no statistics.
     """
     if device.type != "cuda":
         try:
@@ -96,7 +96,7 @@ def peaks_reset(device: torch.device) -> bool:
 def begin_peaks(device: torch.device) -> None:
     """Waits until all queued work is done, and resets the peaks of the caching allocator; does nothing on CPU.
 
-    Called after the warm-up, because building a model and its first steps do much work that never happens again.
+    Called after the warm-up, because building a model and the first steps need memory that later steps do not need.
     """
     if device.type != "cuda":
         return
@@ -125,7 +125,7 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
 
 
 def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") -> dict[str, float]:
-    """Returns bytes by metric from torch.cuda's ``memory_stats``, without metrics that the allocator lacks."""
+    """Returns bytes by metric from torch.cuda's ``memory_stats``; ``backend`` is the name of the allocator."""
     return {
         kind: float(statistics[name])
         for kind, name in _STATISTICS.items()
@@ -136,8 +136,8 @@ def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") ->
 def most_taken(proc: Path = _PROC) -> int | None:
     """Returns the peak of this process's private memory in bytes; None if the system does not report it.
 
-    It is the present private memory (Private_Clean and Private_Dirty, proc(5)), plus memory returned since the peak.
-    Memory that is shared with other processes, inherited at the fork, or holds libraries' code is not included.
+    This is the present private memory (Private_Clean and Private_Dirty, proc(5)), plus memory returned since the peak.
+    Shared memory, memory inherited at the fork, and the code of libraries are not included.
     """
     resident = read_resident(proc)
     try:
@@ -149,11 +149,11 @@ def most_taken(proc: Path = _PROC) -> int | None:
 
 
 def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
-    """Returns by how many bytes the peak exceeds the memory before the model was built; mapped files do not count.
+    """Returns by how many bytes the peak exceeds the memory before the model was built.
 
-    A forked process maps pages of files anew when it first calls into a library: tens of MB that training does not use.
-    These pages hardly ever leave memory, so the peak is reduced by their bytes at the end. If the peak was neither
-    ``reset`` nor exceeded since ``before``, it is older than the model; then the present memory replaces it.
+    Mapped files do not count, because a forked process maps tens of MB of files anew when it first calls a library. If
+    the peak was not ``reset`` and has not grown since ``before``, the peak is older than the model. Then the present
+    memory replaces the peak.
     """
     peak = after.peak if reset or after.peak > before.peak else after.now
     return max(0, (peak - after.files) - (before.now - before.files))
@@ -182,9 +182,9 @@ class _MallInfo(ctypes.Structure):
 
 
 def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Reading]] | None:
-    """Returns the kind of memory that can be read on a device, and a function that reads it; None if there is none.
+    """Returns the kind of memory that can be read on a device, and a function that reads it; None without such memory.
 
-    A reading is fast enough for some tens of readings in a step. On CUDA each reading resets the allocator's peak.
+    The function is fast enough for some tens of readings in a step. On CUDA each reading resets the allocator's peak.
     """
     if device.type != "cuda":
         read_heap = _heap_reader()
@@ -203,7 +203,7 @@ def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Readin
 
 
 def _heap_reader() -> Callable[[], Reading] | None:
-    """Returns a function that reads malloc's heaps; None without glibc 2.33, or if tensors use another allocator."""
+    """Returns a function that reads malloc's heaps; None before glibc 2.33, or if tensors use another allocator."""
     import torch
 
     mallinfo: Any = getattr(ctypes.CDLL(None), "mallinfo2", None)
@@ -231,11 +231,11 @@ BLOCK_BYTES = 64
 
 
 def held_after_steps(run: Callable[[], object], steps: int, device: torch.device) -> tuple[int, ...]:
-    """Returns the bytes that this process holds before the first of ``steps`` calls of ``run``, and after each of them.
+    """Returns the bytes that this process holds before the first of ``steps`` calls of ``run``, and after each call.
 
-    On CUDA these are the live tensors in the caching allocator's blocks; on CPU everything that malloc has given out,
-    and Python's small objects. Garbage is collected before each reading, because garbage is no leak. If the system
-    does not report memory, the result is empty; the steps still run, because other ranks wait in theirs.
+    On CUDA these are the live tensors in the caching allocator's blocks. On CPU they are everything that malloc has
+    given out, and Python's small objects. Garbage is collected before each reading. If the system does not report
+    memory, the steps run, because other ranks wait for them, and the result is empty.
     """
     reader = memory_reader(device)
     if reader is None:

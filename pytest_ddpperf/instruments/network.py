@@ -63,7 +63,7 @@ def sweep(rank: int, ranks: int, device: torch.device, plan: SweepPlan) -> RankS
 
 
 def _elements(size: int, ranks: int) -> int:
-    """Returns the number of elements of a buffer of about ``size`` bytes that is divisible by the number of ranks."""
+    """Returns a number of elements that takes about ``size`` bytes and is divisible by the number of ranks."""
     return max(1, size // (ELEMENT * ranks)) * ranks
 
 
@@ -119,7 +119,7 @@ def _products(device: torch.device) -> Callable[[int], None]:
 
 
 def _beside(ranks: int, size: int, buffer: torch.Tensor, compute: Callable[[int], None]) -> Beside:
-    """Times an all-reduce alone, matrix products that take about twice as long alone, and both at the same time."""
+    """Times an all-reduce, matrix products that take about twice as long, and both at the same time."""
     whole, device = buffer[: _elements(size, ranks)], buffer.device
 
     def timed(work: Callable[[], object]) -> float:

@@ -38,7 +38,7 @@ missing.
 
 @cache
 def library() -> tuple[Any, str]:
-    """Returns ``pynvml``, initialised once for the session, and an empty text; or None and the reason."""
+    """Returns ``pynvml`` (initialised once for the session) and an empty text; or None and an explanation."""
     try:
         import pynvml
     except ImportError:
@@ -107,21 +107,21 @@ def read_gpu(nvml: Any, handle: Any) -> GpuReading:
 
 
 def processes(nvml: Any, handle: Any) -> dict[int, int | None]:
-    """Returns bytes of a GPU's memory by id of the process; in a container the ids may be the host's."""
+    """Returns the bytes that each process uses of a GPU's memory, by pid; in a container the pids may be the host's."""
     found = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     return {process.pid: process.usedGpuMemory for process in found}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuFacts:
-    """The facts about the GPUs that ranks compute on, and about the GPUs' software."""
+    """The facts about the GPUs that ranks compute on, and about the software of these GPUs."""
 
     setup: str | None  # links, power limit and MIG: ``nvlink 700w``; None if the driver does not report them
     recorded: Mapping[str, str]  # more, by name
 
 
 def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapping[str, str]) -> GpuFacts:
-    """Returns facts about the GPUs with these PCI ids, ``software``, and the variables that change how GPUs work."""
+    """Returns facts about the GPUs with these PCI ids, including ``software`` and variables that affect GPUs."""
     nvml: Any = library()[0] if devices else None
     handles = [] if nvml is None else [*opened(nvml, devices)[0].values()]
     known = {**software, **{name: value for name, value in sorted(environ.items()) if VARIABLES.fullmatch(name)}}
@@ -163,5 +163,5 @@ def _link(nvml: Any, one: Any, other: Any) -> str | None:
 
 
 def _joined(words: Any) -> str:
-    """Returns the different words in alphabetical order; several if GPUs differ: ``400w 700w``."""
+    """Returns the different words in alphabetical order, such as ``400w 700w`` for two kinds of GPUs."""
     return " ".join(sorted({word for word in words if word}))

@@ -128,7 +128,7 @@ def uncompiled(function: F) -> F:
 
 
 def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, float]]:
-    """Runs ``steps`` steps; returns the ``graph_breaks`` and ``recompiles`` of all steps so far, by reason.
+    """Runs ``steps`` steps; returns the ``graph_breaks`` and ``recompiles`` in this process so far, by reason.
 
     A graph that is compiled after the first of these steps counts as a recompilation.
     """
@@ -141,7 +141,7 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
 
 
 def compiled_since(first: int) -> dict[str, dict[str, float]]:
-    """Returns ``graph_breaks`` and ``recompiles`` by reason; ``first`` is the number of graphs after the first step."""
+    """Returns ``graph_breaks`` and ``recompiles`` by reason; the ``first`` compiled graphs are no recompilations."""
     again = compiled_graphs() - first
     told = Counter(reason for reason, _ in compilations()[first : first + again])
     unknown = again - told.total()
@@ -155,7 +155,7 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Returns each compiled graph's failed guard, as text, and its function; empty if there are over 64 graphs."""
+    """Returns each compiled graph's function, and its failed guard as text; empty if there are over 64 graphs."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
@@ -223,7 +223,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 def meet(group: Any) -> None:
     """Waits for all ranks of ``group`` at a barrier; None stands for the default group.
 
-    Scripts are measured with an unregistered ProcessGroupGloo: ``dist.barrier`` warns about it on a machine with a GPU.
+    ``dist.barrier`` warns, on a machine with a GPU, about the unregistered ProcessGroupGloo that measures scripts.
     """
     import torch
     import torch.distributed as dist
@@ -239,9 +239,9 @@ def meet(group: Any) -> None:
 def tcp_store(
     address: str, port: int, ranks: int, timeout: timedelta, listening: int | None = None, *, waits: bool = False
 ) -> Any:
-    """Returns a ``TCPStore`` client; if ``listening`` is a listening socket's descriptor, also serves the store there.
+    """Returns a ``TCPStore`` client; also serves the store if ``listening`` is the descriptor of a listening socket.
 
-    With ``waits`` the call returns when all ranks have joined. Before torch 2.8, libuv cannot serve a given socket.
+    If ``waits`` is True, the function first waits for all ranks. Before torch 2.8, libuv cannot serve a given socket.
     """
     import torch
     import torch.distributed as dist
@@ -254,7 +254,7 @@ def tcp_store(
 
 
 def forget_received() -> None:
-    """Removes dead entries (before torch 2.11: all), which keep memory, from torch's cache of received tensors."""
+    """Frees the memory of dead entries (before torch 2.11: of all entries) in torch's cache of received tensors."""
     import torch
 
     if (received := sys.modules.get("torch.multiprocessing.reductions")) is not None:

@@ -1,4 +1,4 @@
-"""The verdict on a benchmark: the worst of its gated metrics' verdicts, each compared with the reference."""
+"""The verdict on a benchmark: the worst verdict on the gated metrics, which are compared with the reference."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 
 
 def unconfirmed(result: Result) -> Result:
-    """Returns the result with ``inconclusive`` for metrics that got worse, until fresh launches confirm them."""
+    """Returns the result with ``inconclusive`` for metrics that got worse, until fresh launches confirm this."""
     if result.verdict is Verdict.BROKEN:
         return result
     return decision.to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
 def acceptances(test: str, settings: Settings, added: Iterable[table.Metric]) -> list[Acceptance]:
-    """Returns the metrics that may get worse without a failure, by the test's ``accept`` or by ``--ddpperf-allow``.
+    """Returns the metrics that may get worse without failing the test, from ``accept`` and ``--ddpperf-allow``.
 
-    Raises SettingError for a metric that is neither the plugin's nor in ``added``, the metrics that hooks define.
+    Raises SettingError for an unknown metric; ``added`` has the metrics that hooks define.
     """
     option, reason = KNOBS["allow"].option, settings.reason or ""
     found = [
@@ -81,7 +81,7 @@ def acceptances(test: str, settings: Settings, added: Iterable[table.Metric]) ->
 
 
 def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
-    """Returns the result without failures that the settings accept; findings name each acceptance and its reason."""
+    """Returns the result without the failures that ``acceptances`` allow; findings name acceptances and reasons."""
     if result.measurement.unfit:
         return result  # it could not be measured
     known = {each.series.metric: each for each in result.comparisons if each.gated and each.baseline is not None}
@@ -107,7 +107,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:
-    """Returns the result of a benchmark that could not be measured; ``counts``: counted before the failure, if any."""
+    """Returns the result of a benchmark that could not be measured; ``counts`` were made before the failure."""
     finding = Finding("broken", {"reason": reason})
     return Result(
         test=test,
@@ -125,9 +125,9 @@ def _unmeasured(identity: BenchmarkId, why: Finding, counts: Counts | None) -> M
 
 
 def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, counts: Counts | None = None) -> Result:
-    """Returns the result of a benchmark that does not fit into memory: it regressed if the reference fits.
+    """Returns the result of a benchmark that does not fit into memory; it is ``regressed`` if the reference fits.
 
-    ``counts`` were made before memory ran out; they are judged as usual.
+    ``counts`` were made before memory ran out, and are judged as usual.
     """
     record = reference.record
     if isinstance(reference, PairedRevision):
@@ -173,7 +173,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
 
 
 def _warnings(measurement: Measurement, reference: Reference, context: decision.DecisionContext) -> tuple[Finding, ...]:
-    """Returns warnings if only stored times are compared, or if both revisions are slower than the stored times."""
+    """Returns warnings if only stored times can be compared, or if both revisions are slower than the stored times."""
     if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()
     slower = slower_than_stored(measurement, reference, context)

@@ -49,17 +49,17 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The smallest slowdown of the step time that a run excludes: a fraction, median over runs; None if unknown."""
+        """The smallest slowdown of the step time that a run excludes, as a fraction (median of runs), or None."""
         return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property
     def mde(self) -> float | None:
-        """The slowdown of the step time that 95 of 100 runs find: a fraction, median over runs; None if unknown."""
+        """The slowdown of the step time that 95 of 100 runs detect, as a fraction (median of runs), or None."""
         return self._median(result[STEP_TIME].mde for result in self.results)
 
     @property
     def gross(self) -> float:
-        """A suitable value of ``ddpperf_gross``: well above the largest difference of runs of the same code."""
+        """A suitable value of ``ddpperf_gross``: well above all differences between runs of unchanged code."""
         times = [result[STEP_TIME].series.value for result in self.results]
         apart = max((max(pair) / min(pair) - 1 for pair in combinations(times, 2)), default=0.0)
         return max(Settings.gross, round(ROOM * apart, 1))

@@ -39,10 +39,9 @@ def part_of(series: Series, launches: slice) -> Series:
 
 
 def worsening_of_all_steps(series: Series, base: Series) -> float | None:
-    """Returns the fraction by which all steps are longer on average than the reference's; None if unknown.
+    """Returns by which fraction all steps, also rare long ones, are slower than the reference's; None if unknown.
 
-    Long steps count in full. The worst round is omitted, because a pause of the machine affects a single round, but a
-    pause of the code affects many.
+    The worst round is omitted, because a pause of the machine affects only one round.
     """
     new, old = series.samples, base.samples
     if not series.rules.timed or series.scale != "ratio" or len(new) != len(old) or min((*new, *old)) <= 0:
@@ -53,7 +52,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns how many launches are worse than the base's launch of the same round (unpaired: than its median)."""
+    """Returns how many launches are worse than the same round of ``base`` (unpaired: than its median round)."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None
@@ -63,11 +62,11 @@ def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
 
 
 def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:
-    """Returns the tolerance of one metric: the test's ``tolerance``, but at least the metric's ``min_tolerance``.
+    """Returns the accepted worsening of one metric: ``tolerance``, but at least the metric's ``min_tolerance``.
 
     The result is a fraction for a ratio, and an amount for a difference: with 3 %, a loss of 10 may grow by 0.3, and a
-    loss below 1 by 0.03. For bytes, ``min_tolerance`` is a number of bytes. The CPU time and phases may change by this
-    fraction of the step time ``step``: if ranks mostly wait, a small change of their little work is irrelevant.
+    loss below 1 by 0.03. For bytes, ``min_tolerance`` is a number of bytes. The tolerance of the CPU time and of phases
+    is a fraction of the step time ``step``, because small changes of short times do not matter.
     """
     if series.scale == "difference" and series.unit == "B":
         return max(series.min_tolerance, tolerance * abs(baseline))
@@ -89,7 +88,7 @@ def _expected_alone(series: Series) -> Expected | None:
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """Returns the expected scatter of candidate - reference in pairs, interleaved if ``turns``; None if unknown."""
+    """Returns the expected scatter of the change in pairs of launches; ``turns``: whether launches interleave."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
     if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)
@@ -119,11 +118,11 @@ def what_it_takes(
 
 
 def enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
-    """Returns the approximate number of launches for a verdict, if estimate and scatter stay the same.
+    """Returns about how many launches would give a verdict, if estimate and scatter stay the same.
 
-    This is a rough figure, because the estimate will change. More launches add degrees of freedom; a stored baseline's
-    error stays. The result is at least one more than the present number, or None if ``MAX_LAUNCHES`` are not enough or
-    the scatter is unknown. ``resolution``: the worsening that the verdict has to exclude.
+    The number is rough, because the estimate will change, and is larger than the present number of launches. The result
+    is None if ``MAX_LAUNCHES`` are not enough, or if the scatter is unknown. ``resolution`` is the worsening that the
+    verdict has to rule out.
     """
     proofs = replace(context.proofs.at_interim(1.0, last=True), proves=True)
     if change.standard_error is None:

@@ -52,9 +52,9 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
 def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | None]:
     """Returns whether a changed count can fail the test, and a finding on the change, or on why the test cannot fail.
 
-    If a count differs irregularly between steps, two runs of the same code may differ, too. Then the test can fail only
-    if every step of one revision does more than every step of the other. A count cannot fail the test if a count that
-    it depends on got worse or changed in the same direction. ``then`` and ``now`` must have the count.
+    If a count differs irregularly between steps, the test can fail only if every step of one revision does more than
+    every step of the other. A count cannot fail the test if another count explains the change (``CountRow.follows``).
+    ``then`` and ``now`` must have the count.
     """
     verdict = decide_count(metric, then, now)
     restless = [counts for counts in (now, then) if metric in counts.unstable]
@@ -68,7 +68,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
-    """Returns whether a count changed only because another reported count changed (``CountRow.follows``)."""
+    """Returns whether the change of another count (``CountRow.follows``) explains the change of this count."""
     leader = count_row(metric).follows
     if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
@@ -118,10 +118,10 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
 
 
 def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns findings if ranks with copies of one model train on equal data, or if their parameters differ.
+    """Returns findings if ranks with copies of one model train on equal data, or if the copies' parameters differ.
 
-    Equal batches may be correct, because the plugin gives all ranks the same seed. They are wrong if the ranks drew the
-    same samples of a dataset by random numbers, or if the reference's ranks had different batches.
+    Equal batches may be correct, because the plugin gives all ranks the same seed. Equal batches are wrong if the ranks
+    drew the same random samples of a dataset, or if the reference's ranks had different batches.
     """
     counts, before = measurement.counts, counts_of(reference)
     now, then = (None if each is None else each.alike for each in (counts, before))
@@ -151,7 +151,7 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
 
 
 def gate_changed_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if counts of a step's amount of work changed, only these counts stay gated."""
+    """Returns the comparisons; if a step does another amount of work, only the counts of this amount stay gated."""
     if not any(_is_other_work(each) for each in comparisons):
         return tuple(comparisons)
     return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)

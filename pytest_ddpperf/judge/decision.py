@@ -41,7 +41,7 @@ class DecisionContext:
     max_time_for: Callable[[int], float] | None = None  # the ``max_time`` that leaves time for so many more launches
 
     def accepted(self, *, paired: bool) -> float:
-        """Returns the tolerance, a fraction; its default is smaller if both revisions run in the same rounds."""
+        """Returns the tolerance as a fraction; the default is smaller if both revisions run in the same rounds."""
         return (PAIRED_TOLERANCE if paired else TOLERANCE) if self.tolerance is None else self.tolerance
 
     def alpha_of(self, series: Series) -> float:
@@ -50,7 +50,7 @@ class DecisionContext:
         return self.alpha * weight / max(weight, self.weights)
 
     def resolution_of(self, series: Series) -> float | None:
-        """Returns the worsening that the verdict ``ok`` excludes; None for metrics that are never ``ok``: losses."""
+        """Returns the worsening that the verdict ``ok`` rules out; None for losses, which never get this verdict."""
         return self.resolution if series.scale == "ratio" else None
 
 
@@ -101,13 +101,13 @@ def decide(
     """Returns the verdict on a change from the reference to the candidate.
 
     ``REGRESSED`` needs two conditions: the change is a significant worsening (zero lies outside the two-sided
-    ``1 - alpha`` interval), and its estimate exceeds the tolerance. If the metric looked worse earlier, fresh launches
-    follow. Compared with a stored baseline, they alone have to meet both conditions. If launches are paired, all
-    launches together have to meet both, and fresh launches alone have to look worse (``looks_worse``). ``IMPROVED`` has
-    the mirrored conditions, for all launches. ``UNCHANGED`` is a proof, not a lack of evidence: the one-sided 95 %
-    bound of the worsening lies within the margin, and the estimate within the tolerance. ``OK`` is a weaker proof: the
-    bound lies within the resolution. Otherwise the verdict is ``INCONCLUSIVE``; if ``whole`` exceeds margin and
-    resolution, it can only be that or ``REGRESSED``, because the estimate gives little weight to rare long steps.
+    ``1 - alpha`` interval), and the estimate exceeds the tolerance. Fresh launches follow if the metric looked worse.
+    Compared with a stored baseline, the fresh launches alone have to meet both conditions. If launches are paired, all
+    launches together have to meet both conditions, and the fresh launches have to look worse (``looks_worse``).
+    ``IMPROVED`` has the mirrored conditions, for all launches. ``UNCHANGED`` is a proof: the one-sided 95 % bound of
+    the worsening lies within the margin, and the estimate within the tolerance. ``OK`` is a weaker proof: the bound
+    lies within the resolution. Otherwise the verdict is ``INCONCLUSIVE``. If ``whole`` exceeds margin and resolution,
+    only ``REGRESSED`` and ``INCONCLUSIVE`` are possible, because the estimate gives little weight to rare long steps.
 
     Args:
         change: from the reference to the candidate.
@@ -149,7 +149,7 @@ def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float
 
 
 def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
-    """Returns the verdict on one metric by its change, or, if nothing can be compared, by the kind of reference."""
+    """Returns the verdict on one metric: by its change, or ``new`` or ``incompatible`` if nothing can be compared."""
     note, metric, change = None, evidence.series.metric, evidence.change
     if evidence.base is None and not evidence.differs:
         return Decision(Verdict.NEW, evidence.obstacle)
@@ -183,8 +183,8 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
 def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
     """Returns the verdict on a machine-dependent metric by stored times alone, which show only gross slowdowns.
 
-    ``REGRESSED`` means that the whole 99 % interval of the change lies beyond ``gross``, ``OK`` that the estimate is
-    within the tolerance. A slowdown below ``gross`` may stay hidden behind ``OK``.
+    ``REGRESSED`` means that the whole 99 % interval of the change lies beyond ``gross``. ``OK`` means that the estimate
+    is within the tolerance; a slowdown below ``gross`` may stay hidden.
     """
     if evidence.base is None or evidence.obstacle is not None:
         return decide_metric(evidence, context)
@@ -200,9 +200,9 @@ def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: Decisi
 
 
 def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
-    """Returns ``REGRESSED`` if both revisions are grossly slower than stored times, else the verdict ``decided``.
+    """Returns ``REGRESSED`` if both revisions are grossly slower than the stored times, else ``decided``.
 
-    The cause is then something that both revisions share: packages, data or the machine.
+    Both revisions then share the cause of the slowdown: packages, data or the machine.
     """
     change = stored.change
     if decided.verdict is Verdict.REGRESSED or change is None or stored.doubt is not None or evidence.base is None:
@@ -215,8 +215,8 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """Returns ``regressed`` for more or other work on any rank, ``improved`` for less, ``unchanged`` otherwise.
 
     Changes below the count's floor are ignored, and so are changes that the choice of the counted steps may explain. If
-    steps differ irregularly, a doubled count is ``inconclusive``. For the rows of a batch and other counts of a step's
-    amount of work, less is ``regressed`` and more is ``incompatible``, if the FLOPs of forward changed likewise.
+    steps differ irregularly, a doubled count is ``inconclusive``. For a step's amount of work (rows of a batch), less
+    is ``regressed`` and more is ``incompatible``, if the FLOPs of forward change likewise.
     """
     if count_row(metric).wanted_of:
         return Verdict.REGRESSED if is_lost(metric, then, now) else Verdict.UNCHANGED
@@ -233,7 +233,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
-    """Returns a count's verdict: ``new`` if a value is missing, ``incompatible`` if the environment ``differs``."""
+    """Returns a count's verdict; ``new`` if a value is missing, ``incompatible`` if the environments differ."""
     if then is None or now is None or metric not in then.totals:
         return Verdict.NEW
     return Verdict.INCOMPATIBLE if differs else decide_count(metric, then, now)
@@ -249,8 +249,8 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     """Returns the comparisons, with the CPU time gated only if it has to replace an undecided step time.
 
     More CPU time is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided
-    and not shorter, and is ``regressed`` only if the interim verdict may be a proof (``proves``). If the CPU time looks
-    worse and time is left, an ``unchanged`` step time becomes undecided. Less CPU time is not gated.
+    and not shorter. The CPU time is ``regressed`` only if this interim verdict may be a proof (``proves``). If the CPU
+    time looks worse and this verdict is not the ``last``, an ``unchanged`` step time becomes undecided.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -279,10 +279,10 @@ def decide_benchmark(
 ) -> Verdict:
     """Returns the worst verdict of the gated comparisons; if none is gated, the verdict depends on the reference only.
 
-    Compared with another revision or only by counts, a benchmark is ``improved`` if a metric is improved and none is
-    worse. Otherwise all gated metrics have to be improved: then the baseline is out of date. ``lost``: the candidate
-    lacks gated metrics of the reference. ``untimed``: there was no time to measure. If a timed metric passes, undecided
-    metrics with the rule ``alarm_only`` are ignored.
+    If the reference is another revision or if only counts are compared, the benchmark is ``improved`` if a metric
+    improved and none is worse. Otherwise all gated metrics have to be improved: then the baseline is out of date.
+    ``lost``: whether the candidate lacks gated metrics of the reference. ``untimed``: whether there was no time to
+    measure. If a timed metric passes, undecided metrics with the rule ``alarm_only`` are ignored.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.drifts and not each.series.rules.alarm_only}
@@ -302,7 +302,7 @@ def decide_benchmark(
 
 
 def to_confirm(result: Result, *, lost: bool) -> Result:
-    """Returns the result with ``inconclusive`` for times that got worse; ``lost``: as in ``decide_benchmark``."""
+    """Returns the result with ``inconclusive`` for times that got worse; ``lost``: whether metrics are missing."""
     comparisons = tuple(
         replace(each, verdict=Verdict.INCONCLUSIVE, note=Finding("to_confirm"), suspicious=True)
         if each.verdict is Verdict.REGRESSED and wants_launches(each)
@@ -313,16 +313,16 @@ def to_confirm(result: Result, *, lost: bool) -> Result:
 
 
 def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: bool) -> Result:
-    """Returns the result with new ``comparisons`` and the verdict on them; ``lost``: as in ``decide_benchmark``."""
+    """Returns the result with new ``comparisons`` and the verdict on them; ``lost``: whether metrics are missing."""
     verdict = decide_benchmark(comparisons, result.reference, lost=lost, untimed=result.measurement.untimed)
     return replace(result, comparisons=comparisons, verdict=verdict)
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
-    """Returns the worst of a benchmark's verdicts that are in ``failing``, the verdicts that fail a test; else None.
+    """Returns the worst verdict in ``failing`` that a benchmark has; None if the benchmark has none of them.
 
-    The verdicts are the benchmark's own, and ``incompatible`` or (compared with a baseline) ``new`` on gated metrics.
-    The benchmark's own verdict hides the latter if another metric has a worse verdict.
+    A benchmark has its own verdict, and ``incompatible`` or (compared with a baseline) ``new`` if a gated metric has
+    this verdict. A worse verdict on another metric could hide these two.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}

@@ -102,9 +102,9 @@ class Proofs:
     proves: bool = False  # whether this look may prove
 
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
-        """Returns the new ``Proofs`` at an interim verdict; up to the fraction ``share`` of ``UNPROVEN`` may be spent.
+        """Returns the ``Proofs`` at an interim verdict, which may spend up to the fraction ``share`` of ``UNPROVEN``.
 
-        ``over``: the fraction of ``UNPROVEN`` that determines the field ``interval``; None for the same as ``share``.
+        ``over`` is the fraction of ``UNPROVEN`` that gives the level of reported intervals (None: ``share``).
         """
         most = UNPROVEN * (OF_LOOK if self.share else 1.0)
         found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))
@@ -129,7 +129,7 @@ def limit(change: Change, tolerance: float) -> float:
 
 
 def hides_long_steps(whole: float | None, resolution: float | None, margin: float) -> bool:
-    """Returns whether the worsening of all steps together (``whole``) forbids the verdicts ok and unchanged."""
+    """Returns whether all steps together got so much slower (``whole``) that the verdict cannot be ok or unchanged."""
     return whole is not None and whole > max(margin, resolution or 0.0)
 
 
@@ -154,14 +154,14 @@ class AlphaLedger:
         return self._now.get(key, UNSPENT)
 
     def begin(self, launches: Mapping[Key, int], share: float, *, last: bool) -> None:
-        """Begins an interim verdict, which replaces the previous one if there were no new launches."""
+        """Begins an interim verdict; if there were no new launches, this verdict replaces the previous one."""
         if launches == self._launches:
             self._committed = self._before
         self._before, self._launches = self._committed, launches
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends error probability (see ``Proofs.at_interim``) for benchmarks with new launches (``last``: for all)."""
+        """Spends error probability (``Proofs.at_interim``) for benchmarks with new launches; if ``last``, for all."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)
@@ -169,7 +169,7 @@ class AlphaLedger:
             self._now[key] = now if more else spent
 
     def commit(self) -> None:
-        """Commits the current interim verdict, so that its error counts as spent."""
+        """Counts the error probability of the current interim verdict as spent."""
         self._committed = {key: (launches, self._now[key]) for key, launches in self._launches.items()}
 
     def keep(self) -> None:

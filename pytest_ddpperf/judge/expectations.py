@@ -153,7 +153,7 @@ class MetricTarget:
 
     @property
     def text(self) -> str:
-        """The metric, its interval and the target in a line; the machine's load, too, if it leaves the outcome open."""
+        """The metric, its interval and the target in a line, with the machine's load if it leaves the outcome open."""
         name = f"{self.series.metric}{self.whose and f' of {self.whose}'}"
         bound = "at least" if self.series.better == "higher" else "at most"
         others = f"; other processes took {format_percent(self.measurement.lost)} of the cores"

@@ -20,7 +20,7 @@ from pytest_ddpperf.settings import Settings
 
 
 class References(Protocol):
-    """The references of the benchmarks of one call, such as ``ddpperf.compare``."""
+    """The references for the benchmarks of one call, such as a call of ``ddpperf.compare``."""
 
     @property
     def paired(self) -> bool:
@@ -28,7 +28,7 @@ class References(Protocol):
 
     @property
     def derive(self) -> DeriveSeries:
-        """Returns the function that adds metrics that several candidates share, such as a speedup."""
+        """Returns the function that derives metrics from several candidates, such as a speedup."""
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
         """Returns one reference for each candidate; ``measured`` has the candidates first, then other measurements."""
@@ -118,13 +118,13 @@ class Judge:
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
 
     def resume(self, earlier: Judge) -> None:
-        """Takes over the state of ``earlier``, the judge of the first pass, whose launches count in this pass, too."""
+        """Takes over the state of ``earlier``, the judge of the first pass, whose launches also count now."""
         self._proofs, self._seeing, self._phase = earlier._proofs, earlier._seeing, earlier._phase
         self._proofs.keep()
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
     def _look_for_blind(self, interim: sequential.Interim) -> dict[sequential.Key, list[Comparison]]:
-        """Returns, by benchmark, metrics too uncertain to show a slowdown; empty without a session budget."""
+        """Returns, by benchmark, the metrics too uncertain to show a slowdown; empty without a session budget."""
         if not interim.shared:
             return {}
         blind = {result.measurement.key: sequential.blind_metrics(result) for result in self.results}
@@ -167,7 +167,7 @@ class Judge:
         )
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
-        """Returns the metrics that looked worse in earlier launches: only they may be ``regressed``. None: all may."""
+        """Returns the metrics that may be ``regressed``, as they looked worse in earlier launches; None for all."""
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -193,7 +193,7 @@ class Judge:
         return sequential.Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:
-        """Returns how many launches can confirm a suspect in the time left; counts only fresh launches if unpaired."""
+        """Returns how many launches can confirm a suspect in the time left; if unpaired, only fresh launches count."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._phase is sequential.Phase.CONFIRM:

@@ -29,7 +29,7 @@ SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which the change f
 
 
 def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns ``reference``; for times, the baseline's commit instead if this run has measured that commit again."""
+    """Returns ``reference``; but for times, the baseline's commit if this run has measured that commit again."""
     pair = None if isinstance(reference, PairedRevision) else reference.pair
     return pair if pair is not None and pair.record is not None and series.drifts else reference
 
@@ -180,7 +180,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns (upper bound of the worsening in the tolerance's unit, its error level or None if proven earlier)."""
+    """Returns the upper bound of the worsening in the tolerance's unit, and its error (None if proven earlier)."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = detection.upper_bound(change, series.better, context.proofs.level)
@@ -202,7 +202,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns a finding if interleaving, the base of speedups or the number of steps differ from the baseline's."""
+    """Returns a finding if the baseline differs in interleaving, in the base of speedups, or in the number of steps."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:
@@ -229,7 +229,7 @@ def _tolerance(
 
 
 def _figures(change: Change | None, alpha: float) -> dict[str, Any]:
-    """Returns the fields of a comparison that depend on the change; ``alpha``: error probability of its interval."""
+    """Returns the fields of a comparison that depend on the change; ``alpha`` is the error level of its interval."""
     if change is None:
         return {}
     return {
@@ -270,7 +270,7 @@ def _note(
 
 
 def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
-    """Returns whether a few slow launches make all steps together too slow, though the typical launch is not."""
+    """Returns whether a few slow launches alone make a metric worse, while its typical launch is not worse."""
     resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
     most = detection.limit(change, max(margin, resolution or 0.0))
     usual = detection.worsening(change, evidence.series.better) <= most

@@ -1,4 +1,4 @@
-"""Compares the training quality of strategies with the first strategy's: the last values of each launch's curves."""
+"""Compares the training quality of strategies with the first strategy's: the last loss and metric of each launch."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def held(
     *,
     same_buffers: bool = True,
 ) -> tuple[Standing, ...]:
-    """Compares each strategy with the first one: returns a Standing for the loss, and one for the metric.
+    """Compares each strategy with the first one; returns a Standing for the loss and a Standing for the metric.
 
-    All n comparisons share the level of one test (Bonferroni 1936): each has an interval of 1 - 0.05 / n confidence.
+    The n comparisons share the level of one test: each interval has 1 - 0.05 / n confidence (Bonferroni 1936).
 
     Args:
         strategies: trained on the same batches in the same launches.
         moved: the first strategy, trained again from weights that differ only by rounding.
-        exact: names of the strategies that average gradients as exactly as the first one; compared with ``moved``, too.
+        exact: names of strategies that average gradients as exactly as the first one; also compared with ``moved``.
         rules: the rules of the comparison.
         same_buffers: whether all ranks ended with equal buffers. If not, ``moved`` is not used for the metric: with
             DDP, all ranks get the buffers of rank 0, such as the statistics of a BatchNorm.
@@ -98,13 +98,13 @@ def _differences(one: Trainings, other: Trainings, quantity: str) -> list[float]
 
 
 def _resolution(one: Trainings, other: Trainings, quantity: str) -> float:
-    """Returns the smallest difference of two values of a quantity: 1/64 for an accuracy over 64 samples, say."""
+    """Returns the smallest difference between values of a quantity, such as 1/64 for an accuracy over 64 samples."""
     values = sorted({value for each in (one, other) for curve in each.curves for value in curve.values[quantity]})
     return min((above - below for below, above in pairwise(values)), default=0.0)
 
 
 def _widened(final: FinalValue, by: float) -> FinalValue:
-    """Widens an interval to at least ``by`` on both sides: if all launches are equal, it has no width."""
+    """Widens an interval to at least ``by`` on both sides, because equal launches give an interval without width."""
     value, interval = final.value, final.interval
     if interval is None:
         return final

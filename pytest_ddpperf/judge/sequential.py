@@ -3,9 +3,9 @@
 A screening phase judges after every launch until all metrics are decided or half of the time is up. A metric that looks
 worse in a weak test is only a suspect: a second phase has fresh launches, at least as many as the first phase. Compared
 with a stored baseline, only the fresh launches judge memory and losses, with a strict test. If launches are paired with
-the reference's, fresh launches have to be worse in the weak test, and all launches together in the strict test. A false
-alarm has to pass both tests, so the weak test may be weak: it then finds more slowdowns. If a metric did not look worse
-in the first phase, further launches may prove that it is not worse, but cannot find it worse.
+the reference's, fresh launches have to be worse in the weak test, and all launches together in the strict test. A weak
+test finds more slowdowns, and a false alarm still has to pass both tests. If a metric did not look worse in the first
+phase, further launches may prove that the metric is not worse, but cannot find it worse.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Interim:
 class Action:
     """The action after an interim verdict: stop, run ``launches`` more launches, or confirm by ``launches`` fresh ones.
 
-    ``benchmarks``: keys of benchmarks to measure; None for all. ``confirm`` after a diagnosis: by a second diagnosis.
+    ``benchmarks``: keys of benchmarks to measure; None for all. After a diagnosis, a second diagnosis confirms.
     """
 
     kind: Literal["stop", "more", "confirm"]
@@ -97,7 +97,7 @@ def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
 
 
 def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phase:
-    """Returns the phase of the next interim verdict; ``screened``: no time is left to confirm new suspects."""
+    """Returns the phase of the next interim verdict; ``screened``: whether no time is left to confirm new suspects."""
     if action.kind == "confirm":
         return Phase.CONFIRM
     return Phase.CLEAR if phase is Phase.SCREEN and screened else phase
@@ -106,7 +106,7 @@ def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phas
 def next_action(
     phase: Phase, verdicts: Iterable[Verdict], *, launches: int, suspects: bool, last: bool, measure_on: bool = False
 ) -> Action:
-    """Returns the action after an interim verdict; a suspected slowdown is always confirmed, whatever it costs.
+    """Returns the action after an interim verdict; a suspected slowdown is always confirmed by fresh launches.
 
     ``launches``: number of launches in a confirmation; ``suspects``: whether a metric looks worse; ``last``: whether no
     time is left; ``measure_on``: whether to continue if all metrics are decided.
@@ -125,7 +125,7 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of metrics that more 
 def wants_launches(comparison: Comparison) -> bool:
     """Returns whether more launches could decide the verdict on a metric.
 
-    They cannot decide counts and diagnosed metrics. They can decide stored times only if these look grossly slower.
+    More launches never decide counts and diagnosed metrics. They decide stored times only if these look grossly slower.
     """
     series = comparison.series
     if series.scale == "exact" or series.rules.diagnosed:
@@ -150,9 +150,9 @@ def _beyond(comparison: Comparison, gross: float) -> bool:
 
 
 def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
-    """Returns the benchmarks that need more launches to decide ``metrics`` (by benchmark); None for all.
+    """Returns the benchmarks that need more launches to decide their ``metrics``; None if all benchmarks do.
 
-    If a gated metric is a quotient of two benchmarks, both get more launches.
+    If a gated metric is a quotient of two benchmarks, both benchmarks get more launches.
     """
     keys = {key for key, names in metrics.items() if names}
     for result in [result for result in results if result.measurement.key in keys]:
@@ -165,9 +165,9 @@ def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[obje
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the benchmarks with metrics that are undecided or look better, to launch them again; None for all.
+    """Returns the benchmarks to launch again, with metrics that are undecided or look better; None for all.
 
-    If ``blind`` has metrics that are too uncertain to show a slowdown, only their benchmarks get more launches.
+    If ``blind`` has metrics that are too uncertain to show a slowdown, only benchmarks with such metrics are launched.
     """
     if any(blind.values()):
         return benchmarks_of(results, blind)
@@ -196,13 +196,13 @@ def suspicious_metrics(result: Result) -> tuple[str, ...]:
 
 
 def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """Returns the names of the suspected metrics; if one of them is a time, also of all other times."""
+    """Returns the names of the suspected metrics, and of all times if one of the suspected metrics is a time."""
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 
 
 def named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> Iterator[str]:
-    """Yields texts: metrics that looked worse, with the names of their variants if several variants are measured."""
+    """Yields the metrics that looked worse, as texts; with the variant's name if several variants are measured."""
     repeated = {
         series.metric for result in results for series in result.measurement.series if series.rules.repeats_step_time
     }

@@ -48,7 +48,7 @@ class RankContext:
 
         Sections may be nested, and entered many times in a step. A section with the name of a phase (``data_wait``,
         ``forward``, ``backward``, ``gradient_sync``, ``optimizer``) marks that phase in code where the plugin does not
-        recognise it. Its time and memory come from separate steps: in timed steps a section does nothing.
+        recognise it. Times and memory come from separate steps: in timed steps a section does nothing.
 
         Args:
             name: the name of the section.
@@ -66,7 +66,7 @@ PACKAGES = ("numpy", "triton", "transformers", "accelerate", "lightning")  # who
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpus:
-    """The GPUs of a machine, in CUDA's order. If ``instances`` names MIG instances, each rank sees one of them only."""
+    """The GPUs of a machine, in CUDA's order. If ``instances`` names MIG instances, each rank sees one instance."""
 
     names: tuple[str, ...] = ()
     pci: tuple[str | None, ...] = ()  # PCI ids, such as 0000:c1:00.0; None if torch does not say
@@ -109,7 +109,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
-    """Returns this machine's torch build; with ``gpus`` also its GPUs, else it loads no GPU driver. Runs on a rank."""
+    """Returns this machine's torch build; with ``gpus`` also its GPUs, which loads the driver. Runs on a rank."""
     import torch
     import torch.distributed as dist
 

@@ -51,9 +51,10 @@ def find_gpus() -> dict[str, Any]:
 
 
 def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:
-    """Binds this rank to cores near its GPU, makes that GPU current, and returns a warning or an empty text.
+    """Binds this rank to cores near its GPU, makes the GPU the current device, and returns a warning or an empty text.
 
-    ``addresses``: PCI id of each rank's GPU. With ``check_memory``, warns if other processes use the GPU's memory.
+    ``addresses`` has the PCI ids of all ranks' GPUs. With ``check_memory``, the warning says that other processes use
+    the GPU's memory.
     """
     import torch
 

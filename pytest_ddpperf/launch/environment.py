@@ -22,10 +22,10 @@ Variables: TypeAlias = "tuple[tuple[str, str], ...]"
 def group_variables(
     rank: int, world_size: int, port: int, *, local: tuple[int, int] | None = None, node: int = 0, nodes: int = 1
 ) -> dict[str, str]:
-    """Returns the variables that torchrun would set on this rank; ``local``: local rank and local world size.
+    """Returns the variables that torchrun would set on this rank.
 
-    Without ``local`` these two equal rank and world size. MASTER_ADDR is always 127.0.0.1: a node without rank 0
-    forwards connections to the node of rank 0.
+    ``local`` has local rank and local world size; None if these equal ``rank`` and ``world_size``. MASTER_ADDR is
+    always 127.0.0.1, because a node without rank 0 forwards connections to the node of rank 0.
     """
     local_rank, local_world_size = local or (rank, world_size)
     return {
@@ -61,11 +61,11 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
-    """Returns the variables, by name, that must be set before torch is imported; ``mark`` identifies the fork server.
+    """Returns the variables that must be set before torch is imported; ``mark`` identifies the fork server.
 
-    As with torchrun, a rank has one thread unless the user sets another number: if each rank used all cores, ranks
-    would slow each other down. Unless the user sets another hash seed, strings have the same hashes in reference and
-    candidate. Ranks of one machine talk over loopback, so a launch does not need the network.
+    Unless the user sets another number, a rank has one thread, as with torchrun. Unless the user sets another hash
+    seed, strings have the same hashes in reference and candidate. Ranks of one machine talk over loopback, so that a
+    launch needs no network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
     return {
@@ -88,7 +88,7 @@ _OWNED = frozenset({*LAUNCHER_VARIABLES, *pinned({}, "").keys() - {*THREADS, "PY
 
 
 def require_free(variables: Variables) -> None:
-    """Raises SettingError if ``variables`` has one that the plugin sets, or that Python reads before ranks fork."""
+    """Raises SettingError if the user sets a variable that the plugin sets, or that Python reads before ranks fork."""
     for name, _ in variables:
         if name in _OWNED or TASK_VARIABLES.match(name):
             raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave it out")
@@ -97,15 +97,15 @@ def require_free(variables: Variables) -> None:
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables in ``environ`` that torch reads at its import; to set them in a forked rank is too late."""
+    """Returns the variables in ``environ`` that torch reads when it is imported, before ranks are forked."""
     return {name: text for name, text in environ.items() if _READ_AT_IMPORT.match(name)}
 
 
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: str = "") -> dict[str, str]:
     """Returns the environment of ranks: ``environ`` without launchers' variables, plus NCCL's defaults and ``fixed``.
 
-    Otherwise Lightning, Accelerate and DeepSpeed would mistake the variables of a Slurm or MPI task for the rank's.
-    Ranks of several nodes use the user's network interface, or ``interface`` if the user sets none.
+    Lightning, Accelerate and DeepSpeed would take the variables of a Slurm or MPI task for the rank's. ``interface`` is
+    the network interface for ranks of several nodes, unless the user sets an interface.
     """
     kept = {
         name: value
@@ -128,7 +128,7 @@ def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
-    """Returns a warning if ``environ`` now sets other thread counts than ranks have (``threads``); else empty."""
+    """Returns a warning if the thread counts in ``environ`` differ from the ranks' (``threads``); else empty."""
     late = [name for name in THREADS if environ.get(name) != threads.get(name)]
     if not late:
         return ""

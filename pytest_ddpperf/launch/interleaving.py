@@ -27,13 +27,12 @@ _MOST_RESTS = 30
 
 
 class TurnQueue:
-    """The queue of interleaved launches, in which one launch at a time runs steps (has a turn).
+    """The queue of interleaved launches: launches take turns, and only the launch that has the turn runs steps.
 
-    The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together. A
-    launch's slot, its number from 0, breaks ties. Slots 0 and 1, 2 and 3, and so on are pairs; each launch of a pair
-    takes the first turn equally often. The first turn starts when all launches have requested a turn, because all steps
-    are then built. Launches that have ended get no turns. The queue is in the controller. There, one thread for each
-    launch receives the requests of its rank 0.
+    The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together.
+    The first turn starts when all launches have requested a turn, because all steps are then built. Launches that have
+    ended get no turns. Each launch has a slot: its number, from 0. The queue is in the controller, where one thread for
+    each launch receives the requests of its rank 0.
     """
 
     def __init__(self, slots: int) -> None:
@@ -49,7 +48,7 @@ class TurnQueue:
         self._began = [0] * slots  # by slot: turns that followed a turn of another pair
 
     def hear(self, slot: int, connection: socket.socket) -> bool:
-        """Receives a launch's request for a turn, and ends its current turn; returns False if the launch is gone."""
+        """Receives a request for a turn, which ends the launch's current turn; returns False if the launch is gone."""
         message = b""
         with contextlib.suppress(ConnectionResetError):
             message = connection.recv(_REQUEST.size)
@@ -66,7 +65,7 @@ class TurnQueue:
         return True
 
     def leave(self, slot: int) -> None:
-        """Removes an ended launch from the queue; records the waiting launches, because it may have delayed them."""
+        """Removes an ended launch from the queue, and records which launches waited for this launch."""
         with self._lock:
             self.held_up.update(self._waiting)
             for waiting in self._waiting:
@@ -78,11 +77,11 @@ class TurnQueue:
             self._go_on()
 
     def _next(self, behind: Collection[int]) -> int:
-        """Returns the slot in ``behind`` (the launches with least progress) that gets the next turn.
+        """Returns the slot that gets the next turn, out of ``behind``, the slots with the least progress.
 
-        After a pair's first slot, its other slot follows if it is in ``behind``. Otherwise another pair begins, with
-        the slot that has begun less often. The slot that begins finds caches, cores and spinning threads in another
-        state: in a fixed order, one of two equal launches was slower by a sixth.
+        Slots 0 and 1, 2 and 3, and so on are pairs. After one slot of a pair, the other slot follows if it is in
+        ``behind``. Otherwise another pair begins, with the slot that has begun less often. In a fixed order, one of two
+        equal launches was slower by a sixth, because it found caches and cores in another state.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:
@@ -112,7 +111,7 @@ class TurnQueue:
 
 @dataclass(frozen=True)
 class TurnSlot:
-    """A launch's place in the queue of interleaved launches, by which the controller receives the launch's requests."""
+    """The place of one launch in a ``TurnQueue``."""
 
     queue: TurnQueue
     slot: int
@@ -123,11 +122,11 @@ class TurnSlot:
 
 
 def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable[[], None]) -> list[T]:
-    """Runs launches at the same time, the first in this thread, and returns their results.
+    """Runs launches at the same time, the first one in this thread, and returns their results.
 
-    If a launch raises an error, the others first run to their end. A launch that waited for a failed launch may fail,
-    too: its error is raised only if there is no other error. ``abort`` ends the other launches if this thread is
-    interrupted.
+    If a launch raises an error, the other launches still run to their end. The error of a launch that waited for a
+    failed launch is raised only if there is no other error. If this thread is interrupted, it calls ``abort`` to end
+    the other launches.
     """
     __tracebackhide__ = True
 
@@ -168,9 +167,10 @@ asking: socket.socket | None = None
 
 
 class TurnClient:
-    """A rank's side of interleaving: it requests a turn, in which its launch runs steps while other launches wait.
+    """Requests turns for a launch. During a turn, only this launch runs steps, and other launches wait.
 
-    Only rank 0 has a ``connection``; it requests turns for all ranks. ``threads``: whether this rank is multithreaded.
+    Only rank 0 has a ``connection``, and requests turns for all ranks. ``threads`` says whether this rank is
+    multithreaded.
     """
 
     def __init__(self, connection: socket.socket | None, *, threads: bool = False) -> None:
@@ -178,10 +178,10 @@ class TurnClient:
         self._threads = threads
 
     def rest(self) -> None:
-        """Waits until no thread of this process uses a core: OpenMP's threads spin for milliseconds after their work.
+        """Waits until the threads of this process are idle: OpenMP's threads spin for milliseconds after their work.
 
-        Otherwise the launch with the next turn would share its cores with these threads. If some threads never become
-        idle, for example because they load data, later calls do not wait.
+        Otherwise the launch with the next turn would share its cores with these threads. If the threads do not become
+        idle, for example because they load data, later calls return at once.
         """
         for _ in range(_MOST_RESTS if self._threads else 0):  # no deadline: a stopped process would miss it
             before = time.process_time()
@@ -191,7 +191,7 @@ class TurnClient:
         self._threads = False
 
     def wait(self, progress: float = 1.0) -> None:
-        """Ends this launch's turn and waits for the next one; ``progress``: fraction of timed steps that have run."""
+        """Ends this launch's turn and waits for the next turn; ``progress`` is the share of timed steps already run."""
         if self._connection is None:
             return
         go = b""
@@ -202,6 +202,6 @@ class TurnClient:
             raise LaunchError("the interleaved launches were ended while this one waited for its turn")
 
     def close(self) -> None:
-        """Ends this launch's part in the queue: it runs no further steps, and other launches no longer wait for it."""
+        """Takes this launch out of the queue, so that other launches no longer wait for it."""
         if self._connection is not None:
             self._connection.close()

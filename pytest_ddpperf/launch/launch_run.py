@@ -1,4 +1,4 @@
-"""Runs one launch, from the first fork to the last exit, on this machine and on other nodes; finds how it ended."""
+"""Runs one launch on this machine and on other nodes, from the first fork to the last exit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.n
 
 
 def end_seconds(job: Job) -> float:
-    """Returns the seconds that the ranks of a job may take to end; ranks with GPUs or their driver need longer."""
+    """Returns how many seconds a job's ranks may take to end: more if the ranks use GPUs."""
     return _CUDA_END_SECONDS if job.probes or job.device != "cpu" else _END_SECONDS
 
 
@@ -92,10 +92,10 @@ def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple
 
 @contextlib.contextmanager
 def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
-    """Ends the launch in this context if it hangs long past its deadlines, through a fault of the plugin.
+    """Ends the launch in this context if the launch hangs although all its deadlines have passed.
 
-    If the launch has not ended 10 s after all its deadlines, a thread writes the stacks of this process to standard
-    error and kills the fork servers. The launch then fails, because every wait for a rank notices this end.
+    10 s after all deadlines, a thread writes the stacks of this process to standard error and kills the fork servers.
+    Then every wait for a rank fails, and the launch raises LaunchError.
     """
     most = job.timeout + _REPORT_SECONDS + 2 * end_seconds(job) + _OVERDUE_SECONDS
     done, shown = threading.Event(), threading.Event()
@@ -130,10 +130,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
 
 
 def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> LateRanks | dict[int, str]:
-    """Returns facts on the ranks if the launch was late, their stacks by rank if gloo's messages mismatched, else {}.
-
-    ``seconds`` have passed since the start. Raises LaunchError if a signal has stopped the fork server.
-    """
+    """Returns facts about a late launch, or the ranks' stacks after gloo received unexpected sizes, else {}."""
     if outcome is LaunchEnd.FINISHED:
         return {}
     for zygote in set(launch.here.zygotes):
@@ -186,7 +183,7 @@ class LaunchedRanks:
 
     @property
     def states(self) -> list[RankEnd]:
-        """Returns the state of each rank, without the output of ranks on this machine."""
+        """Returns the state of each rank, without reading the output of ranks on this machine."""
         return [*self.here.states, *(end for other in self._elsewhere for end in other.ends)]
 
     @property
@@ -217,7 +214,7 @@ class LaunchedRanks:
         return LaunchEnd.FINISHED if all(rank.over for rank in states) else LaunchEnd.LATE
 
     def _wait(self, until: Callable[[], float | None]) -> None:
-        """Receives messages of ranks until the time that ``until`` returns; stops if it returns None."""
+        """Receives messages of ranks until a deadline; ``until`` returns the current deadline, or None to stop."""
         pause = _TRIM_SECONDS if self.here.echo is None and self._watch is None else _ECHO_SECONDS
         with selectors.DefaultSelector() as selector:
             self.here.register(selector)
@@ -240,7 +237,7 @@ class LaunchedRanks:
         self._wait(lambda: deadline)
 
     def fail_waiting(self, *suspects: int) -> None:
-        """Kills ``suspects`` and all ranks that have reported, so that ranks that wait for them fail and report."""
+        """Kills ``suspects`` and all ranks that have reported, and gives the remaining ranks time to fail."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)

@@ -41,10 +41,10 @@ _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpp
 
 
 class Launcher:
-    """The owner of the fork server, a process with torch imported that forks ranks; the first launch starts it.
+    """Launches ranks from a fork server, which is a process that has imported torch.
 
-    Any thread may use a launcher; its launches run one after another. The fork server ends with ``close``, or when this
-    process ends, for whatever reason.
+    Any thread may use a launcher. Its launches run one after another, and the first launch starts the fork server. The
+    fork server ends with ``close``, or when this process ends.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def idle_zygote(self) -> Iterator[ZygoteProcess | None]:
-        """Yields the fork server, and lets no launch use it in this context; yields None if a launch is running."""
+        """Yields the fork server, which no launch can use during this context, or None if a launch is running now."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -116,9 +116,9 @@ class Launcher:
             self._ready()
 
     def preload(self, wanted: Wanted, judged: Judged, like: Launcher | None = None) -> None:
-        """Makes later ranks fork from copies of the fork server that have imported ``wanted`` modules, if that is safe.
+        """Imports the ``wanted`` modules in copies of the fork server, from which later ranks are then forked.
 
-        With ``like``, a launcher that has preloaded the same modules, the fork servers of that launcher are copied.
+        ``judged``: modules not to import once for all ranks. ``like``: a launcher whose fork servers can be copied.
 
         Raises:
             SettingError: a module that the user named cannot be imported before ranks are forked.
@@ -137,7 +137,7 @@ class Launcher:
                 self._preloaded = preloaded(zygote, request, wanted, judged)
 
     def duplicate_preloaded(self) -> PreloadedZygotes | None:
-        """Returns copies of this launcher's preloaded fork servers, for another launcher; None if it has none."""
+        """Returns copies of the preloaded fork servers, for another launcher, or None if nothing is preloaded."""
         with self._lock:
             return None if self._preloaded is None else self._preloaded.duplicate()
 
@@ -147,7 +147,7 @@ class Launcher:
         return found is not None and found.serve(wanted)
 
     def machine(self, *, gpus: bool = True) -> TorchMachine:
-        """Returns the devices and backends that torch finds on this machine; if ``gpus`` is False, without its GPUs."""
+        """Returns the devices and backends that torch finds on this machine, without GPUs if ``gpus`` is False."""
         if self._like is not None:
             return self._like.machine(gpus=gpus)
         environ = self._variables
@@ -180,10 +180,10 @@ class Launcher:
     ) -> LaunchResult[T]:
         """Calls ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
-        The function may be a closure or a lambda; the objects that it refers to are sent with it. ``timeout`` is in
-        seconds for the whole launch, without the one-off import of torch. The ranks of this and later launches find the
-        modules of ``preload`` imported. With ``own_group`` the function makes the group. With ``turns`` the launch is
-        interleaved with other launches. With ``bind`` no two ranks share a core. The launch uses separate copies of the
+        The function may be a closure or a lambda: objects that it refers to are sent to the ranks. ``timeout`` limits
+        the whole launch, in seconds, without the one-off import of torch. ``mode`` becomes ``ctx.mode``. ``preload``
+        names modules to import before ranks are forked. With ``own_group`` the function makes the group. With ``turns``
+        the launch is interleaved with other launches. With ``bind`` no two ranks share a core. Ranks use copies of the
         files in the folders ``projects``.
 
         Raises:
@@ -273,7 +273,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
-        """Yields the ranks of a job on this machine, not yet forked; until this context ends, other launches wait.
+        """Yields a job's ranks on this machine before they are forked; other launches wait until this context ends.
 
         Raises:
             LaunchError: this machine cannot start such ranks.
@@ -331,7 +331,7 @@ class Launcher:
         return zygote
 
     def _sweep(self, zygotes: Sequence[ZygoteProcess], seconds: float) -> None:
-        """Ends all processes of the launch; if that fails or is interrupted, the fork servers end as well."""
+        """Ends all processes of the launch, or even the fork servers if this fails or is interrupted."""
         swept = False
         try:
             sweeps = [zygote.sweep(seconds) for zygote in dict.fromkeys(zygotes)]

@@ -1,4 +1,4 @@
-"""The launchers of launches that run at the same time, and the modules that their fork servers import in advance."""
+"""Launchers for several launches at a time, and the modules that their fork servers import in advance."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ AUTO = "auto"
 class Launchers:
     """A list of equal launchers, one for each launch that runs at the same time. Any thread may use the list.
 
-    ``make`` creates a launcher; its argument is the first launcher, whose fork server the new one may copy, or None.
-    ``preload`` is the setting: names of modules, or ``auto`` for the modules that earlier ranks imported.
+    ``make(first)`` creates a launcher. ``first`` is the list's first launcher, whose fork server can be copied, or
+    None. ``preload`` names modules; ``auto`` stands for the modules that earlier ranks imported.
     """
 
     def __init__(self, make: Callable[[Launcher | None], Launcher], preload: Sequence[str] = ()) -> None:
@@ -43,7 +43,7 @@ class Launchers:
             return self._made[number]
 
     def with_variables(self, variables: Variables) -> Launchers:
-        """Returns launchers whose ranks have further environment variables; closing this list closes them, too."""
+        """Returns launchers whose ranks get more environment variables; ``close`` of this list ends these launchers."""
         if not variables:
             return self
         if variables not in self._others:
@@ -55,7 +55,7 @@ class Launchers:
 
     @property
     def every(self) -> list[Launcher]:
-        """Returns all existing launchers, also the ones that ``with_variables`` made."""
+        """Returns all launchers made so far, including the launchers that ``with_variables`` made."""
         return [*self._made, *(one for others in tuple(self._others.values()) for one in others.every)]
 
     def start(self, number: int) -> None:
@@ -64,9 +64,10 @@ class Launchers:
             self[i].start()
 
     def wait(self, number: int, scope: str = "", ranks: int = 0) -> None:
-        """Waits until the first ``number`` launchers can start ranks; none of them may be running a launch.
+        """Waits until the first ``number`` launchers, which must be idle, can start ranks.
 
-        Then preloads, for up to ``ranks`` ranks, the modules that earlier ranks of ``scope``, a test file, imported.
+        The launchers preload the modules that earlier ranks of the test file ``scope`` imported, for at most ``ranks``
+        ranks.
 
         Raises:
             SettingError: a module that the user named cannot be preloaded.
@@ -82,7 +83,7 @@ class Launchers:
         return Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)
 
     def note(self, scope: str, imports: Iterable[SeenImport]) -> None:
-        """Records the imports that ranks of ``scope``, a test file, made themselves, to preload these modules later."""
+        """Records modules that ranks of the test file ``scope`` imported, so that later launches preload them."""
         if self._learning:
             new = [one for one in imports if one.installed and one.module not in self._judged.inner]
             self._seen.setdefault(scope, {}).update({one.module: one for one in new})
@@ -92,7 +93,7 @@ class Launchers:
                     self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
 
     def why_not(self, one: SeenImport) -> str | None:
-        """Returns why a module is not preloaded; "" if the reason is unknown, None if ``preload`` has no ``auto``."""
+        """Returns why the module ``one`` is not preloaded: "" if unknown, None if ``preload`` has no ``auto``."""
         if not one.installed:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None
@@ -104,7 +105,7 @@ class Launchers:
                 self._seen.setdefault(scope, {}).update(seen)
 
     def keep(self, number: int) -> None:
-        """Ends all but the first ``number`` fork servers; launchers start new ones when they need them."""
+        """Ends all but the first ``number`` fork servers. A later launch starts a new fork server if necessary."""
         for launcher in tuple(self._made[number:]):
             launcher.close()
         for others in tuple(self._others.values()):
@@ -113,7 +114,7 @@ class Launchers:
     def missing_bytes(self, number: int, scope: str = "", ranks: int = 0) -> int:
         """Returns an upper bound of the memory, in bytes, that starting the first ``number`` launchers will take.
 
-        Copies of fork servers that preload modules for ``ranks`` ranks of ``scope`` are included.
+        The bound includes the fork servers that preload modules for ``ranks`` ranks of the test file ``scope``.
         """
         running = sum(pid is not None for pid in self.pids)
         missing = max(0, number - running)
@@ -134,7 +135,7 @@ class Launchers:
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Returns the process ids of fork servers and their copies, the parents of ranks; None for ended processes."""
+        """Returns the process ids of fork servers and their copies; None stands for a process that does not run."""
         with self._lock:
             return tuple(pid for launcher in self.every for pid in launcher.parents)
 

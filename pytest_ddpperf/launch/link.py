@@ -49,13 +49,13 @@ class ForeignPeer(Exception):
 
 @dataclass(frozen=True)
 class Close:
-    """The message that ends a launch, or a task of torchrun, srun or mpirun, which then exits with ``status``."""
+    """The message that ends a launch, or makes a task of torchrun, srun or mpirun exit with ``status``."""
 
     status: int = 0
 
 
 class Link:
-    """One end of a connection to a process that has proved to know the key. Any thread may send, only one receives."""
+    """One end of a connection to a process that knows the key. Any thread may send, but only one thread may receive."""
 
     def __init__(self, connected: socket.socket, frames: Frames, name: str = "the other process") -> None:
         self.name = name  # the peer's, in errors
@@ -202,9 +202,10 @@ def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -
 
 
 def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
-    """Returns a link to the connecting process, and that process's ``hello``; ForeignPeer if the process lacks the key.
+    """Returns a link to a connecting process, and the ``hello`` that the connecting process has sent.
 
-    The caller then calls ``welcome`` to accept the link, or closes it.
+    The caller then calls ``welcome`` to accept the link, or closes the link. Raises ForeignPeer if the process lacks
+    the key.
     """
     with _proving(connected) as deadline:
         frames = _greeted(connected, key, deadline, serving=True)
@@ -213,7 +214,7 @@ def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
 
 @contextlib.contextmanager
 def _proving(connected: socket.socket) -> Iterator[float]:
-    """Yields the deadline for a handshake; closes the connection if the handshake in this context fails."""
+    """Yields the deadline for the handshake in this context, and closes the connection if the handshake fails."""
     try:
         yield time.monotonic() + _HANDSHAKE_SECONDS
     except BaseException as error:
@@ -224,15 +225,15 @@ def _proving(connected: socket.socket) -> Iterator[float]:
 
 
 def welcome(link: Link) -> None:
-    """Sends the connecting process a message that accepts its link, and proves that this process knows the key."""
+    """Accepts the link of a connecting process by a message, which also proves that this process knows the key."""
     link.send_bytes(b"{}")
 
 
 def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: bool) -> Frames:
-    """Exchanges random numbers with the peer; returns ``Frames`` with a MAC key made from both numbers and ``key``.
+    """Exchanges random numbers with the peer; returns ``Frames`` whose MAC key is made from both numbers and ``key``.
 
-    So the first message of a process proves that the process knows ``key``. The connecting process sends its message
-    first, so a port scanner receives nothing that is derived from the key.
+    A valid first message then proves that its sender knows ``key``. The connecting process sends first, so a port
+    scanner receives nothing that is derived from the key.
     """
     ours = secrets.token_bytes(_NONCE_BYTES)
     connected.settimeout(_HANDSHAKE_SECONDS)

@@ -157,7 +157,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Broken:
-    """The fork server's message that it ends, because it failed, or could not import a module that ranks need."""
+    """The last message of a fork server that has failed, or cannot import a module that ranks need."""
 
     reason: str
 
@@ -166,7 +166,7 @@ class Broken:
 class Ask:
     """The request to call a method of the object at the other end, such as a fork server or the ranks of a node.
 
-    The reply is an ``Answer`` with the same ``number``; a fork server sends none if the method returns None.
+    The reply is an ``Answer`` with the same ``number``. A fork server does not reply if the method returns None.
     """
 
     number: int
@@ -177,7 +177,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """The value that a method has returned, or the reason why it failed."""
+    """The value that a method has returned, or the reason why the method failed."""
 
     number: int
     value: Any
@@ -198,7 +198,7 @@ class Preload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preloaded:
-    """The fork server's answer after an import; ``reason`` says why it must not fork ranks now, or is empty."""
+    """The fork server's answer after an import; unless ``reason`` is empty, this fork server must not fork ranks."""
 
     reason: str = ""
     own_rank: bool = False  # whether the only reason is that the module reads the number of its rank

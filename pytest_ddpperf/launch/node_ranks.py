@@ -36,7 +36,7 @@ class Printed:
 
 
 class NodeRanks:
-    """The ranks of a launch on another node; after ``sweep``, another launch may use ``link`` to the node's launcher.
+    """The ranks of a launch on another node; ``link`` leads to the node's launcher.
 
     Raises:
         LaunchError: the node cannot start the ranks, or is gone; every method may raise this.
@@ -137,7 +137,7 @@ class OtherNodes(Protocol):
         """Returns the number of ranks on each node; ``gpus``: number of this node's GPUs, 0 for ranks on the CPU."""
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> Sequence[NodeRanks]:
-        """Returns the ranks of the other nodes in a launch; ``environ``: the variables of the ranks."""
+        """Returns the ranks on other nodes; ``counts`` has each node's number of ranks, ``echo`` gets printed lines."""
 
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
         """Starts to import modules on nodes that have started ranks; returns a function that waits for the imports."""

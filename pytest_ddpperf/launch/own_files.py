@@ -1,10 +1,9 @@
 """The folder of a launch: a view of the project's files, in which ranks can write without changing the project.
 
-Folders are created, files are copied, and all other paths are links. This needs no privilege and works on every file
-system. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid it; with links alone, ranks would write into
-the project. The next launch of the same launcher only removes new files and copies changed files again, because ext4
-takes a second to make thousands of files. The cost is limited: at most ``_ENTRIES`` entries and ``_BYTES`` bytes are
-copied, outer folders first; a file that would take over half of the bytes that are left becomes a link.
+Folders are created, files are copied, and all other paths are links. With links alone, ranks would write into the
+project. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid it. The next launch of the same launcher only
+restores changed files, because ext4 takes a second to make thousands of files. At most ``_ENTRIES`` entries and
+``_BYTES`` bytes are copied, outer folders first. A file with more than half of the remaining bytes becomes a link.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ _BY_ITSELF = frozenset({".git", ".pytest_cache"})  # folders in which files chan
 
 @contextlib.contextmanager
 def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str, str]) -> Iterator[Job]:
-    """Yields the job, changed so that its ranks find the files of its projects in a separate folder.
+    """Yields the job, changed so that its ranks use a folder with copies of its projects' files.
 
-    With an ``other`` checkout, the folder shows the files of that checkout, and this checkout's untracked files.
-    ``mark`` names the folder. Fork servers remove the folder at their end, or else the controller does. If both crash,
-    a launch on a later day removes it. ``remarks`` gets a warning if the launch changed the project itself.
+    With ``other``, the folder shows that checkout's files, and this checkout's untracked files. ``mark`` is part of the
+    folder's name. The fork server, the controller or, after a crash, a later launch removes the folder. ``remarks``
+    gets a warning if the launch changed the project itself.
 
     Raises:
         LaunchError: the folder cannot be made.
@@ -98,7 +97,7 @@ class _Shown:
                 self._plan.setdefault(f"{place}/{path.rpartition('/')[2]}", ("link", path))
 
     def _show(self, path: str, place: str) -> None:
-        """Plans ``place`` in the launch's folder as a view of ``path``: folder, copy or link; keeps earlier plans."""
+        """Plans ``place`` in the launch's folder as a folder, copy or link of ``path``, unless already planned."""
         waiting = deque([(path, place)])
         while waiting:
             path, place = waiting.popleft()
@@ -119,7 +118,7 @@ class _Shown:
                 self._bytes -= size
 
     def _leads(self, path: str) -> str:
-        """Returns the target of ``path`` if it is a symbolic link into the project or to nothing; else ""."""
+        """Returns the target of a symbolic link that leads into the project or is broken, else an empty text."""
         if not Path(path).is_symlink():
             return ""
         real = os.path.realpath(path)
@@ -129,7 +128,7 @@ class _Shown:
         return own or ("" if Path(real).exists() else str(Path(path).readlink()))
 
     def _inside(self, folder: str, room: int) -> list[str] | None:
-        """Returns the paths in a folder; None to link the folder as a whole, such as one with over ``room`` entries."""
+        """Returns a folder's paths, or None to make the folder a link, for example if it has over ``room`` paths."""
         if any(within(place, folder) for place in self._places):
             return [*_paths(folder)]
         inside = [*islice(_paths(folder), room + 1)]
@@ -180,7 +179,7 @@ class _Shown:
 
 
 def _state(path: str) -> tuple[int, int, int]:
-    """Returns mode, time of the last change and size of a file or of a link's target; zeros if it is gone."""
+    """Returns mode, modification time and size of a file or of a link's target, or zeros if it does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116  of thousands, for which a Path takes long
     except OSError:

@@ -47,7 +47,7 @@ def dump_result(value: object, rank: int) -> bytes:
 
 
 def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
-    """Unpickles the values that ranks returned; raises PayloadError after ``seconds``, or 2 s if that is longer."""
+    """Unpickles the values that ranks returned; raises PayloadError if this takes over ``seconds`` (at least 2 s)."""
     deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
     return tuple(_value_of(end, deadline) for end in ends)
 
@@ -84,7 +84,7 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
 def _dump(
     value: object, named: object, problem: str, cure: str, stand_in: Callable[[Any], StandIn | None] = lambda _: None
 ) -> bytes:
-    """Pickles a value; raises PayloadError with the text of ``unpicklable.explain`` if a part cannot be pickled."""
+    """Pickles ``value``, or raises a PayloadError that says which part of ``value`` cannot be pickled."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
@@ -129,8 +129,8 @@ def _by_value() -> Iterator[None]:
 def travels_by_value(name: str, module: object) -> bool:
     """Returns whether a module is sent by value, because ranks could not import the same module by its name.
 
-    Test modules and conftests are sent by value even if they could be imported: pytest has rewritten their asserts, and
-    an import would lose that. cloudpickle itself handles ``__main__``.
+    Test modules and conftests are sent by value even if ranks could import them, because an import would lose the
+    asserts that pytest has rewritten. cloudpickle itself handles ``__main__``.
     """
     if not isinstance(module, ModuleType) or name == "__main__" or module.__dict__.get("__name__") != name:
         return False

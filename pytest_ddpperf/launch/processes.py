@@ -47,9 +47,9 @@ def laid_out_alike() -> Iterator[None]:
 
 
 class CopiedProcess:
-    """A copied fork server, the child of another fork server, with the methods of ``subprocess.Popen`` that are needed.
+    """A fork server that was forked from another fork server, with a few methods of ``subprocess.Popen``.
 
-    The process has ended when its connection ends; its exit status stays unknown.
+    The process has ended when its connection ends. Its exit status stays unknown.
     """
 
     returncode: int | None = None
@@ -83,11 +83,11 @@ class CopiedProcess:
 def finished(
     command: Sequence[str], seconds: float, words: str | None = None, *, patience: float = 0.0, **how: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command and returns its result; ``words`` are its standard input, ``how`` further arguments of Popen.
+    """Runs a command and returns its result; ``words`` is its standard input, ``how`` has further arguments of Popen.
 
     The command runs in a separate session, so it cannot ask the terminal for a password. After ``seconds``, or if this
-    process is interrupted, the command and its child processes are killed; with ``patience`` it first gets SIGINT, and
-    that many seconds to end.
+    process is interrupted, the command and its child processes are killed. With ``patience``, the command first gets
+    SIGINT, and has ``patience`` seconds to end.
 
     Raises:
         OSError: the command cannot be started.
@@ -151,9 +151,9 @@ def die_with_parent(number: int, parent: int) -> None:
 
 
 def watch_signals() -> tuple[socket.socket, socket.socket]:
-    """Makes this process ignore SIGINT, and receive the numbers of signals in ``HEARD`` at the first socket.
+    """Makes this process receive the signals in ``HEARD`` through a socket, and ignore SIGINT.
 
-    Python writes the numbers to the second socket. The caller keeps both open.
+    Returns the socket to read signal numbers from, and the socket that Python writes to. The caller keeps both open.
     """
     wakeup, written = socket.socketpair()
     written.setblocking(False)  # noqa: FBT003  the standard library has it so
@@ -165,7 +165,7 @@ def watch_signals() -> tuple[socket.socket, socket.socket]:
 
 
 def overwrite_variable(name: str, value: str) -> None:
-    """Changes an environment variable in ``/proc/PID/environ`` too, to a value of the same length."""
+    """Changes an environment variable to a value of equal length, in ``os.environ`` and in ``/proc/self/environ``."""
     encoded = value.encode()
     get = ctypes.CDLL(None).getenv
     get.argtypes, get.restype = [ctypes.c_char_p], ctypes.c_void_p
@@ -202,7 +202,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_headless(pids: Iterable[int]) -> set[int]:
-    """Kills the children that outlive their main thread, because no signal reports its end; returns their pids."""
+    """Kills children that run on without their main thread, which no signal reports, and returns their pids."""
     headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
     for pid in headless:
         kill(pid, group=False)
@@ -215,7 +215,7 @@ def end_tracing(pid: int, number: int) -> None:
 
 
 def manages_shared_memory(pid: int) -> bool:
-    """Returns whether a process is torch's manager of shared memory, which unlinks memory 2 s after its users end."""
+    """Returns whether a process is torch's manager of shared memory, which deletes memory 2 s after its users end."""
     try:
         return Path(f"/proc/{pid}/exe").readlink().name == "torch_shm_manager"
     except OSError:
@@ -235,13 +235,13 @@ def kill(pid: int, *, group: bool) -> None:
 
 
 def nccl_files(pid: int, root: Path = _ROOT) -> set[str]:
-    """Returns the paths of NCCL's shared memory files in a process; NCCL removes a file when a peer attaches to it."""
+    """Returns the paths of NCCL's shared memory files that a process has mapped."""
     maps = kernel_text(root / f"proc/{pid}/maps")
     return set(re.findall(r"/dev/shm/nccl-\w+$", maps, re.MULTILINE))  # noqa: S108  NCCL's own names
 
 
 def remove(files: set[str]) -> None:
-    """Removes files; ignores those that are missing or may not be removed."""
+    """Removes files; ignores files that are missing or cannot be removed."""
     for file in files:
         with contextlib.suppress(OSError):
             Path(file).unlink()
@@ -263,7 +263,7 @@ def touches_gpu(root: Path = _ROOT) -> bool:
 
 
 def out_of_memory_kills(root: Path = _ROOT) -> int:
-    """Returns how many processes the kernel killed for lack of memory, in this control group or machine; else 0."""
+    """Returns how many processes the kernel killed for lack of memory, in this control group or else this machine."""
     folders = list(group_folders("memory", root))[:1]
     files = [folder / name for folder in folders for name in ("memory.events", "memory.oom_control")]
     tables = (kernel_table(kernel_text(file)) for file in (*files, root / "proc/vmstat"))

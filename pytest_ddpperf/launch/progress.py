@@ -1,6 +1,6 @@
-"""The progress of ranks: each writes it into memory that it shares with its controller, which reads it at a deadline.
+"""The progress of ranks, in memory that the ranks share with their controller.
 
-A write only copies some bytes, so ranks write in timed steps, too.
+A write only copies some bytes, so ranks can write their progress even in timed steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BRIEF = 1.0  # seconds; a shorter time is not reported
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The stage that a rank is in, and the seconds since its start; ``step`` is 0 if the stage has no steps."""
+    """The stage that a rank is in, and the seconds since the stage began; ``step`` is 0 for a stage without steps."""
 
     stage: str
     step: int
@@ -76,14 +76,14 @@ class StageWatch:
 
 
 class ProgressFile:
-    """The shared memory of the ranks' progress, in the controller; each rank gets its ``descriptor``."""
+    """The memory for the progress of ranks, which the controller shares with ranks through ``descriptor``."""
 
     def __init__(self, ranks: int) -> None:
         self.descriptor = os.memfd_create("ddpperf-progress")
         os.ftruncate(self.descriptor, max(1, ranks) * _SLOT.size)
 
     def read(self, slot: int) -> Progress | None:
-        """Returns the progress of a rank; None before it has begun."""
+        """Returns the progress of the rank in ``slot``; None before the rank has begun."""
         began, step, stage = _SLOT.unpack(os.pread(self.descriptor, _SLOT.size, slot * _SLOT.size))
         name = stage.rstrip(b"\0").decode(errors="replace")
         return Progress(name, step, max(0.0, time.monotonic() - began)) if name else None
@@ -138,6 +138,6 @@ def told(ranks: Mapping[int, Progress]) -> str:
 
 
 def advanced(before: Mapping[int, Progress], after: Mapping[int, Progress]) -> bool:
-    """Returns whether any rank has reached another stage or step, so that the launch is slow but does not hang."""
+    """Returns whether any rank has reached another stage or step, which shows that the launch does not hang."""
     both = ((before[rank], each) for rank, each in after.items() if rank in before)
     return any((old.stage, old.step) != (new.stage, new.step) for old, new in both)

@@ -40,7 +40,7 @@ _exit, _getpid = os._exit, os.getpid  # users' code may patch the module's
 
 
 class Descriptors(NamedTuple):
-    """A rank's file descriptors except standard streams; they are high, because faulty code may write to number 3."""
+    """A rank's file descriptors except standard streams. They are high, because faulty code may write to low ones."""
 
     report: int
     stacks: int
@@ -154,7 +154,7 @@ def _modules_kept() -> Iterator[None]:
 
 
 def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object, str]:
-    """Adopts the job's environment, ``sys.path`` and folder, and joins the group; returns context, store, warning."""
+    """Sets up the job's environment on this rank and joins the group; returns context, store and a warning."""
     import torch
 
     os.environ.clear()
@@ -214,7 +214,7 @@ def seed_as_at_the_start() -> None:
 
 
 def _random_numbers() -> Callable[[], None]:
-    """Returns a function that restores the current state of random generators, because an import may draw from them."""
+    """Saves the state of random generators, and returns a function that restores it."""
     import numpy as np
     import torch
 

@@ -66,14 +66,14 @@ class _RankProcess:
             self.state = replace(self.state, report=self.state.report or garbled)
 
     def ended(self, event: Ended) -> None:
-        """Records that the process has ended; all its messages have arrived by now."""
+        """Records that the process has ended, after all its messages have arrived."""
         self.collect()
         self.state = replace(self.state, status=event.status, stamp=event.stamp, headless=event.headless)
 
 
 @contextlib.contextmanager
 def enough_files(ranks: int) -> Iterator[None]:
-    """Raises LaunchError if code in this context opens, or passes to ranks, more files than this process may have."""
+    """Raises LaunchError if code in this context needs more open files than this process may have."""
     try:
         yield
     except OSError as error:
@@ -133,7 +133,7 @@ class RankProcesses:
         return [replace(rank.state, output=rank.output, starved=starved) for rank in self.ranks.values()]
 
     def tend(self) -> None:
-        """Passes new output lines of ranks to ``echo``, and frees the disk space of long output."""
+        """Passes new output lines of ranks to ``echo``, and frees the disk space of old output."""
         self._tell()
         for rank in self.ranks.values():
             streams.trim_output(rank.stdout)
@@ -173,7 +173,7 @@ class RankProcesses:
                 rank.of_rank.close()
 
     def register(self, selector: selectors.BaseSelector) -> None:
-        """Registers fork servers and ranks; the data of each key is the function that handles their messages."""
+        """Registers fork servers and ranks; the data of a selector key is the function that handles messages."""
         for zygote in set(self.zygotes):
             selector.register(zygote.control, selectors.EVENT_READ, partial(self._hear, zygote))
         for rank in self.ranks.values():
@@ -241,7 +241,7 @@ class RankProcesses:
         return {number: rank.calls for number, rank in asked.items() if rank.calls is not None}
 
     def _told(self, files: dict[int, IO[bytes]], since: dict[int, int], number: int, deadline: float) -> dict[int, str]:
-        """Signals ranks to write stacks to ``files``, and returns each file's text from byte ``since``, by rank."""
+        """Signals ranks to write their stacks to ``files``; returns the text after byte ``since``, by rank."""
         sizes = old = [os.fstat(file.fileno()).st_size for file in files.values()]
         self.signal(tuple(files), number)
         while time.monotonic() < deadline:

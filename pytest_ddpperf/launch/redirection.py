@@ -1,4 +1,4 @@
-"""The mapping of a project's paths to another checkout, and the imports of ranks from there."""
+"""Maps the paths of a project to another checkout, so that ranks import the project from that checkout."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def observed(
 
 
 def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
-    """Unpickles a ``Call`` with functions of the target, then runs it and returns the same as ``observed``."""
+    """Unpickles a ``Call`` whose functions are in the target checkout, and runs it as ``observed`` does."""
 
     def call(ctx: Any) -> Any:
         packed_call = pickle.loads(packed)
@@ -175,7 +175,7 @@ def look_up(module: str, file: str, name: str) -> Any:
 
 
 def _loaded(module: str, file: str) -> ModuleType:
-    """Imports ``file`` by the name ``module`` if this name finds the file (for relative imports); else by its path."""
+    """Imports ``file`` under the name ``module``: by this name if possible, so that relative imports work."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin == file:
@@ -190,7 +190,7 @@ def _loaded(module: str, file: str) -> ModuleType:
 
 
 def redirect(redirection: Redirection) -> None:
-    """Makes this process import the project from the target, even if it is installed here or in editable mode."""
+    """Makes this process import the project from the target, even if the project is installed in this environment."""
     sys.path[:] = redirection.search_path([entry for entry in sys.path if isinstance(entry, str)])
     for table in _editable_installs():
         for name, paths in table.items():
@@ -206,9 +206,10 @@ _get_code = SourceFileLoader.get_code
 
 
 def enter(files: tuple[Redirection, ...], directory: str) -> None:
-    """Makes this rank run in the launch's copy of ``directory``, and import from it; ``files`` maps the paths.
+    """Makes this rank run in the launch's copy of ``directory``, and import modules from the launch's copies.
 
-    The code of a module keeps the name of the project's file, which reports, debuggers and bytecode use.
+    ``files`` maps the project's paths to the copies. In reports and debuggers, code keeps the name of the project's
+    file.
     """
     global _own  # noqa: PLW0603  a rank has one launch
     _own = files
@@ -221,7 +222,7 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """Maps a project's path to the launch's folder, with ``code`` to the code that ranks import; keeps other paths."""
+    """Returns the launch's copy of a project's path, or with ``code`` the file that ranks import; keeps other paths."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 
@@ -268,7 +269,7 @@ def _editable_installs() -> Iterator[dict[str, Any]]:
 
 
 def project_files(redirection: Redirection) -> dict[str, str]:
-    """Returns the file of each imported module of both checkouts and of the target's environment, by module name."""
+    """Returns the files of imported modules that are from this project, the target or the target's environment."""
     folders: dict[str, str] = {}
     found = {}
     for name, module in list(sys.modules.items()):

@@ -47,7 +47,7 @@ _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
 
 
 def readable(files: Iterable[HasFileno | int], seconds: float | None) -> set[int]:
-    """Waits for data, at most ``seconds``; returns the descriptors with data, also above 1023 (unlike ``select``)."""
+    """Waits at most ``seconds`` for data, and returns the descriptors of ``files`` that have data."""
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
@@ -59,10 +59,10 @@ class GarbledMessage(Exception):
 
 
 class Frames:
-    """The messages in a stream of bytes, each with a magic word, its length and its MAC in front.
+    """The messages in a stream of bytes, each after a header with a magic word, a length and a MAC.
 
-    The MAC is computed with ``key`` from the sender's name (``ours`` or ``theirs``), the message's number and its body:
-    without the key nobody can add, change, repeat or remove a message.
+    The MAC covers the sender's name (``ours`` or ``theirs``), the message's number and its body. Nobody without the
+    ``key`` can add, change, repeat or remove a message.
     """
 
     def __init__(self, key: bytes = b"", ours: bytes = b"", theirs: bytes = b"") -> None:
@@ -77,7 +77,7 @@ class Frames:
         return _HEADER.pack(_MAGIC, len(mac) + len(body)) + mac
 
     def take(self) -> bytes | None:
-        """Returns the next received message; None if it is incomplete. Raises GarbledMessage for any other bytes."""
+        """Returns the next received message, or None if it is incomplete; raises GarbledMessage for invalid bytes."""
         if not _MAGIC.startswith(self.received[: len(_MAGIC)]):
             raise GarbledMessage
         if len(self.received) < _HEADER.size:
@@ -99,10 +99,10 @@ class Frames:
 
 
 class Channel:
-    """One end of a connection; each message is a pickle.
+    """One end of a connection that carries pickled messages.
 
-    ``received`` never waits, because the end of the stream may never come: a rank may be killed in the middle of a
-    message while its child process keeps the socket open.
+    ``received`` never waits, because the end of the stream may never come: a child process of a killed rank may keep
+    the socket open.
     """
 
     def __init__(self, connected: socket.socket, frames: Frames | None = None) -> None:
@@ -197,7 +197,7 @@ def open_output() -> IO[bytes]:
 
 
 def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: int = 0) -> str:
-    """Returns the last ``limit`` bytes after byte ``since`` of a stream, as text that says how much was cut."""
+    """Returns a stream's text after byte ``since``, cut to its last ``limit`` bytes; ``title`` names the stream."""
     size = os.fstat(file.fileno()).st_size - since
     start = max(0, size - limit)
     text = _OF_GLOO.sub(b"", os.pread(file.fileno(), limit, since + start)).decode(errors="replace")
@@ -223,7 +223,7 @@ class FollowedOutput:
 
 
 def trim_output(file: IO[bytes]) -> None:
-    """Frees the disk space of all but the last 64 KiB of a long stream, if possible; offsets in the file stay valid."""
+    """Frees the disk space of a long stream, except the last 64 KiB; offsets in the file stay valid."""
     status = os.fstat(file.fileno())
     if status.st_blocks * 512 > 16 * OUTPUT_LIMIT:
         span = ctypes.c_longlong(0), ctypes.c_longlong(status.st_size - OUTPUT_LIMIT)
@@ -231,10 +231,10 @@ def trim_output(file: IO[bytes]) -> None:
 
 
 def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], ...]:
-    """Returns ranks' output with titles for the test's report, such as ``rank 1 stderr``, without repeated lines.
+    """Returns ranks' output with titles for the test's report, such as ``rank 1 stderr``.
 
-    A line that was overwritten, as by a progress bar, is shown in its last state. Lines that an earlier rank printed to
-    the same stream are omitted, and so are C++ stacks, and lines before the last ``REPORTED`` ones.
+    Only the last ``REPORTED`` lines of a stream are shown. C++ stacks, and lines that an earlier rank printed to the
+    same stream, are omitted. A line that was overwritten, as by a progress bar, is shown in its last state.
     """
     ranks = list(outputs)
     sections: list[tuple[int, str, str]] = []

@@ -21,7 +21,7 @@ _OF_SESSION = ("_pytest.", "pluggy.", f"{_PACKAGE}fixture", f"{_PACKAGE}run.")  
 
 @dataclass(frozen=True)
 class _HeldObject:
-    """An object that another object refers to; the error message does not show it if its label is empty."""
+    """An object that another object refers to; with an empty label, the error message omits it."""
 
     label: str
     value: object
@@ -29,7 +29,7 @@ class _HeldObject:
 
 
 def explain(value: object, named: object, error: BaseException, problem: str, cure: str) -> str:
-    """Returns the error message for ``named``: the part that cannot be pickled, the path to that part, reason, cure."""
+    """Joins ``named``, ``problem``, the path to the unpicklable part, the reason and ``cure`` to an error message."""
     way, culprit, reason = _culprit(value, error)
     about = describe(named)
     wrapped = [i for i, part in enumerate(way) if part.of_plugin]
@@ -48,7 +48,7 @@ def _is_of_session(value: object) -> bool:
 
 
 def describe(value: object) -> str:
-    """Returns a description of an object: a function with file and line, the name of a class, or else the type."""
+    """Returns a short description of an object, such as ``step (train.py:12)`` for a function."""
     if isinstance(value, types.MethodType):
         value = value.__func__
     if isinstance(value, functools.partial):

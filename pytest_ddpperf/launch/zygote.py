@@ -1,8 +1,8 @@
-"""The zygote: the process that has imported torch and that ranks are forked from.
+"""The zygote (fork server): the process that has imported torch, and from which ranks are forked.
 
-It has one thread if its libraries end their threads before a fork, as OpenBLAS does. It runs no tensor operation and
-never uses CUDA, so a fork breaks nothing. No descendant outlives its launch, and the zygote does not outlive its
-controller.
+A fork is safe, because the zygote runs no tensor operation and never uses CUDA. It has a single thread if its libraries
+end their threads before a fork, as OpenBLAS does. No descendant outlives its launch, and the zygote does not outlive
+its controller.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 
 
 class Birth(NamedTuple):
-    """The arguments that a new rank passes to ``rank.live``; ``RankProcesses.fork`` lists the ``descriptors``."""
+    """The arguments of ``rank.live`` for a rank that was just forked."""
 
     rank: int
     descriptors: tuple[int, ...]
@@ -46,9 +46,9 @@ class Birth(NamedTuple):
 
 @dataclass
 class Zygote:
-    """The fork server of one controller; requests come over ``control``, numbers of signals over ``signals``.
+    """The fork server of one controller: requests come over ``control``, the numbers of signals over ``signals``.
 
-    The fork server ends with ``parent``, even if SIGSTOP has stopped it, because the kernel then sends SIGCONT.
+    The fork server ends with ``parent``. The kernel then sends SIGCONT, so that even a stopped fork server ends.
     """
 
     control: socket.socket
@@ -63,7 +63,7 @@ class Zygote:
     descriptors: tuple[int, ...] = ()  # that have come with a request
 
     def serve(self) -> Birth | None:
-        """Serves requests until the controller is gone, then returns None; in a forked rank, returns its Birth."""
+        """Serves requests until the controller is gone. Returns a Birth only in a newly forked rank."""
         while not self.terminated:  # also by a signal that a sweep has heard
             ready = readable([self.control, self.signals[0]], _LOOK_SECONDS if self.ranks else None)
             if self.signals[0].fileno() in ready:
@@ -81,7 +81,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Executes ``ask``, or fails it if files are missing (``cut``), and answers; a forked rank gets its Birth."""
+        """Executes and answers a request; returns a Birth in a new rank. ``cut``: files of the request are missing."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:
@@ -100,7 +100,7 @@ class Zygote:
         return None
 
     def fork(self, rank: int, modules: Sequence[str], folder: str) -> Birth | None:
-        """Imports modules, then forks a rank; ``folder`` has the launch's copies of files, or is empty."""
+        """Forks a rank after importing ``modules``; returns a Birth in the rank. ``folder`` has the launch's files."""
         preload(modules)
         self.folder, zygote = folder or self.folder, os.getpid()
         pid = os.fork()
@@ -119,9 +119,10 @@ class Zygote:
                 os.kill(pid, number)
 
     def copy(self, mark: str) -> int | None:
-        """Forks a copy of this fork server, which serves another launcher without importing torch; returns its pid.
+        """Forks a copy of this fork server for another launcher, and returns the copy's pid.
 
-        ``mark`` is the copy's ``environment.MARK``. The request brings the copy's control socket and its output file.
+        ``mark`` is the copy's value of the variable ``MARK``. The copy's control socket and output file came with the
+        request.
         """
         original, pid = os.getpid(), os.fork()
         if pid != 0:
@@ -153,7 +154,7 @@ class Zygote:
         self.tell(Ready(touched=self.touched))
 
     def _reap(self) -> bool:
-        """Reaps the children that have ended; returns whether others are left."""
+        """Reaps the children that have ended; returns whether any child still runs."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -174,9 +175,9 @@ class Zygote:
     def sweep(self, seconds: float = 5.0, *, last: bool = False) -> tuple[int, ...]:
         """Kills and reaps all child processes except copied fork servers; returns the pids left after ``seconds``.
 
-        A process that loses its parent becomes a child of this process, so the whole tree ends, level by level.
-        This method waits for processes that unlink shared memory and then end by themselves: for Python's resource
-        trackers always, for torch's managers, which need 2 s, only if ``last``.
+        A process that loses its parent becomes a child of this process, so the whole tree ends. Python's resource
+        trackers unlink shared memory and then end by themselves, so this method waits for them. It waits for torch's
+        managers of shared memory, which need 2 s, only with ``last``.
         """
         started, shared = time.monotonic(), set[str]()
         while self._reap():
@@ -246,7 +247,7 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
 
 
 def main(control: int, controller: int, *, redirection: str | None, modules: list[str]) -> NoReturn:
-    """Runs the fork server until the controller is gone. A forked rank runs in this call, too. Never returns.
+    """Runs the fork server until the controller is gone, and each forked rank until its end. Never returns.
 
     ``control`` is the descriptor of the controller's socket, ``controller`` the controller's pid. The fork server first
     imports ``modules``.

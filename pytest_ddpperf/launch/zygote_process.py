@@ -49,9 +49,9 @@ class ZygoteEnded(LaunchError):
 
 
 class ZygoteProcess:
-    """A running fork server, which imports ``preload``; it ends with ``close`` or with the controller.
+    """A running fork server, which imports ``preload`` and ends with ``close`` or with the controller.
 
-    With ``original``, a fork server started with the same arguments, this one is forked from it if possible.
+    ``original`` is a fork server with the same arguments, which is copied if possible.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ZygoteProcess:
         return self._process.poll() is None and not processes.is_stopped(self.pid)
 
     def imports_as(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether ``environ`` sets torch's variables as they were when the fork server imported torch."""
+        """Returns whether an import of torch with ``environ`` would equal the import in this fork server."""
         return self._read == environment.read_at_import(environ)
 
     @property
@@ -161,7 +161,7 @@ class ZygoteProcess:
                 raise LaunchError(f"the import of torch took more than {_READY_SECONDS:.0f} s{self._stack()}")
 
     def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> None:
-        """Asks the fork server to fork a rank that gets copies of ``files``; an answer comes only if that fails."""
+        """Asks the fork server to fork a rank with copies of ``files``. The server answers only if the fork fails."""
         self._folder = folder or self._folder
         self.ask("fork", rank, modules, folder, files=files)
 
@@ -216,7 +216,7 @@ class ZygoteProcess:
             self.require_running()
 
     def require_running(self) -> None:
-        """Kills a fork server that a signal has stopped, and raises LaunchError: its ranks are not to blame."""
+        """If a signal has stopped the fork server, kills the fork server and raises LaunchError."""
         if processes.is_stopped(self.pid):
             self.kill()
             raise LaunchError("a signal stopped the process that forks ranks, so all ranks were ended; run again")
@@ -254,7 +254,7 @@ class ZygoteProcess:
         return f"{at}; {cure}" if self.touched else ""
 
     def sweep(self, seconds: float) -> bool:
-        """Kills and reaps all descendants of the fork server; returns False if that failed, so that it is unusable."""
+        """Kills and reaps all descendants of the fork server; returns False if that failed."""
         try:
             self.require_running()
             answer = self.answer(self.ask("sweep", seconds), seconds + _SWEEP_SECONDS)
@@ -263,7 +263,7 @@ class ZygoteProcess:
         return answer is not None and answer.value == ()
 
     def kill(self) -> None:
-        """Kills the fork server and its ranks, so that waiting threads get an error; then call ``close``."""
+        """Kills the fork server and its ranks; threads that wait for them get an error. ``close`` must follow."""
         self._process.kill()
 
     def close(self) -> None:

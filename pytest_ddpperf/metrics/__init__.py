@@ -1,1 +1,1 @@
-"""Computes the metrics of a measurement: for each metric a Series, with one sample for each launch that has it."""
+"""Computes the metrics of a measurement: a Series for each metric, with one sample for each launch."""

@@ -21,10 +21,11 @@ _GATHERING = frozenset({"all_gather", "gather"})  # each rank contributes a part
 
 
 def exposed_communication(measurement: Measurement) -> Samples | None:
-    """Returns, by launch, the seconds by which averaging gradients makes a step longer: with minus without averaging.
+    """Returns, for each diagnosed launch, the seconds by which averaging gradients makes a step longer.
 
-    Blocks of synchronised and of unsynchronised steps alternate in one launch, so a slow moment slows both. A step
-    lasts as long as on its slowest rank. If nothing is sent, the difference is noise around 0.
+    This is the mean synchronised step minus the mean unsynchronised step. Blocks of both kinds alternate in one launch,
+    so a slow moment slows both. A step lasts as long as on its slowest rank. If nothing is sent, the difference is
+    noise around 0.
     """
     pairs = _pairs(measurement)
     return None if pairs is None else tuple(synchronised - alone for synchronised, alone in pairs)
@@ -37,20 +38,20 @@ def communication_overhead(measurement: Measurement) -> Samples | None:
 
 
 def of_exposed(measurement: Measurement) -> Within:
-    """Returns the scatter of exposed communication within launches, from pairs of blocks, in seconds."""
+    """Returns the scatter of ``exposed_communication`` within each launch, in seconds."""
     moved = [[step - alone for step, alone in pairs] for pairs in _without_each(measurement)]
     step = synchronised_step(measurement) or 0.0
     return Within(tuple(map(influences, moved)), OWN_IN_TURNS * step)
 
 
 def of_overhead(measurement: Measurement) -> Within:
-    """Returns the scatter of ``communication_overhead`` within launches, from pairs of blocks, as a share of a step."""
+    """Returns the scatter of ``communication_overhead`` within each launch, as a share of a step."""
     moved = [[1 - alone / step for step, alone in pairs] for pairs in _without_each(measurement)]
     return Within(tuple(map(influences, moved)), OWN_IN_TURNS)
 
 
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
-    """Returns, by launch, the entries of ``_steps`` that omit a pair of blocks; skips launches with a single pair."""
+    """Returns, by launch, the mean step times of ``_steps`` that omit one pair of blocks."""
     return [without for _, *without in filter(None, map(_steps, measurement.every)) if without]
 
 
@@ -67,7 +68,7 @@ def still_sent(measurement: Measurement) -> str:
 
 
 def no_memory_headroom(measurement: Measurement) -> Finding | None:
-    """Reports that exposed communication was not measured, as copies of the training state did not fit in memory."""
+    """Reports that exposed communication is unknown, because copies of the training state did not fit in memory."""
     lacking = [lack for launch in measurement.every if (lack := launch.ranks[0].no_headroom) is not None]
     if not lacking:
         return None
@@ -82,16 +83,13 @@ def synchronisation_kept(measurement: Measurement) -> Finding | None:
 
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
-    """Returns seconds of the mean synchronised and unsynchronised step by diagnosed launch; None without launches."""
+    """Returns mean (synchronised, unsynchronised) step times by diagnosed launch, or None without such launches."""
     return [steps[0] for steps in map(_steps, measurement.every) if steps] or None
 
 
 @once
 def _steps(launch: Launch) -> list[tuple[float, float]]:
-    """Returns mean (synchronised, unsynchronised) step times in s: of all blocks, then omitting one pair at a time.
-
-    Empty if a rank did not run such steps. With a single pair of blocks, the list has only the means of all blocks.
-    """
+    """Returns mean (synchronised, unsynchronised) step times: first of all blocks, then without each pair of blocks."""
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
         return []
@@ -111,21 +109,20 @@ def _steps(launch: Launch) -> list[tuple[float, float]]:
 
 
 def _mean_of(ranks: list[tuple[float, ...]]) -> float:
-    """Returns the mean step time of a group of ranks; the time of a step is that on its slowest rank."""
+    """Returns the mean step time of a group of ranks; a step lasts as long as on its slowest rank."""
     return fmean(map(max, zip(*ranks, strict=True)))
 
 
 def saw_work(ranks: Sequence[RankProfile]) -> bool:
-    """Returns whether the profiler saw work on each rank; on CUDA, it records all times as 0 if CUPTI is missing."""
+    """Returns whether the profiler saw work on each rank. On CUDA it sees no work if CUPTI is missing."""
     return all(any(step.computed or step.busy for step in rank.steps) for rank in ranks)
 
 
 def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
-    """Merges the profiles of a group's ranks, in rank order; each has the same number of steps.
+    """Merges the profiles of a group's ranks, which are in rank order and have the same number of steps.
 
-    Transfer and wait are separated as in PyTorch's TensorBoard plugin. The rank that enters a collective last sees the
-    shortest time: that time is the transfer, and the rest of the other ranks' time is waiting. This requires knowing
-    which ranks met in the collective.
+    As in PyTorch's TensorBoard plugin, the shortest time of a collective on any rank is the transfer. On other ranks,
+    the rest of the time is waiting. Transfer and wait are None if it is unknown which ranks met in a collective.
     """
     steps = [step for rank in ranks for step in rank.steps]
     sent = [collective for step in steps for collective in step.collectives]

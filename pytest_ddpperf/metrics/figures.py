@@ -1,4 +1,4 @@
-"""Metrics that cannot fail a test, such as epoch time and MFU; and the vendors' figures of the peak FLOP/s of GPUs."""
+"""Metrics that cannot fail a test, such as epoch time and MFU, and a table of the peak FLOP/s of GPUs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def epoch_time(launch: Launch) -> float | None:
 
 
 def flops_rate(measurement: Measurement) -> Samples | None:
-    """Returns FLOP/s for each launch: counted FLOPs of a step on the rank with the most, divided by the step time."""
+    """Returns FLOP/s for each launch: FLOPs of a step on the rank that computes most, divided by the mean step time."""
     flops = 0.0 if measurement.counts is None else measurement.counts.totals.get("flops", 0.0)
     return tuple(flops / mean_step(launch) for launch in measurement.launches) if flops else None
 
@@ -95,7 +95,7 @@ def precision_of_products(measurement: Measurement) -> str | None:
 
 @of_lone_launches
 def gpu_utilisation(launch: Launch) -> float | None:
-    """Returns the fraction of time in which a GPU was busy, 0 to 1, the mean of the ranks' GPUs; None if unknown."""
+    """Returns the fraction of time (0 to 1) in which the ranks' GPUs were busy, averaged over GPUs; None if unknown."""
     gpus = gpus_of(launch)
     shares = complete(None if gpu.mig else gpu.utilisation for gpu in gpus)
     return fmean(shares) if shares and len(gpus) == len(used_gpus(launch)) else None
@@ -103,15 +103,15 @@ def gpu_utilisation(launch: Launch) -> float | None:
 
 @of_lone_launches
 def cpu_energy_per_step(launch: Launch) -> float | None:
-    """Returns the energy of the processors in a step, in J, including other processes; None if unknown."""
+    """Returns the joules that all processors used in a step, also for other processes; None if unknown."""
     powers = complete(cpu.power for cpu in launch.processors.values())
     return sum(powers) * fmean(launch.step_times) if powers and all(powers) else None
 
 
 def compute_to_communication(measurement: Measurement) -> Samples | None:
-    """Returns the computing time of a step divided by the time of its collectives, both from the profiler.
+    """Returns the computing time divided by the time of collectives, in a profiled step.
 
-    All time but exposed communication counts as computing. None without a profile, and if nothing is sent.
+    All time except exposed communication counts as computing. Returns None without a profile or without communication.
     """
     profile = measurement.profile
     if profile is None or not profile.busy:
@@ -120,9 +120,9 @@ def compute_to_communication(measurement: Measurement) -> Samples | None:
 
 
 class Peak(NamedTuple):
-    """Peak FLOP/s of one GPU, without sparsity and at boost clocks; None for a precision that the GPU lacks.
+    """Peak FLOP/s of one GPU by precision, without sparsity and at boost clocks; None if the GPU lacks a precision.
 
-    ``half``: peak of fp16 with fp32 accumulation, as in torch; also the peak of bf16 if the field ``bf16`` is True.
+    ``half`` is the peak of fp16 with fp32 accumulation. ``bf16`` says whether bf16 has the same peak.
     """
 
     fp32: float

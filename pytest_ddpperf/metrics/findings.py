@@ -56,7 +56,7 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
 
 
 def thin_baseline(measurement: Measurement) -> Finding | None:
-    """Reports that a stored baseline has too few launches to show how much these scatter."""
+    """Reports that a stored baseline has too few launches to show the scatter between launches."""
     launches = len(measurement.launches)
     return Finding("thin_baseline", {"launches": launches}) if 0 < launches < MIN_STORED else None
 
@@ -124,7 +124,7 @@ def unsettled_warmup(measurement: Measurement) -> Finding | None:
 
 
 def unseen_work(measurement: Measurement) -> Finding | None:
-    """Reports that a device's events missed some work, so that the host's clock timed these steps."""
+    """Reports that the host's clock timed steps, because device events missed some of the work."""
     if measurement.environment.oversubscribed:  # the slices of ranks that share a GPU shift events against the host
         return None
     shares = [max(rank.unseen or 0.0 for rank in launch.ranks) for launch in measurement.launches]
@@ -193,7 +193,7 @@ def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
 def _above(
     measurement: Measurement, node: str, limit: float, figure: Callable[[CpuHealth, float], float | None]
 ) -> Mapping[str, float]:
-    """Returns minimum, maximum and number of launches' figures above ``limit``, by name; empty if there are none."""
+    """Returns minimum, maximum and number of the figures above ``limit``, and the number of launches; else {}."""
     figures = [
         figure(launch.processors[node], launch.seconds) for launch in measurement.launches if node in launch.processors
     ]

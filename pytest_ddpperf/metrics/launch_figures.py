@@ -1,4 +1,4 @@
-"""Figures of single launches, and their scatter within a launch, from its blocks of consecutive steps.
+"""Figures of single launches, and the scatter of a figure between the blocks of steps in a launch.
 
 Each figure is computed once for a launch, because the judge examines the same launches after each new launch.
 """
@@ -40,10 +40,11 @@ Knows = Callable[[Measurement], "Within | None"]
 def series_from(
     samples: Samples, within: Within | None, *, scale: Scale, better: Better, rules: MetricRules, **columns: Any
 ) -> Series:
-    """Returns a metric's series, with value and interval; ``columns``: ``bounds``, and other fields of the series.
+    """Returns a metric's series with its value and interval.
 
-    The value of a timed metric stands for all steps together: the mean of times, or the harmonic mean of rates. Its
-    interval is computed from logarithms, then scaled to this value. Value and interval stay within the ``bounds``.
+    The value of a timed metric is the mean of times, or the harmonic mean of rates. The interval is computed from
+    logarithms, then scaled to this value. ``columns`` has further fields of the series, and ``bounds`` for value and
+    interval.
     """
     within, bounds = within or Within((), 0.0), columns.pop("bounds", ANY)
     expectation = launches.expected(within.moved, within.own)
@@ -111,7 +112,7 @@ def used_gpus(launch: Launch) -> set[str | None]:
 
 
 def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Turns a figure of the whole machine into a metric, like ``of_launches``; None for interleaved launches."""
+    """Turns a function that reads the whole machine into a metric, which is None for interleaved launches."""
     samples = of_launches(figure)
     return lambda measurement: None if measurement.turns else samples(measurement)
 
@@ -147,16 +148,16 @@ def step_time_median(launch: Launch) -> float:
 
 
 def long_steps_of(measurement: Measurement) -> LongSteps:
-    """Returns the long steps of all launches, with the phase that makes them long if they are at regular distances."""
+    """Returns the long steps of all launches, with the phase that makes them long if long steps recur regularly."""
     found = launches.long_steps([launch.step_times for launch in measurement.launches])
     return found if found.period is None else replace(found, phase=_phase_of_long_steps(measurement))
 
 
 def _phase_of_long_steps(measurement: Measurement) -> str | None:
-    """Returns the phase with at least half of the extra time of long diagnosed steps; None without such a phase.
+    """Returns the phase with at least half of the extra time of long steps, or None if there is no such phase.
 
-    A rank waits for slower ranks in backward or in the synchronisation of gradients. So in each step only one rank
-    counts: the rank whose other phases became longest.
+    In backward and in the synchronisation of gradients, a rank waits for slower ranks. So only one rank counts in each
+    step: the rank whose other phases have the most extra time.
     """
     more = dict.fromkeys(PHASES, 0.0)  # seconds
     for launch in measurement.every:
@@ -191,7 +192,7 @@ def of_steps(measurement: Measurement) -> Within:
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """Returns the scatter of log(rate) within launches: as ``of_steps``, but influences have the opposite sign."""
+    """Returns the scatter of log(rate) within launches."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
     return Within(moved, launches.OWN_ALONE)
 
@@ -203,7 +204,7 @@ def of_cpu(measurement: Measurement) -> Within:
 
 @once
 def moved_step(launch: Launch) -> Moved:
-    """Returns the ``influences`` of a launch's blocks on the logarithm of its mean step."""
+    """Returns the jackknife influence of each block of steps on the logarithm of a launch's mean step time."""
     sizes = _sizes_of_steps(launch)
     places = zip(sizes, accumulate(sizes), strict=True)
     on_host = [(math.fsum(launch.step_times[end - size : end]), size) for size, end in places]
@@ -212,7 +213,7 @@ def moved_step(launch: Launch) -> Moved:
 
 @once
 def busiest_cpu(launch: Launch) -> float | None:
-    """Returns CPU seconds per step on the busiest rank, in its cheapest blocks (else in all steps); None if unknown."""
+    """Returns the CPU seconds of a step on the busiest rank, averaged over its cheapest blocks; None if unknown."""
     times = complete(map(_cpu_of, launch.ranks))
     return None if times is None else max(times)
 
@@ -225,7 +226,7 @@ def _cpu_of(rank: RankLaunch) -> float | None:
 
 @once
 def _moved_cpu(launch: Launch) -> Moved:
-    """Returns the ``influences`` of the busiest rank's blocks on the logarithm of its CPU time; empty if unknown."""
+    """Returns the jackknife influence of each block of steps on the logarithm of ``busiest_cpu``; empty if unknown."""
     known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) >= launches.MIN_BLOCKS]
     if len(known) < len(launch.ranks):
         return ()
@@ -237,7 +238,7 @@ def _moved_cpu(launch: Launch) -> Moved:
 
 
 def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequence[tuple[float, int]]], float]) -> Moved:
-    """Returns the ``influences`` of (cost, steps) blocks on the logarithm of their ``figure``; empty if unknown."""
+    """Returns the jackknife influence of each (cost, steps) block on the logarithm of ``figure``; empty if unknown."""
     if len(blocks) < launches.MIN_BLOCKS:
         return ()
     without = [figure([*blocks[:left_out], *blocks[left_out + 1 :]]) for left_out in range(len(blocks))]

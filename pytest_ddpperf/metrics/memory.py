@@ -36,13 +36,13 @@ UNEVEN_BYTES = 16 * 2**20  # resident memory of equal ranks differs by a few MiB
 
 
 def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
-    """Returns a metric, such as ``peak_allocated``: bytes of the rank with most, because this rank runs out first."""
+    """Returns a metric of a memory ``kind``, such as ``peak_allocated``: the bytes of the rank that uses most."""
     return lambda measurement: complete(_peaks(launch).get(kind) for launch in measurement.launches)
 
 
 @once
 def _peaks(launch: Launch) -> dict[str, float]:
-    """Returns the largest bytes over ranks of each memory metric that all ranks have, such as ``peak_reserved``."""
+    """Returns the most bytes of any rank for each memory metric that all ranks have, such as ``peak_reserved``."""
     first, *others = (rank.memory for rank in launch.ranks)
     shared = [kind for kind in first if all(kind in memory for memory in others)]
     return {kind: max(memory[kind] for memory in (first, *others)) for kind in shared}
@@ -64,8 +64,8 @@ def fragmentation(measurement: Measurement) -> Samples | None:
 def outside_allocator(launch: Launch) -> float | None:
     """Returns the bytes in use outside the ranks' caching allocators, on the GPU with the most such bytes.
 
-    The sum that the driver reports has CUDA contexts, NCCL's buffers and allocations of libraries. None if an allocator
-    keeps no statistics, or if other processes use one of the GPUs: their memory is in the sum.
+    This memory holds CUDA contexts, NCCL's buffers and allocations of libraries. Returns None if an allocator keeps no
+    statistics, or if other processes use one of the GPUs.
     """
     known = complete(rank.device_memory for rank in launch.ranks)
     if known is None or any(gpu.others for gpu in gpus_of(launch)):
@@ -87,7 +87,7 @@ def no_allocator_statistics(measurement: Measurement) -> Finding | None:
 
 
 def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
-    """Returns the bytes of each rank, averaged over launches, by memory metric such as ``peak_resident``, if known."""
+    """Returns, by memory metric such as ``peak_resident``, the bytes of each rank, averaged over launches."""
     kinds = dict.fromkeys(kind for launch in measurement.launches for rank in launch.ranks for kind in rank.memory)
     ranks = list(zip(*(launch.ranks for launch in measurement.launches), strict=True))
     known = {
@@ -122,12 +122,12 @@ def full_gpu_memory(measurement: Measurement) -> Finding | None:
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:
-    """Returns bytes per step of memory growth by diagnosed launch, on the rank that grows most; None if unknown."""
+    """Returns, by diagnosed launch, memory growth in bytes per step on the rank that grows most; None if unknown."""
     return tuple(max(growths) for growths in map(_growths, measurement.every) if growths) or None
 
 
 def growing_memory(measurement: Measurement) -> Finding | None:
-    """Reports that memory grows from step to step, by more than chance and torch's flight recorder explain."""
+    """Reports that memory grows from step to step, by more than chance and the growth of torch's flight recorder."""
     samples = memory_growth(measurement)
     if not samples:
         return None
@@ -166,6 +166,6 @@ def mean_allocated(measurement: Measurement) -> Samples | None:
 
 @once
 def _growths(launch: Launch) -> list[float] | None:
-    """Returns the growth of each rank in bytes a step; None if a rank could not read its memory."""
+    """Returns the growth of each rank's memory in bytes per step; None if a rank could not read its memory."""
     held = [rank.held for rank in launch.ranks if len(rank.held) > 1]
     return [growth_per_step(readings) for readings in held] if len(held) == len(launch.ranks) else None

@@ -24,7 +24,7 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
 
 
 def of_phase(phase: str) -> Callable[[Measurement], Within]:
-    """Returns a function that computes the scatter of one phase within launches, from their diagnosed steps, in s."""
+    """Returns a function that computes the scatter of a phase's seconds within launches, from diagnosed steps."""
 
     def within(measurement: Measurement) -> Within:
         launches = _diagnosed(measurement)
@@ -36,7 +36,7 @@ def of_phase(phase: str) -> Callable[[Measurement], Within]:
 
 
 def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
-    """Returns the ``influences`` of a launch's steps on the mean of a phase, in seconds; empty for a single step."""
+    """Returns the jackknife influence of each step on the mean of a phase, in seconds; empty for a single step."""
     steps = [fmean(of_step) for of_step in zip(*(rank.seconds[phase] for rank in ranks), strict=True)]
     if len(steps) < MIN_BLOCKS:
         return ()
@@ -55,7 +55,7 @@ def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
 
 
 def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
-    """Returns each phase's largest change and peak of memory over ranks and launches; omits phases without readings."""
+    """Returns the largest change and the largest peak of memory in each phase, over ranks and launches."""
     ranks = [rank for phases in _diagnosed(measurement) for rank in phases]
     uses = {phase: _largest([rank.memory[phase] for rank in ranks if phase in rank.memory]) for phase in PHASES}
     return {phase: use for phase, use in uses.items() if use is not None}

@@ -80,7 +80,7 @@ def _ahead(
 
 
 def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
-    """Returns the spans of the collectives in a trace in which all ``ranks`` ranks take part, by step, kind, bytes."""
+    """Returns the spans of the collectives in which all ``ranks`` ranks take part, by step, kind and bytes."""
     found: dict[_Key, list[Span]] = defaultdict(list)
     sent = (event for event in trace.events if class_of(event) == "communication")
     for event in sorted(sent, key=lambda event: event.start):

@@ -41,17 +41,17 @@ class TraceChange:
 
     @property
     def seconds(self) -> float:
-        """Returns how many more seconds this takes in a step of the second run; negative if fewer."""
+        """Returns the increase in seconds per step from the first run to the second run; negative for a decrease."""
         return (self.after.seconds if self.after else 0.0) - (self.before.seconds if self.before else 0.0)
 
     @property
     def calls(self) -> float:
-        """Returns how many more calls a step of the second run makes; negative if fewer."""
+        """Returns the increase in calls per step from the first run to the second run; negative for a decrease."""
         return (self.after.calls if self.after else 0.0) - (self.before.calls if self.before else 0.0)
 
     @property
     def word(self) -> str:
-        """Returns the change: ``added``, ``gone``, ``more calls``, ``fewer calls``, ``slower`` or ``faster``."""
+        """Returns the kind of change: ``added``, ``gone``, ``more calls``, ``fewer calls``, ``slower``, ``faster``."""
         if self.before is None or self.after is None:
             return "added" if self.before is None else "gone"
         if self.calls:
@@ -72,7 +72,8 @@ class TraceDifference:
 def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: float = 0.01) -> TraceDifference:
     """Returns the differences between the traces of two runs.
 
-    If calls are equal, a difference in time is omitted if it is smaller than the fraction ``least`` of the first step.
+    With an equal number of calls, a difference in time is omitted below the fraction ``least`` of the first run's step
+    time.
     """
     first, second = usage(before), usage(after)
     steps = _step(before), _step(after)

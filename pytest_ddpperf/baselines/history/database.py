@@ -82,7 +82,7 @@ class Entry:
 
 
 def run_of(checkout: Checkout | None) -> HistoryRun:
-    """Returns a run that ends now; ``checkout`` is the code that was checked out when it began, None if unknown."""
+    """Returns a run that ends now; ``checkout`` is the code at the start of the run, None if unknown."""
     now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
     return HistoryRun(date=now, **({} if checkout is None else asdict(checkout)))
 
@@ -90,7 +90,7 @@ def run_of(checkout: Checkout | None) -> HistoryRun:
 def ensure_recordable(file: Path) -> None:
     """Ensures, before anything is measured, that a run can be recorded; makes no file or folder.
 
-    HistoryError if the folder cannot be made or is read-only, or the file is broken, special or another program's.
+    HistoryError if the folder is not writable, or if the file is broken, no regular file, or from another program.
     """
     try:
         if file.exists() and not file.is_file():
@@ -158,8 +158,8 @@ def recorded(file: Path, column: Column) -> tuple[Any, ...]:
 def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry, ...]:
     """Returns the recorded values of a metric, ordered by the date of the commit, or of the run if it has no commit.
 
-    ``filters`` are required values of ``test``, ``name``, ``world_size`` or ``branch``; None for any value. An empty
-    file has no values; HistoryError if the file cannot be read.
+    ``filters`` are required values of ``test``, ``name``, ``world_size`` or ``branch``; None accepts any value. An
+    empty file has no values; HistoryError if the file cannot be read.
     """
     wanted = {column: value for column, value in filters.items() if value is not None}
     # CROSS JOIN keeps this order: one test's results and then their metrics, or all values of the metric.
@@ -186,7 +186,10 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
 
 
 def outside(file: Path, test: str, measured: Measurement, metric: str, value: float) -> tuple[int, float, float] | None:
-    """Returns (count, minimum, maximum) of at least ``MANY`` recorded values if ``value`` is outside; else None."""
+    """Returns (count, minimum, maximum) of the recorded values if ``value`` is outside of their range; else None.
+
+    Values count if training and environment equal those in ``measured``. Fewer than ``MANY`` values also give None.
+    """
     identity = (measured.strategy, _json(dict(measured.recipe)), environment_key(measured.environment), measured.turns)
     found = [
         entry.value

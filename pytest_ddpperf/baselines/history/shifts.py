@@ -47,7 +47,7 @@ class Shift(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PenalisedSeries:
-    """A series of values, and the penalty of each shift in its description."""
+    """A series of values, and the penalty for each shift of the level in a fit of the series."""
 
     y: Array
     penalty: float  # by how much a shift must lower n log(residual sum of squares) to be accepted
@@ -56,9 +56,8 @@ class PenalisedSeries:
 def penalised(y: Array, alpha: float) -> PenalisedSeries:
     """Returns the series with a penalty so high that pure normal noise has a shift with probability at most ``alpha``.
 
-    The penalty is the threshold of a t test at the level ``alpha`` divided by the number of candidate shifts
-    (Bonferroni): two for each point. There are dozens, but they overlap so much that two give this level in simulated
-    histories.
+    The penalty is the threshold of a t test, with a Bonferroni correction for two candidate shifts per point. There are
+    more candidates, but they overlap: in simulated histories, this correction gives the level ``alpha``.
     """
     df = len(y) - 2
     t = t_reach(1 - alpha / (CANDIDATES * len(y)), df)
@@ -68,8 +67,8 @@ def penalised(y: Array, alpha: float) -> PenalisedSeries:
 def t_reach(confidence: float, df: float) -> float:
     """Returns the half width of a two-sided t interval, in standard errors.
 
-    Wallace, "Bounds on normal approximations to Student's and the chi-square distributions" (1959), in closed form:
-    importing scipy takes longer than the whole search.
+    The formula is from Wallace, "Bounds on normal approximations to Student's and the chi-square distributions" (1959).
+    To import scipy would take longer than the whole search.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2) * (8 * df + 3) / (8 * df + 1)
     return math.sqrt(df * math.expm1(z * z / df))
@@ -78,8 +77,8 @@ def t_reach(confidence: float, df: float) -> float:
 def find_shifts(data: PenalisedSeries) -> list[Shift]:
     """Returns the shifts that describe the series best, in order.
 
-    Two searches add steps one by one: first to the best creep, then to an empty list. After each added step, all shifts
-    are searched again, one at a time: first among shifts of the same kind (step or creep), then among both kinds.
+    The search runs twice: it starts once with the best creep, and once without shifts. It adds steps one by one, and
+    improves all shifts after each step.
     """
     best: list[Shift] = []
     for start in ([best_shift(data, [], ("creep",))], []):
@@ -95,7 +94,7 @@ def criterion(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
     """Returns the number that the best description minimises: n log(residual sum of squares) plus each shift's penalty.
 
     This is a Bayesian information criterion (Schwarz 1978) with a penalty for change points, as in Zhang and Siegmund
-    (2007): positions of change points are chosen among many, so they are no ordinary parameters.
+    (2007). The penalty is higher than for ordinary parameters, because positions are chosen among many.
     """
     # A fit without any residual is no better than one with the residual of rounding.
     least = ROUNDING * max(float(data.y @ data.y), 1e-280)
@@ -125,7 +124,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
-    """Returns the indices after which a step may lie: the residual is at most ``excess`` above the smallest one."""
+    """Returns the indices after which a step fits with a residual of at most ``excess`` above the smallest residual."""
     before, after = _places(len(data.y), "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]
@@ -169,7 +168,7 @@ def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKi
 
 
 def _pruned(data: PenalisedSeries, shifts: list[Shift]) -> list[Shift]:
-    """Returns the shifts without those that do not improve the criterion given the others; drops the weakest first."""
+    """Removes the weakest shift again and again, as long as the criterion does not become worse."""
     shifts = sorted(set(shifts))
     while shifts:
         fewer = min(([*shifts[:i], *shifts[i + 1 :]] for i in range(len(shifts))), key=partial(criterion, data))
@@ -181,7 +180,7 @@ def _pruned(data: PenalisedSeries, shifts: list[Shift]) -> list[Shift]:
 
 @lru_cache(maxsize=16)
 def _places(n: int, kind: ShiftKind) -> tuple[Indices, Indices]:
-    """Returns the indices before and the indices after all candidate shifts of a kind in a series of ``n`` points."""
+    """Returns the points before and after each candidate shift of a kind in a series of ``n`` points."""
     import numpy as np
 
     if kind == "step":

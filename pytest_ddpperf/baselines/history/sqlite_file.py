@@ -98,12 +98,13 @@ def make_tables(connection: sqlite3.Connection) -> None:
 def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]:
     """Opens a connection to the file; when it closes, SQLite rolls back uncommitted changes.
 
-    ``mode`` is ``read``, ``rw`` to write to an existing file, or ``rwc`` to make the file if necessary. To ``read``,
-    the file is opened for writing if possible, so that SQLite rolls back the unfinished write of a process that died.
-    WAL mode fails on network file systems, and a journal is enough for one short transaction per run.
+    ``mode`` is ``read``, ``rw`` to write to an existing file, or ``rwc`` to make the file if necessary. Even ``read``
+    opens the file for writing if possible, so that SQLite can roll back the write of a process that died. SQLite keeps
+    its default journal, because WAL mode fails on network file systems.
 
     NoRunYet if the mode is ``read`` and the file is empty. HistoryError if the file is missing, locked, unwritable,
-    broken, of another program or of a newer version, or has views or triggers, because these may run for ever.
+    broken, or from another program or a newer version. HistoryError also if the file has views or triggers, because
+    they may run for ever.
     """
     import sqlite3
 

@@ -79,7 +79,7 @@ def exact_change_points(values: Sequence[float]) -> Fit:
 def _change(
     shift: shifts.Shift, size: float, half: float, place: tuple[int, int], evidence: float | None
 ) -> TrendChange:
-    """Returns a change whose 95 % interval is ``size`` plus or minus ``half``; ``place``: earliest and latest point."""
+    """Returns a change of ``size`` plus or minus ``half`` (95 % interval) between the two points in ``place``."""
     return TrendChange(
         kind=shift.kind,
         before=shift.before,
@@ -153,7 +153,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trend:
-    """The values of a metric of a benchmark in one environment by commit, and the changes found in them."""
+    """A metric of a benchmark in one environment: its values by commit, and the changes that were found in them."""
 
     benchmark: Benchmark
     points: tuple[Point, ...]  # one for each commit, and one for each run of changed files or without a commit
@@ -161,7 +161,7 @@ class Trend:
     outliers: tuple[int, ...]  # indices of points that are far from their neighbours
 
     def worsening(self, change: TrendChange) -> float:
-        """Returns the worsening by a change, a fraction of the previous level; negative for an improvement."""
+        """Returns by how much a change made the metric worse; negative for an improvement."""
         size = change.size if self.benchmark.better == "lower" else -change.size
         level = abs(self.points[change.before].level)
         if self.benchmark.scale == "exact":
@@ -170,15 +170,15 @@ class Trend:
 
     @property
     def worst(self) -> float:
-        """Returns the largest worsening among the changes, a fraction; negative if all changes are improvements."""
+        """Returns the largest worsening among the changes; negative if all changes are improvements."""
         return max(map(self.worsening, self.changes), default=-math.inf)
 
 
 def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: int | None = None) -> tuple[Trend, ...]:
     """Returns the trend of each benchmark in each environment, in the order in which they first occur.
 
-    ``entries`` are in the order of commits; only the newest ``last`` commits count. Changes below ``min_change`` (a
-    fraction; for percentages a difference) or the metric's ``min_tolerance`` are omitted, except for counts.
+    ``entries`` are in the order of commits; only the newest ``last`` commits count. Changes below the fraction
+    ``min_change`` or the metric's ``min_tolerance`` are omitted, except for counts.
     """
     by_benchmark: dict[Benchmark, list[Entry]] = {}
     for entry in entries:
@@ -188,7 +188,7 @@ def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: in
 
 @dataclass(frozen=True, slots=True)
 class _AnalysisScale:
-    """The transformation of values to a scale of constant noise, its inverse, and the reported size of a difference."""
+    """Functions that convert values to a scale with constant noise and back, and differences to their reported size."""
 
     forward: Callable[[float], float]
     inverse: Callable[[float], float]
@@ -221,7 +221,7 @@ def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, l
 
 
 def _floor(benchmark: Benchmark, values: Sequence[float], min_change: float, min_tolerance: float) -> float:
-    """Returns the smallest change to report: a fraction for ratios, else an amount."""
+    """Returns the smallest change to report, in the unit of the benchmark's changes: a fraction or an amount."""
     if benchmark.scale == "exact":
         return 0.0
     if benchmark.scale == "difference" and benchmark.unit != "1":  # seconds, bytes: a fraction of the typical value
@@ -231,7 +231,7 @@ def _floor(benchmark: Benchmark, values: Sequence[float], min_change: float, min
 
 
 def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> _AnalysisScale:
-    """Returns a logarithmic scale for ratios; if a value has no logarithm, a scale relative to the typical value."""
+    """Returns a logarithmic scale if values are compared by their ratio and all are above 0; else a linear scale."""
     if benchmark.scale != "ratio":
         return _AnalysisScale(float, float, float)
     if min(values) > 0:

@@ -1,8 +1,8 @@
 """Finds the first bad commit: measures the good and the bad commit (the ends), then commits between them.
 
 Each commit, and also the bad end, is compared with the good end, side by side. A commit is classified as bad if its
-metric got worse by at least half as much as the bad end's metric. The error of a classification is the probability, by
-Student's t distribution, that a commit like the other end shows the measured shift or a more extreme shift.
+metric got worse by at least half as much as the bad end's metric. The error of a classification is a p-value by
+Student's t: the probability of such a shift, or a more extreme one, if the commit were of the other class.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RunProbe = Callable[[Probe, str], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class ShiftEstimate:
-    """The shift of a commit: how much worse its metric is compared with the good commit, with the error."""
+    """The shift of a commit: how much worse its metric is compared with the good commit, and the standard error."""
 
     worsening: float  # on the scale of analysis: logarithms for ratios; above 0 for the worse
     standard_error: float = 0.0  # 0 for counts
@@ -43,7 +43,7 @@ class ShiftEstimate:
 
     @property
     def error(self) -> float:
-        """Returns the probability that a commit without a shift shows this shift or a larger one in any probe."""
+        """Returns the p-value of the shift, corrected for repeated looks at the data during a run."""
         if self.standard_error == 0:
             return 0.0 if self.worsening > 0 else 1.0
         from scipy.special import stdtr
@@ -77,7 +77,7 @@ def shift_of(comparison: Comparison) -> ShiftEstimate | None:
 
 
 def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
-    """Classifies a commit as good or bad: compares its worsening with the bad commit's, which must be above 0."""
+    """Classifies a commit as good or bad by its shift; the shift of the bad commit must be above 0."""
     if 2 * commit.worsening >= bad.worsening:
         return Classification("bad", commit.error)
     standard_error = math.hypot(commit.standard_error, bad.standard_error)
@@ -112,19 +112,19 @@ class Endpoints:
 
     @property
     def distinguishable(self) -> bool:
-        """Returns whether this measurement is precise enough to classify a commit like the good end as good."""
+        """Returns whether this measurement is precise enough to classify a commit that equals the good one as good."""
         like_good = replace(self.shift, worsening=0.0)
         return ATTEMPTS * classify(like_good, self.shift).error <= error_share(MAX_ERROR - self.error, self.commits)
 
     @property
     def needs_more(self) -> bool:
-        """Returns whether more launches may prove that the bad commit is worse, or make both distinguishable."""
+        """Returns whether more launches may prove the bad commit worse, or distinguish it from the good commit."""
         verdict = self.comparison.verdict
         return verdict is Verdict.INCONCLUSIVE or (verdict is Verdict.REGRESSED and not self.distinguishable)
 
     @property
     def searchable(self) -> bool:
-        """Returns whether the ends' error leaves a part of ``MAX_ERROR`` for probes, or no probe is needed."""
+        """Returns whether a search can follow: the error so far is below ``MAX_ERROR``, or no probe is needed."""
         return self.error < MAX_ERROR or self.commits.next is None
 
 
@@ -134,12 +134,12 @@ def expected_probes(commits: Searched) -> int:
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """Returns the error that the next answer may have: ``left`` divided by (the expected number of answers + 1)."""
+    """Divides ``left``, the error that all remaining answers together may have; returns the next answer's part."""
     return left / (expected_probes(commits) + 1)
 
 
 def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:
-    """Returns the good and the bad commit and their difference in a measurement; None if they do not differ in it."""
+    """Returns the good and the bad commit with the measured difference; None if the difference is unknown."""
     comparison = target.comparison(outcome)
     if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
         return None
@@ -149,10 +149,10 @@ def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoin
 def measured_ends(
     commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """Compares the bad commit with the good commit; returns both ends, the outcome, and all metrics that got worse.
+    """Compares the bad commit with the good commit; returns the endpoints, the outcome, and all worsened metrics.
 
-    The first metric is the best to search by; the ends are None if no metric got worse. The measurement is repeated
-    until the ends are distinguishable, because otherwise later answers "good" would often be wrong.
+    The first metric is the best to search by. The endpoints are None if no metric got worse. The measurement is
+    repeated until the two commits are distinguishable, because later answers depend on them.
     """
     settings = {**FORCED, **(COUNTED if metric in COUNTS else {})}
     worse: list[Target] = []
@@ -173,7 +173,7 @@ def measured_ends(
 
 
 def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) -> Iterator[Outcome]:
-    """Runs a probe several times, each time with twice as many launches as before; yields the outcomes."""
+    """Runs a probe up to ``number`` times, each time with twice as many launches as before; yields the outcomes."""
     for _ in range(number):
         outcome = run(probe, against)
         yield outcome
@@ -183,16 +183,15 @@ def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) 
         probe = replace(probe, settings={**probe.settings, **more})
 
 
-def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
-    """Returns settings for ``times`` times as many launches as an outcome had; empty if nothing was timed.
+def effort_of(outcome: Outcome, factor: int = 1) -> Mapping[str, float]:
+    """Returns settings for a run with the launches of ``outcome`` multiplied by ``factor``; empty if nothing was timed.
 
-    ``max_time`` is ``MORE_TIME`` times the outcome's time: a run uses only half of ``max_time`` before its first
-    verdict.
+    ``max_time`` is generous, because a run uses only half of ``max_time`` before its first verdict.
     """
     launches = max((len(result.measurement.fresh) for result in outcome.results), default=0)
     if not launches:
         return {}
-    return {"launches": times * launches, "max_time": MORE_TIME * max(result.seconds for result in outcome.results)}
+    return {"launches": factor * launches, "max_time": MORE_TIME * max(result.seconds for result in outcome.results)}
 
 
 class Bisector:
@@ -237,14 +236,14 @@ class Bisector:
 
     @property
     def _midway(self) -> Mapping[str, object]:
-        """Returns settings that end a run once it is clear which end the commit is nearer to."""
+        """Returns settings that end a run once it is clear whether the commit is like the good or the bad commit."""
         if self.endpoints.target.counted:
             return COUNTED
         percent = 100 * middle_tolerance(self.endpoints.shift, self.endpoints.comparison)
         return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
-        """Classifies the commit that an outcome measured: as ``skipped`` if the error would be above ``allowed``."""
+        """Classifies the commit that an outcome measured; as ``skipped`` if the error is above ``allowed``."""
         comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
             return Classification("skipped", text=comparison)

@@ -172,7 +172,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
 
 
 def _duration_lines(endpoints: bisector.Endpoints) -> list[str]:
-    """Returns lines: the number of commits to search, and how long the probes take; probes of counts take seconds."""
+    """Returns lines that say how many commits there are to search and, for timed metrics, how long probes take."""
     commits = f"{format_count(len(endpoints.commits.suspects), endpoints.commits.noun)} to search"
     most = endpoints.effort.get("max_time")
     if most is None:

@@ -116,7 +116,8 @@ def prepared(
 ) -> tuple[PackageRange, RunProbe]:
     """Returns the changes of packages from one file to the other, and a function that runs probes.
 
-    ``arguments`` are for pytest. SettingError if a file cannot be read, or if pip cannot install its packages.
+    ``arguments`` are for pytest. With ``base``, probes also find the packages of this environment. SettingError if a
+    file cannot be read, or if pip cannot install its packages.
     """
     environments = Environments(folder=cache_folder(), pip=pip, base=base)
     old, new = (read_pins(Path(given), given) for given in files)

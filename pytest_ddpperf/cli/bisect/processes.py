@@ -37,10 +37,8 @@ _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILIN
 def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
     """Runs pytest in a process to compare a probe's commit with ``against``; returns the outcome.
 
-    ``arguments`` are for pytest. If the probe has an interpreter instead of a commit, ``against`` is an interpreter,
-    too.
-
-    Even an interrupted probe leaves no processes or checkouts behind.
+    ``arguments`` are for pytest. ``against`` is a commit, or an interpreter if the probe has an interpreter. Even an
+    interrupted probe leaves no processes or checkouts behind.
     """
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as name:
         folder = Path(name)
@@ -85,14 +83,14 @@ class ProbePlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselects all tests except the probe's test; only pytest knows which of the user's arguments are tests."""
+        """Deselects all tests except the probe's test."""
         others = [item for item in items if self._probe.test not in {None, item.nodeid}]
         items[:] = [item for item in items if self._probe.test in {None, item.nodeid}]
         config.hook.pytest_deselected(items=others)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Raises an error for an unknown metric before measuring; only this run knows which metrics hooks add."""
+        """Raises UsageError for an unknown metric, before anything is measured."""
         if self._probe.metric is None:
             return
         try:
@@ -109,7 +107,7 @@ class ProbePlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Writes the outcome to the file."""
+        """Writes the outcome to the file that the bisection reads."""
         config = session.config
         results = tuple(config.stash[SESSION].outputs.results) if SESSION in config.stash else ()
         self._file.write_bytes(pickle.dumps(Outcome(results, self._failures, config.rootpath)))

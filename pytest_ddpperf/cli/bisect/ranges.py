@@ -39,7 +39,7 @@ class CommitRange:
 
     @cached_property
     def _distances(self) -> Mapping[str, int]:
-        """Maps each suspect to the smallest number of suspects that its probe excludes, whatever the answer is."""
+        """Returns, for each suspect, the number of suspects that a probe of this commit excludes in the worse case."""
         ends = f"--good {self.good[:SHORT]} --bad {self.bad[:SHORT]}"
         bad, good = (self.bad, *self._answered("bad"))[-1], (self.good, *self._answered("good"))
         lines = _rev_list(self.root, ends, "--bisect-all", *self.options, bad, *(f"^{commit}" for commit in good))
@@ -129,7 +129,8 @@ Pins = Mapping[str, str]
 def read_pins(file: Path, given: str) -> Pins:
     """Returns the pinned packages of a file that ``pip freeze`` wrote; SettingError if it has other lines.
 
-    Editable installs and this plugin do not count, because every environment uses this checkout and this plugin.
+    Errors name the file as ``given``. Editable installs and this plugin are omitted, because every environment uses
+    this checkout and this plugin.
     """
     try:
         require_regular(file)
@@ -231,7 +232,10 @@ def _version(line: str | None) -> str:
 
 
 def packages_between(old: Pins, new: Pins, names: tuple[str, str], paths: Sequence[Sequence[str]]) -> PackageRange:
-    """Returns the changes between two lists of packages; packages that require each other change together."""
+    """Returns the changes between two lists of packages; packages that require each other change together.
+
+    ``names`` are the names of the two lists. ``paths`` are the search paths of environments with these packages.
+    """
     changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     return PackageRange(old, new, together(changed, *map(_installed, paths)), names)
 

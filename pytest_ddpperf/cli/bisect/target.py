@@ -75,7 +75,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
 
 
 def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
-    """Yields (result, comparison) of benchmarks that could be compared, for ``metric``; None: for all gated metrics."""
+    """Yields (result, comparison) for each compared benchmark: of ``metric``, or of all gated metrics if it is None."""
     for result in outcome.results:
         if _lack(result) is None:
             named = decisive(result, set(Verdict)) if metric is None else filter(None, [find(result, metric)])
@@ -83,12 +83,12 @@ def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Com
 
 
 def undecided(outcome: Outcome, metric: str | None) -> bool:
-    """Returns whether some comparison is inconclusive, so that more launches may find a regression."""
+    """Returns whether a comparison is inconclusive: of ``metric``, or of any gated metric if ``metric`` is None."""
     return any(comparison.verdict is Verdict.INCONCLUSIVE for _, comparison in compared(outcome, metric))
 
 
 def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
-    """Returns a one-line reason why none of the results could be compared; None if a result was compared."""
+    """Returns one line that says why no result was compared, preferably for ``test``; None if a result was compared."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]

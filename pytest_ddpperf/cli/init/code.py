@@ -1,4 +1,4 @@
-"""Finds the functions that Python code reaches when it runs, and the calls in them, from the source code's names."""
+"""Finds the functions that Python code reaches when it runs, and their calls, by the names in the source code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Code:
     processes: int = 1  # that a Trainer of Lightning names
 
     def add(self, other: Code) -> None:
-        """Adds the facts about further code."""
+        """Adds the facts about ``other`` code."""
         self.uses |= other.uses
         self.words |= other.words
         self.options += other.options
@@ -176,7 +176,7 @@ class Program:
         return found
 
     def _find(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
-        """Returns the module that defines a dotted name, and the name there; ``folder`` is the script's folder."""
+        """Finds the definition of a dotted name that the file ``here`` uses; returns the definition's file and name."""
         parts, own = used.split("."), self._modules[here]
         if parts[0] in _FRAMEWORKS - {*here.parts}:
             return None

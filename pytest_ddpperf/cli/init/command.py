@@ -153,7 +153,7 @@ def test_text(project: Project, folder: Path) -> str:
 
 
 def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
-    """Returns the path and the text of a CI job, of a ``kind`` in ``CI_FOLDERS``; ``test``: the file that it runs."""
+    """Returns the path and the text of a CI job for the tests in ``folder``; ``kind`` is a key of ``CI_FOLDERS``."""
     top = project.root
     with suppress(GitError):  # without a repository the project is the whole of one to be
         top = top_folder(project.root)

@@ -113,8 +113,8 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
 def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> Iterator[tuple[Path, Module]]:
     """Yields the modules of a project with their files, until ``MOST_BYTES_OF_ALL`` bytes have been read.
 
-    Adds the files that READMEs and shell scripts name to ``named``, with the depth of the naming file's path, and the
-    files that they start to ``commands``, with the command.
+    Also fills two dicts. ``named`` gets each file that a README or a shell script mentions, and how deep that README or
+    script lies in the project. ``commands`` gets each file that a command starts, and the command.
     """
     left = MOST_BYTES_OF_ALL
     for path in _files(root):
@@ -134,7 +134,7 @@ def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> I
 
 
 def _named(text: str, folder: Path, root: Path) -> Iterator[Path]:
-    """Yields paths of files that a text in ``folder``, such as a README, may name; relative to the root."""
+    """Yields the paths, relative to ``root``, of files that a text in ``folder`` may name."""
     for found in _NAMED.finditer(text):
         module = (found[1] or found[2] or "").replace(".", "/")
         names = [f"{module}.py", f"{module}/__main__.py"] if module else [found[0]]
@@ -191,7 +191,7 @@ def _framework(code: Code) -> str:
 
 
 def _script(file: Path, code: Code) -> TrainingScript:
-    """Returns the description of a file that runs this code as a script; ``framework`` is "" if it does not train."""
+    """Returns the description of a script that runs ``code``; ``framework`` is "" if the code does not train."""
     framework = _framework(code)
     longer: dict[str, str] = {}  # an option by its name without - and _
     devices, needs = "", [f"the arguments of {name}" for name in sorted(_PARSERS & code.words)]

@@ -42,8 +42,8 @@ class CollectiveCall:
     def sent_bytes(self) -> float:
         """Returns the bytes that a rank sends by a ring algorithm; for collectives with a root, the mean of the ranks.
 
-        With S = ``nbytes`` and n = ``ranks``, an all-reduce sends 2 (n-1)/n S, a send S, a receive or barrier 0, all
-        others (n-1)/n S (Thakur, Rabenseifner and Gropp 2005). nccl-tests has the same factors, but S for a broadcast.
+        With S = ``nbytes`` and n = ``ranks``, these are 2 (n-1)/n S for an all-reduce, S for a send, 0 for a receive or
+        a barrier, and (n-1)/n S for all others (Thakur, Rabenseifner and Gropp 2005). nccl-tests has S for a broadcast.
         """
         if self.name in _WITHOUT_SENDING:
             return 0.0
@@ -107,7 +107,7 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
 def completion_of(out: Any) -> Callable[[], bool]:
     """Returns a function that says whether a collective has ended; ``out`` is the result of its c10d operator.
 
-    Some operators of gloo (reduce-scatter) have no future, because they end only in ``wait()``; they count as ended.
+    A collective of gloo that offers no future, such as reduce-scatter, counts as ended.
     """
     handle = out[-1] if isinstance(out, tuple) else out
     if not isinstance(handle, torch.ScriptObject):
@@ -137,14 +137,14 @@ def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def _given(func: OpOverload, names: frozenset[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Returns the value of the argument that has one of these names; None if it is missing."""
+    """Returns the value of the first argument whose name is in ``names``; None if the call does not pass it."""
     place, name = _argument(func, names)
     return args[place] if place < len(args) else kwargs.get(name)
 
 
 @cache
 def _argument(func: OpOverload, names: frozenset[str]) -> tuple[int, str]:
-    """Returns index and name of the argument with one of these names; without it, the number of arguments and ""."""
+    """Returns (index, name) of the argument whose name is in ``names``; (number of arguments, "") if there is none."""
     arguments: Sequence[Any] = func._schema.arguments  # noqa: SLF001  as above
     found = ((place, argument.name) for place, argument in enumerate(arguments) if argument.name in names)
     return next(found, (len(arguments), ""))
@@ -165,9 +165,9 @@ def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], tracker: TensorTracker) -> Any:
-    """Runs a collective on a CPU and returns its result; waits for its end, except for sends and receives.
+    """Runs a collective on a CPU, waits for it to end, and returns its result.
 
-    The backend gets tensors from ``tracker.lend``. A functional collective runs as the c10d operators that it calls.
+    Does not wait for sends and receives. The backend gets its tensors from ``tracker.lend``.
     """
     if func.namespace == _BACKENDS:
         out = func(*tree_map_only(torch.Tensor, tracker.lend, args), **kwargs)
@@ -178,7 +178,7 @@ def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 class _Inside(TorchDispatchMode):
-    """A dispatch mode that runs the c10d operators inside a functional collective, and counts none of them."""
+    """A dispatch mode in which ``communicate`` runs the c10d operators that a functional collective calls."""
 
     def __init__(self, tracker: TensorTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch

@@ -34,7 +34,7 @@ _HOOKS = ("default_hooks", "powerSGD_hook", "quantization_hooks")  # of DDP, aft
 
 
 class CopyWatch:
-    """An observer of the models that the counted steps train, and of their inputs."""
+    """Records which models the counted steps train, and a checksum of the models' inputs."""
 
     def __init__(self) -> None:
         # A step may make a model for itself, so none is kept alive.
@@ -48,7 +48,7 @@ class CopyWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Notes, in this context, the calls of DDP's ``no_sync``."""
+        """Records, in this context, the line of code of each call of DDP's ``no_sync``."""
         defer = DistributedDataParallel.no_sync
 
         @uncompiled
@@ -83,7 +83,7 @@ class CopyWatch:
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
-        """Returns the lines that made DDP wrappers, by metric; ``size``: bytes of gradients copied to buckets."""
+        """Returns, by metric, the lines of code that made DDP's buckets; ``size`` is the bytes of the buckets."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
         of_all = dict.fromkeys((("buckets", place) for place in made.values()), 1.0)
@@ -92,7 +92,7 @@ class CopyWatch:
     def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...], roots: Sequence[str]) -> RankCopy:
         """Returns a description of this rank's model and data after ``steps`` steps.
 
-        ``of_data``: prefixes of the names of mesh dimensions that divide data; ``roots``: the project's folders.
+        ``of_data``: beginnings of the names of mesh dimensions that divide data. ``roots``: the project's folders.
         """
         peers = next((_peers(each) for each in self._reduced), ())
         named = {
@@ -117,7 +117,7 @@ class CopyWatch:
 
 
 def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None) -> int:
-    """Returns the CRC-32 of the first ``most`` elements of each tensor (None: of all), continued from ``start``."""
+    """Returns the CRC-32 of the first ``most`` elements of each tensor (None: all), continued from ``start``."""
     for tensor in tensors:
         head = tensor.detach().reshape(-1)[:most].contiguous().to("cpu")
         start = zlib.crc32(head.view(torch.uint8).numpy().tobytes(), start)
@@ -131,7 +131,7 @@ def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:
 
 
 def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
-    """Returns whether all communication hooks of a DDP wrapper leave equal gradients on all ranks (``_HOOKS``)."""
+    """Returns whether all communication hooks of a DDP wrapper give all ranks equal gradients."""
     return all(getattr(hook, "__module__", "").endswith(_HOOKS) for hook, _ in wrapped._comm_hooks)  # noqa: SLF001
 
 
@@ -150,7 +150,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, ...]:
-    """Returns the largest rounding error of sums, then sums of elements, which differ between ranks if copies do."""
+    """Returns sums of a parameter's elements, to compare ranks' copies of it; the first value is the rounding error."""
     flat = parameter.reshape(-1)
     whole = flat.numel() // _PARTS * _PARTS
     size, rest = (_PARTS, whole // _PARTS), flat[whole:].double()
@@ -160,9 +160,10 @@ def _sums(parameter: Tensor) -> tuple[float, ...]:
 
 
 def _place(models: Iterable[nn.Module], of_data: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns this rank's coordinates in the mesh dimensions that divide a model or a sequence, not data.
+    """Returns this rank's coordinates in the device meshes, without the dimensions that divide data.
 
-    Dimensions without a name are assumed to divide a model, except in a mesh that ``fully_shard`` uses.
+    A dimension divides data if its name begins with a text in ``of_data``. A dimension without a name divides data if
+    ``fully_shard`` uses its mesh.
     """
     made: Any = sys.modules.get("torch.distributed.device_mesh")
     meshes = [] if made is None else [found for found in gc.get_objects() if type(found) is made.DeviceMesh]

@@ -72,12 +72,12 @@ def count_warm_step(
 ) -> Counts:
     """Counts the collectives, FLOPs, operators and memory of a call of ``run`` on this rank, after the warm-up.
 
-    All ranks call this function together. First, some steps show which tensors outlive a step. Then two steps, or one
-    period of steps if work repeats after several steps, are counted in full. If all further steps call the same
-    functions of torch, the full counts hold for them, too. Else about ``steps`` more steps are counted, except for
-    memory, and their mean counts are used. Compiled code runs uncompiled in all these steps; ``plain`` has counts of
-    earlier steps, such as graph breaks. On CUDA more steps run under the profiler. ``on_any_rank(x)`` returns whether x
-    is True on any rank.
+    All ranks call this function together. A few steps are counted in full. If the next steps call the same functions of
+    torch, the full counts hold for them. Otherwise about ``steps`` steps are counted without memory, and their mean
+    counts are used. Compiled code runs uncompiled in all these steps.
+
+    ``plain`` has counts of earlier steps, such as graph breaks. ``on_any_rank(x)`` returns whether x is True on any
+    rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -151,7 +151,7 @@ class _Pass:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts operators as well, and observes storages that change their size, in this context."""
+        """Counts operators, and observes storages that change their size, in this context."""
         with self._tracker.resizes_seen(), self._operators:
             yield
 
@@ -162,7 +162,7 @@ class _Pass:
             self._set[name, place or self._stack.place()] += 1
 
     def step(self, run: Callable[[], Any]) -> Details:
-        """Counts a step in full; returns the counts that are slow to take, and so not taken in every step."""
+        """Counts a step in full; returns the counts that are too slow to take in every step."""
         self._set.clear()
         with self._operators.paused():
             self._file_known()
@@ -192,7 +192,7 @@ class _Pass:
         }
 
     def watch(self, others: OtherSteps, steps: int) -> bool:
-        """Watches up to ``steps`` more steps, until a step makes other calls of torch; returns whether no step does."""
+        """Runs up to ``steps`` steps of ``others``; returns whether all steps call the same functions of torch."""
         period, calls, watched = (self._subject.period, CallWatch(lambda: self._operators.is_paused), list[int]())
         if steps <= 0:
             return True
@@ -218,10 +218,10 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
-        """Counts more steps, without memory, until ``steps`` steps are counted, including the first ``after`` steps.
+        """Counts steps of ``others`` without memory, until ``steps`` steps are counted; ``after`` are counted already.
 
-        If ``watch`` found a step with other work, earlier steps do not count. But if training or the time ends after
-        only a few more steps, they do count, and ``cut_short`` notes that the pattern of other work is unknown.
+        If ``watch`` found a step with other work, the earlier counts are dropped. But if training or the time ends
+        after a few more steps, the earlier counts are kept, and ``cut_short`` is set.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -302,7 +302,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns by how many bytes live tensors grow in a step, by category; activations and temporaries are ``KEPT``."""
+    """Returns the bytes that a step adds to live tensors, by category; activations and temporaries are one category."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

@@ -27,7 +27,7 @@ _WAITS = re.compile(
 
 
 class Recorded(NamedTuple):
-    """One event of a profile: kineto's name for its kind, its name, start and end in nanoseconds."""
+    """An event of a profile: its kind in kineto's words, its name, start and end in nanoseconds."""
 
     activity: str
     name: str
@@ -36,9 +36,9 @@ class Recorded(NamedTuple):
 
 
 def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
-    """Returns the ``kernel_launches``, ``device_copies`` and ``device_synchronisations`` of a call of ``run``, by name.
+    """Runs ``run`` on the GPU; counts its kernels, copies and waits, by metric and then by name.
 
-    A metric that the profiler cannot see is not in the result.
+    A metric that the profiler cannot see is missing.
     """
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
@@ -53,8 +53,8 @@ def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
 def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:
     """Returns the numbers of kernels by name, of copies by kind (``Memcpy HtoD``), and of waits by the CUDA call.
 
-    A wait, such as ``.item()``, counts only while the host is in the step (the event ``STEP``); other waits belong to
-    the plugin or the profiler. Without kernels the result is empty; without names of CUDA calls it lacks waits.
+    Only waits inside a step (the event ``STEP``) count: other waits belong to the plugin or the profiler. Without
+    kernels the result is empty. If the profile has no CUDA calls, the numbers of waits are missing.
     """
     kernels, copies, waits = Counter[str](), Counter[str](), Counter[str]()
     steps = [event for event in events if event.name == STEP and event.activity == "user_annotation"]

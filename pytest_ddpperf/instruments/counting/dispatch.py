@@ -59,9 +59,9 @@ METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "opera
 class OperatorCounter(TorchDispatchMode):
     """A dispatch mode that counts operators below autograd and below tensor subclasses.
 
-    It is active in threads of autograd, but not in threads of DataLoaders and backends. An operator that another
-    operator calls is not counted. The mode waits for the end of each collective on a CPU. So the code after a
-    collective, such as the second half of a communication hook of DDP, runs in this thread and in a fixed order.
+    It also counts in autograd's threads, but not in threads of DataLoaders and backends. An operator that another
+    operator calls is not counted. The mode waits for the end of each collective on a CPU, so that hooks of DDP run in
+    this thread and in a fixed order.
     """
 
     supports_higher_order_operators = True
@@ -102,7 +102,7 @@ class OperatorCounter(TorchDispatchMode):
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     def lines(self, metrics: Iterable[str]) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the counts of ``sites`` for these metrics, added up over the callers of each line."""
+        """Returns the counts of these metrics, by part and line of code, added up over the callers of each line."""
         return {metric: without_callers(self._sites[metric]) for metric in metrics}
 
     @property
@@ -112,10 +112,7 @@ class OperatorCounter(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Pauses counting in this context and thread, so that code which only inspects tensors does not count.
-
-        Other threads go on counting: a thread of the user's may load batches while the step runs.
-        """
+        """Pauses counting in this context, while the plugin inspects tensors. Other threads go on counting."""
         before = self.is_paused
         self._pausing.add(thread := threading.get_ident())
         try:
@@ -125,7 +122,7 @@ class OperatorCounter(TorchDispatchMode):
                 self._pausing.discard(thread)
 
     def add(self, metric: str, part: str, value: float = 1.0, place: Place | None = None) -> None:
-        """Adds to a count, also under the line of code that made the call; adds nothing while counting is paused."""
+        """Adds ``value`` to a metric's count of ``part`` at ``place`` (None: the running line); not while paused."""
         if not self.is_paused:
             self._counts[metric][part] += value
             self._sites[metric][part, place or self._stack.call()] += value
@@ -160,7 +157,7 @@ class OperatorCounter(TorchDispatchMode):
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, decomposed: bool) -> bool:
-        """Returns whether autograd recorded the operator; if it is ``decomposed``, autograd records only its parts."""
+        """Returns whether autograd recorded the operator; of a ``decomposed`` operator it records only the parts."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
@@ -247,7 +244,7 @@ class OperatorCounter(TorchDispatchMode):
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
-        """Returns whether the host has a tensor's values: as a copy, or in a scalar of an optimizer on a CPU."""
+        """Returns whether the host can read a tensor's values without waiting for the device."""
         known = self._on_host.get(id(tensor))
         copied = known is not None and known() is tensor
         return copied or (self._device == "cpu" and not tensor.dim() and self._tracker.is_state(tensor))
@@ -261,7 +258,7 @@ class OperatorCounter(TorchDispatchMode):
 
     @contextmanager
     def questions_named(self) -> Iterator[None]:
-        """Counts waits for a tensor's value, in this context, by the Python function that waits, such as ``float``."""
+        """Counts, in this context, each wait under the name of the Python function that waits, such as ``float``."""
 
         def named(method: Callable[..., Any], label: str) -> Callable[..., Any]:
             @functools.wraps(method)
@@ -280,7 +277,7 @@ class OperatorCounter(TorchDispatchMode):
             yield
 
     def _follow(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-        """Shows the tracker an operator's tensors: as activations if autograd records it, else as temporaries."""
+        """Passes an operator's tensors to the tracker: as activations if gradients are enabled, else as temporaries."""
         recorded = torch.is_grad_enabled()
         for tensor in tensors:
             if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):  # asking takes long
@@ -294,12 +291,12 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def _changes_one_count(func: Any, out: Any) -> bool:
-    """Returns whether a call adds only to the number of operators; False unless it returns a tensor with dimensions."""
+    """Returns whether a call can change only the number of operators, and no other count."""
     return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and operators.is_plain(func)
 
 
 def _asked_by_autograd() -> bool:
-    """Returns whether C++ code of backward, such as DDP's reducer, reads a tensor's value, without calling Python."""
+    """Returns whether C++ code in backward, such as DDP's reducer, is reading a tensor's value."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
         frame = frame.f_back

@@ -87,7 +87,7 @@ class Loaders:
             yield self
 
     def look(self) -> None:
-        """Records, after a step, the lines of code that made the DataLoaders which gave the step's batches."""
+        """Records which lines of code made the DataLoaders that the last step used; called after each step."""
         given = self._batches()
         self._giving.update(place for place, batches in given.items() if batches > self._given[place])
         self._given, self._looks = given, self._looks + 1
@@ -101,8 +101,8 @@ class Loaders:
     def used(self, steps: int) -> list[list[_Followed]]:
         """Returns the DataLoaders that feed training: a list of loaders for each dataset.
 
-        Loaders count if the line of code that made them gives at least one batch per step on average, and gives batches
-        in at least half of the steps. This excludes loaders for evaluation.
+        A line of code counts if its loaders give at least one batch per step on average, and batches in at least half
+        of the steps. This excludes loaders for evaluation.
         """
         given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
         for each in self._known:
@@ -111,23 +111,24 @@ class Loaders:
         return list(found.values())
 
     def samples(self, steps: int, ranks: int) -> tuple[int, ...]:
-        """Returns a checksum for each loader of ``used``: of the dataset indices of its first batches.
+        """Returns a checksum of the first samples of each loader in ``used``, to compare ranks.
 
-        Empty if a loader's indices are unknown or depend on the plugin's seed, or its samples are fewer than ``ranks``.
+        The checksum is made of indices in the dataset. The result is empty if the indices are unknown or come from the
+        plugin's seed, or if a dataset has fewer samples than ranks.
         """
         used = [each for loaders in self.used(steps) for each in loaders]
         known = all(each.drawn and each.data[1] >= ranks for each in used)
         return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
-        """Returns {(type, line of code): 1.0} for the sampler of the first loader, or for the loader itself."""
+        """Returns type and line of the first loader's sampler (or of a loader without sampler), with the value 1.0."""
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
         """Returns the lines of code that made slow DataLoaders, by metric, such as ``loaders_without_workers``.
 
-        ``workers_restarted`` is for loaders that stop their workers after an epoch, or that are made again for each
-        epoch. ``loaders_kept``, for loaders that stay in memory, is counted only after three epochs.
+        ``workers_restarted`` is for loaders whose workers stop after each epoch. ``loaders_kept`` is for loaders that
+        stay in memory, and needs three epochs.
         """
         found: dict[str, list[Place]] = {}
         last = [loaders[-1] for loaders in self.used(steps)]
@@ -144,10 +145,7 @@ class Loaders:
         return found
 
     def epoch_steps(self, steps: int) -> float | None:
-        """Returns the number of steps in an epoch; None if no loader gives one batch per step on average.
-
-        For each loader, its length in batches is divided by its batches per step; the result is the largest quotient.
-        """
+        """Returns the number of steps in the longest epoch of a loader; None if no loader gives a batch per step."""
         told = [(each.length, each.given) for each in self._known if each.length and each.given >= steps]
         return max((length / round(given / steps) for length, given in told), default=None)
 
@@ -174,9 +172,9 @@ def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
 def loading_left_out(
     paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
 ) -> Iterator[None]:
-    """Enters ``paused()`` while a DataLoader makes a batch or begins an epoch; ``loaded`` gets iterator and batch.
+    """Enters ``paused()``, in this context, while a DataLoader makes a batch or begins an epoch.
 
-    So it does not matter whether workers load the batches, or in which step an epoch begins.
+    So the work of loading is not counted. ``loaded`` is called with the loader's iterator and each batch.
     """
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:

@@ -41,9 +41,9 @@ _RECOMPUTING = frozenset({checkpoint.__file__, torch_modules.__file__})  # a che
 class Attribution:
     """The assignment of operators to modules, and to forward or backward.
 
-    In forward an operator belongs to the innermost running module. Each operator there leaves a node in autograd's
-    graph; the node's sequence number is noted. In backward the running node's number leads back to the module. This
-    needs no hook in the graph, which could change the work of backward.
+    In forward an operator belongs to the innermost running module. The sequence number of the operator's autograd node
+    is noted. In backward, the number of the running node leads back to the module. This needs no hooks in the graph,
+    which could change the work of backward.
     """
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Attribution:
     def place(self, running: Running) -> tuple[Running, bool, bool]:
         """Returns the running operator's module, whether the operator is part of backward, and whether it recomputes.
 
-        An operator recomputes if a checkpoint or a module calls it during backward while autograd records; it then
-        counts as forward. Other operators that autograd records in backward (``create_graph=True``) belong to backward.
+        ``running`` is the innermost running module. An operator recomputes, and counts as forward, if a checkpoint or a
+        module calls it during backward and autograd records it.
         """
         in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         node = torch._C._current_autograd_node() if in_backward else None  # noqa: SLF001
@@ -109,7 +109,7 @@ class ModuleTracker:
         self._paths = WeakKeyDictionary[nn.Module, str]()
 
     def add(self, module: nn.Module) -> None:
-        """Adds a model before it runs, with the paths of all modules inside the model."""
+        """Adds a model, with the paths of all its modules, before the model runs."""
         if module in self._paths:
             return
         prefix, known = _kind(module), list(map(_kind, filter(_has_parameters, self.roots)))

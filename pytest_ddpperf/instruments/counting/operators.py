@@ -22,11 +22,11 @@ aten = torch.ops.aten
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
-    """Returns the FLOPs of an operator's call (a multiplication and an addition are 2); 0 if there is no formula.
+    """Returns the FLOPs of an operator's call; 0 if there is no formula.
 
-    The formulas are in torch.utils.flop_counter and in ``_FORMULAS``. Attention counts in full, even if a causal kernel
-    skips half. Its backward counts four products; a fifth, which recomputes the scores, does not count. So attention
-    has the same FLOPs, whether it is written out or fused. A sparse matrix counts with the elements that it stores.
+    A multiplication and an addition are 2 FLOPs. Attention counts in full, even if a causal kernel skips half.
+    Recomputation in a fused backward does not count, so that attention has the same FLOPs whether it is written out or
+    fused. A sparse matrix counts with the elements that it stores.
     """
     packet = getattr(func, "_overloadpacket", func)
     formula = flop_registry.get(packet) or _FORMULAS.get(packet)
@@ -44,7 +44,7 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
 def full_precision(func: Any, dtype: torch.dtype) -> float:
     """Returns the factor by which FLOPs count as full-precision FLOPs: 2 for float64, 1 for float32, else 0.
 
-    Products of float32 matrices that a GPU may compute in TF32 have the factor 0, whatever the present device is.
+    Products of float32 matrices have the factor 0 if torch may compute them in TF32 on a GPU.
     """
     matmul: Any = torch.backends.cuda.matmul
     if dtype is torch.float32 and not any(word in str(func) for word in ("conv", "rnn")):
@@ -54,9 +54,10 @@ def full_precision(func: Any, dtype: torch.dtype) -> float:
 
 
 def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
-    """Returns attention arguments with shapes in place of keys and values: shapes with as many heads as the query.
+    """Replaces keys and values in attention's arguments by shapes with as many heads as the query.
 
-    In grouped-query attention keys and values have fewer heads, which the FLOP formulas of torch 2.11 reject.
+    ``query`` is the query's index. In grouped-query attention keys and values have fewer heads, which the FLOP formulas
+    of torch 2.11 reject.
     """
     heads = args[query].shape[1]
     wide = (torch.Size((each.shape[0], heads, *each.shape[2:])) for each in args[query + 1 : query + 3])
@@ -69,7 +70,7 @@ def _products_with(position: int) -> Callable[..., int]:
 
 
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
-    """Returns the FLOPs of a grouped matrix product if all rows are used; only the GPU knows how many rows are."""
+    """Returns the FLOPs of a grouped matrix product in which every row belongs to a group."""
     groups = rows.shape[0] if rows.dim() > columns.dim() else 1  # each group has its own columns
     return 2 * rows.numel() * columns.shape[-1] // groups
 
@@ -80,9 +81,9 @@ def _products(rows: int, weights: Iterable[Tensor]) -> int:
 
 
 def _recurrent(inputs: Tensor, weights: Tensor | list[Tensor], *others: Any, **_: Any) -> int:
-    """Returns the FLOPs of a recurrent layer: 2 x rows x gates x hidden x (inputs + hidden); torch.nn.LSTM has 4 gates.
+    """Returns the FLOPs of a recurrent layer: of multiplying all rows by all weight matrices.
 
-    oneDNN gets both matrices of a layer, cuDNN the weights of all layers and directions; a projection adds a matrix.
+    oneDNN passes the two matrices of one layer, cuDNN a list of the weights of all layers.
     """
     return _products(inputs.numel() // inputs.shape[-1], weights if isinstance(weights, list) else (weights, others[0]))
 
@@ -97,7 +98,7 @@ def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -
 
 
 def _encoder_layer(inputs: Tensor, width: int, _heads: int, *others: Any, **_: Any) -> int:
-    """Returns the FLOPs of torch.nn.TransformerEncoderLayer in inference, from four matrices among its arguments."""
+    """Returns the FLOPs of torch.nn.TransformerEncoderLayer in inference."""
     stacked, _bias, projection, *_norms = others
     return _self_attention(inputs, width, (stacked, projection, others[11], others[13]))
 
@@ -181,7 +182,7 @@ def is_plain(func: Any) -> bool:
 
 @cache
 def operator_name(func: Any) -> str | None:
-    """Returns the name that an operator counts under, ``aten.mm`` for any overload; None if it does no work.
+    """Returns an operator's name without the overload, such as ``aten.mm``; None if the operator does no work.
 
     Views and other operators that compute nothing, marks for the profiler, and communication do not count as work.
     """

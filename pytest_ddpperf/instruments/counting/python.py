@@ -70,10 +70,9 @@ def calls_counted(
 ) -> Iterator[None]:
     """Calls ``called(metric, name)``, in this context, for each backward pass and each call of a costly function.
 
-    Functions that wait for a tensor's values call ``waited(name, tensor)`` instead. ``device`` is the type of the
-    step's device. A backward pass counts if it accumulates gradients and is not nested in another pass. Functions that
-    wait for a GPU also count on a CPU. Starts of DataLoader workers do not count: chance decides in which step an epoch
-    begins.
+    A function that reads a tensor's value calls ``waited(name, tensor)`` instead. ``device`` is the type of the step's
+    device. A backward pass counts if it accumulates gradients and is not nested in another pass. Starts of DataLoader
+    workers do not count, because chance decides in which step an epoch begins.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts
@@ -109,9 +108,10 @@ def calls_counted(
 
 
 def _followed(function: Callable[..., Any], report: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """Wraps a function: before each call, ``report`` gets its first argument, if that is a tensor on ``device``.
+    """Wraps a function so that ``report`` gets the first argument of each call.
 
-    If ``device`` is empty, any argument will do. Calls nested in a call, which ``under_way`` shows, are not reported.
+    If ``device`` is not empty, only calls with a tensor on this device are reported. A call inside another one is not
+    reported; ``under_way`` has the threads that are in a call.
     """
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
 
@@ -160,7 +160,7 @@ class ObjectCensus:
     def left_behind(self) -> dict[str, float] | None:
         """Returns how many objects each step leaves behind, by type; None after fewer than three counts.
 
-        The result is the least growth between two counts in a row, because a cache fills up in a few intervals only.
+        The smallest growth between two counts is returned, because a cache grows only for a while.
         """
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
@@ -193,8 +193,8 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, float]:
     """Runs three more steps; returns, by line of code, how many memory blocks per step stay allocated.
 
-    ``traces``: whether this rank traces memory. Tracing goes on until the process ends: a thread of a backend that
-    waits for Python's lock while it allocates would crash when tracing stops (fixed in Python 3.12.9 and 3.13.2).
+    The result is empty unless this rank ``traces`` memory. Tracing goes on until the process ends, because stopping it
+    can crash another thread (fixed in Python 3.12.9 and 3.13.2).
     """
     if traces and not tracemalloc.is_tracing():
         tracemalloc.start(_FRAMES)
@@ -212,10 +212,10 @@ def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, flo
 
 
 def shape_of(*given: Any) -> tuple[int, ...]:
-    """Returns the shape of the tensor with the most dimensions in a batch; the first dimension counts the samples.
+    """Returns the shape of the tensor with the most dimensions in a batch; empty if the batch's size is uncertain.
 
-    The result is empty if the first dimensions of the tensors differ, or may not be the samples: in a batch of one row
-    (packed sequences), tensors with one dimension (tokens), lists of images, and nested or sharded tensors.
+    The first dimension counts the samples. It is uncertain, for example, if the tensors' first dimensions differ, if
+    the batch has only one row, or if the batch is a list of images.
     """
     tensors = _tensors(given)
     if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
@@ -232,26 +232,26 @@ def _tensors(given: Any) -> list[Tensor]:
 
 
 class BatchRows:
-    """The batches that one step loads, and the batches that it gives to models."""
+    """The batches that a step loads, and the batches that the step gives to models."""
 
     def __init__(self) -> None:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Forgets the batches of the step before."""
+        """Forgets the batches of the previous step."""
         self._models: set[int] = set()
         self._inputs: list[ReferenceType[Tensor]] = []
         self._forward: list[tuple[int, ...]] = []  # shapes
         self._loaded: list[tuple[int, ...]] = []
 
     def loaded(self, batches: Any, batch: Any) -> None:
-        """Records the shape of a batch of a DataLoader's iterator, if the shape fits the sampler's batch size."""
+        """Records the shape of a batch; ``batches`` is the iterator of the DataLoader that made the batch."""
         samples = getattr(getattr(batches, "_index_sampler", None), "batch_size", None)
         shape = shape_of(batch)
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
 
     def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> None:
-        """Records the shape of a trained model's inputs in forward; concatenated tensors (``joined``) do not count."""
+        """Records the shape of a model's inputs ``given``; concatenated tensors (``joined``) do not count."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
             return
@@ -268,8 +268,8 @@ class BatchRows:
     def rows(self, passes: float) -> dict[str, float]:
         """Returns the number of rows in the step for each shape of a batch; empty if the rows are uncertain.
 
-        The rows are certain if the step trains one model and calls it once per backward pass, each time with other
-        tensors. If DataLoaders gave batches, these must have the same number of rows.
+        The rows are certain if the step trains one model, and calls it once for each of the ``passes`` backward passes
+        with new tensors. Batches of DataLoaders must have as many rows as the model's inputs.
         """
         forward, loaded = (sum(shape[0] for shape in shapes if shape) for shapes in (self._forward, self._loaded))
         sure = len(self._models) == 1 and len(self._forward) == passes and all((*self._forward, *self._loaded))
@@ -282,7 +282,7 @@ class BatchRows:
 
 
 def rows_by_shape(rows: Mapping[str, float], steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Returns a step's rows by shape of the batch; by its first dimension alone if others vary in ``steps``."""
+    """Returns a step's rows by shape of the batch, or only by batch size if the other dimensions vary in ``steps``."""
     alike, found = len({shape.partition(_BY)[2] for each in steps for shape in each}) == 1, Counter[str]()
     for shape, number in rows.items():
         found[shape if alike else shape.partition(_BY)[0]] += int(number)

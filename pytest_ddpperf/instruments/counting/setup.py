@@ -1,4 +1,4 @@
-"""Finds wrappers, checkpoints and optimizers, their settings other than defaults, and the code that made them."""
+"""Finds wrappers, checkpoints and optimizers, their settings that are not the default, and the code that made them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _wrapped_at() -> Place | None:
 
 
 def settings_of(models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> Counter[tuple[str, Place]]:
-    """Counts wrappers and optimizers: by (name, line that made it), and by (setting other than the default, line)."""
+    """Counts wrappers, optimizers, and settings that differ from the default, by name and by line of code."""
     found, known = Counter[tuple[str, Place]](), set[int]()
     for module in dict.fromkeys(each for model in models for each in model.modules()):
         owner, kind, settings = _of_module(module)
@@ -120,7 +120,7 @@ def _of_fsdp1(wrapped: Any) -> dict[str, object]:
 
 
 def _of_fsdp2(state: Any) -> dict[str, object]:
-    """Returns ``fully_shard``'s settings without defaults; a root's default is not to reshard after forward."""
+    """Returns the settings of ``fully_shard`` that differ from the defaults."""
     settings = _dtypes(state._mp_policy)  # noqa: SLF001  no public reader
     if state._is_root:  # noqa: SLF001  as above
         every = {parameter for module in state._modules for parameter in module.parameters()}  # noqa: SLF001  as above
@@ -154,7 +154,7 @@ def _dtypes(policy: Any) -> dict[str, object]:
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """Returns the settings that an optimizer was made with, without defaults; a schedule may change them later."""
+    """Returns the settings of an optimizer that differ from the defaults of its class, without the learning rate."""
     usual, made = inspect.signature(type(optimizer).__init__).parameters, getattr(optimizer, "defaults", {})
     return {
         name: value

@@ -63,14 +63,14 @@ class Stack:
         self._thread = threading.get_ident()
 
     def place(self) -> Place:
-        """Returns the innermost line of the user's code or a strategy, with the package's line that it called.
+        """Returns the innermost line of the user's code or of a strategy, with the line of a package that it called.
 
-        If the stack has no such line, the innermost line of a package is returned.
+        If the stack has neither, returns the innermost line of a package.
         """
         return self.call()._replace(caller=None)
 
     def call(self) -> Place:
-        """Returns ``place()`` with its ``caller``: the line of another function of the user's that called it."""
+        """Returns ``place()`` with its field ``caller``: the line of another function of the user that led there."""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         frames = self._frames()
         place = place_of(frames, _frame_file, _frame_line, backward=backward)
@@ -90,7 +90,7 @@ class Stack:
         return sum((frame.f_code.co_filename, frame.f_code.co_name) == around for frame in self._frames())
 
     def is_compiled(self, captured: frozenset[tuple[str, int]]) -> bool:
-        """Returns whether the stack has a function of ``captured`` inside a wrapper of torch.compile."""
+        """Returns whether a wrapper of torch.compile runs a function that ``captured`` lists by file and first line."""
         found, wrappers = False, compiled_wrappers()
         for code in (frame.f_code for frame in self._frames()):
             found = found or _is_captured(code, captured)
@@ -176,7 +176,7 @@ def made_at(made: object) -> Place | None:
 
 
 def without_callers(found: Mapping[tuple[str, Place], float]) -> dict[tuple[str, Place], float]:
-    """Adds up each line's counts over its callers: it matters how often a line runs, not which lines call it."""
+    """Adds up the counts of each line of code over the lines that call it."""
     lines: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for (part, place), value in found.items():
         lines[part, place._replace(caller=None)] += value
@@ -186,7 +186,10 @@ def without_callers(found: Mapping[tuple[str, Place], float]) -> dict[tuple[str,
 def call_sites(
     steps: Sequence[SiteCounts], roots: Sequence[str], strategy: str = ""
 ) -> dict[str, tuple[CallSite, ...]]:
-    """Returns the call sites of each metric; a site's value is its mean over the steps that have the metric."""
+    """Returns the call sites of each metric; a site's value is its mean over the steps that have the metric.
+
+    ``roots`` are the project's folders; ``strategy`` is the name of the strategy that the steps use.
+    """
     metrics = dict.fromkeys(metric for step in steps for metric in step)
     found = {metric: _sites([step[metric] for step in steps if metric in step], roots, strategy) for metric in metrics}
     return {metric: sites for metric, sites in found.items() if sites}
@@ -229,7 +232,8 @@ def place_of(
 ) -> Place:
     """Returns the user's line of code in a stack, as ``Stack.place`` does.
 
-    ``frames`` begin with the innermost; ``line_of`` returns line and function of a frame.
+    ``frames`` begin with the innermost. ``file_of`` returns a frame's file, ``line_of`` its line and function.
+    ``backward`` is copied to the result.
     """
     through: tuple[str, int, str] | None = None
     for frame in frames:
@@ -250,9 +254,9 @@ _frame_line: Callable[[FrameType], tuple[int, str]] = attrgetter("f_lineno", "f_
 
 @cache
 def _owner(file: str) -> str:
-    """Returns who owns a file: ``user`` (project or strategy), ``package``, or "" (torch, Python, the plugin).
+    """Returns whose code a file is: ``user`` (project or strategy), ``package``, or "" (torch, Python, the plugin).
 
-    Code that is compiled from a text, such as a dataclass's methods, has no owner: "".
+    Code that is compiled from a text, such as a dataclass's methods, also gives "".
     """
     if file.startswith(("<", f"{Path(torch.__file__).parent}/")):
         return ""
@@ -265,12 +269,12 @@ def _owner(file: str) -> str:
 
 
 def digest(source: str) -> str:
-    """Returns a hash that identifies a line of code, because baselines may not store its text; empty for no text."""
+    """Returns a hash of a line of code, because baselines may not store the user's code; "" for no text."""
     return hashlib.sha256(source.encode(errors="replace")).hexdigest()[:_DIGITS] if source else ""
 
 
 def _relative(file: str, roots: Sequence[str]) -> str:
-    """Returns a path that is equal on every machine: relative to the project or an import folder; else the name."""
+    """Returns a file's path from the project or an import folder, which is equal on all machines; else its name."""
     for folder in _PACKAGES:
         if folder in file:
             return file.rpartition(folder)[2]

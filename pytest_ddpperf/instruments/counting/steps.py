@@ -34,7 +34,7 @@ _TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers chang
 
 
 def per_step(steps: Sequence[Details]) -> Details:
-    """Returns the mean counts of steps that form one repeating period; for bytes in use (``_LEVELS``), the largest."""
+    """Returns the mean counts of steps that form one repeating period; for bytes in use, the largest count."""
     return {
         metric: max((step[metric] for step in steps), key=total_of)
         if metric in _LEVELS
@@ -44,7 +44,7 @@ def per_step(steps: Sequence[Details]) -> Details:
 
 
 def _common(found: Sequence[Whole]) -> list[str]:
-    """Returns the metrics that all steps have; in some steps the profiler may have missed metrics of the device."""
+    """Returns the metrics that all steps have, because the profiler may miss a metric in some steps."""
     return [metric for metric in found[0] if all(metric in details for details in found)] if found else []
 
 
@@ -69,8 +69,8 @@ def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequenc
 def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence[Seen], *, unusual: bool) -> Counts:
     """Returns a step's counts: the mean over steps for metrics in ``seen``, the largest count for other metrics.
 
-    ``seen`` has some counts of all steps; ``alike`` all counts of steps with the same work; ``of_device`` counts of the
-    profiler. ``unusual``: whether the fully counted steps do rare work, so that the usual work is unknown.
+    ``seen`` has cheap counts of all steps. ``alike`` has full counts of steps that do the same work. ``of_device`` has
+    counts of the profiler. ``unusual``: whether the steps in ``alike`` do rare work, so that the usual work is unknown.
     """
     details: dict[str, Mapping[str, float]] = {}
     totals, unstable, varying = {}, {}, {}
@@ -101,19 +101,19 @@ def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence
 
 
 def _mean(parts: Sequence[tuple[float, ...]]) -> float:
-    """Returns the mean, over steps, of the sum of parts; their order does not matter. A part has a value per step."""
+    """Returns the mean, over steps, of the sum of parts; each part has one value per step."""
     return math.fsum(rhythm_of(values).mean for values in parts)
 
 
 def _widest(of_part: Mapping[str, Sequence[tuple[float, ...]]]) -> str:
-    """Returns a text: the part of a count, such as an operator, that differs most between steps, and its values."""
+    """Returns, as text, the part of a count that differs most between steps, and the part's values."""
     sums = {part: tuple(map(math.fsum, zip(*parts, strict=True))) for part, parts in of_part.items()}
     part = max(sums, key=lambda part: max(sums[part]) - min(sums[part]))
     return f"{part} {rhythm_text(sums[part])}"
 
 
 def _difference(first: Mapping[str, float], following: Mapping[str, float]) -> str:
-    """Returns, in words, the part that differs most between two steps in a row; empty if the steps are alike."""
+    """Returns, as text, the part that differs most between two steps in a row; empty if the steps are equal."""
     sizes = {name: abs(following.get(name, 0.0) - first.get(name, 0.0)) for name in {**following, **first}}
     name = max(sizes, key=sizes.__getitem__, default="")
     if not sizes.get(name):
@@ -136,11 +136,10 @@ def graph_so_far() -> tuple[int, int]:
 
 
 class CallWatch(TorchFunctionMode):
-    """A mode that computes a checksum of the calls of torch functions from Python, with their arguments.
+    """A mode that computes a checksum of the torch functions that Python calls, with their arguments.
 
-    Of tensors, the checksum uses shape, dtype and device; of other arguments, dtypes, devices, strings and booleans.
-    Calls inside a call do not count. The mode also sees hooks that backward runs, and the steps of a script, which run
-    in another thread. It does not see decisions inside C++, such as in a scripted module.
+    Of tensors, the checksum uses shape, dtype and device; of other arguments, dtypes, devices, strings and booleans. It
+    omits calls inside another call, and decisions in C++, such as in a scripted module.
     """
 
     def __init__(self, paused: Callable[[], bool]) -> None:
@@ -171,7 +170,7 @@ class CallWatch(TorchFunctionMode):
 
 
 def _mark(func: Any, given: tuple[Any, ...]) -> int:
-    """Returns a hash, equal for calls that look alike; 1 if arguments, such as lazy parameters, cannot be inspected."""
+    """Returns a hash of a function and its arguments; 1 if arguments, such as lazy parameters, cannot be inspected."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
         try:
             return hash((func, *_looks(given)))
@@ -195,7 +194,7 @@ def _looks(given: Any) -> list[Any]:
 
 
 class OtherSteps:
-    """The steps after the steps counted in full, until training has ended or they take too long on any rank."""
+    """The steps after the fully counted steps, until training has ended or the time is up on any rank."""
 
     def __init__(self, run: Callable[[], Any], on_any_rank: Callable[[bool], bool], seconds: float) -> None:
         self._run, self.any, self._seconds = run, on_any_rank, seconds
@@ -207,7 +206,7 @@ class OtherSteps:
         self._until = time.monotonic() + self._seconds
 
     def run_one(self, look: Callable[[Callable[[], Any]], bool]) -> bool:
-        """Runs one more step by ``look``; returns whether ``look`` returns True on any rank, and training goes on."""
+        """Runs a step by ``look(run)``; returns whether ``look`` returned True on any rank before training ended."""
         ended, last = False, False
         try:
             last = look(self._run)

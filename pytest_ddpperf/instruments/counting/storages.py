@@ -10,7 +10,7 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """Returns the storages of a tensor: one, several if it is sparse or wraps other tensors, or none without memory."""
+    """Returns the storages of a tensor: usually one; several for sparse tensors and wrappers; none without memory."""
     if type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__"):
         inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
         return [storage for part in inner if isinstance(part, torch.Tensor) for storage in storages_of(part)]
@@ -34,7 +34,7 @@ def bytes_of(tensors: Iterable[torch.Tensor], known: set[int]) -> int:
 
 
 def dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Returns the tensors that a sparse tensor consists of, its values last; any other tensor itself."""
+    """Returns the tensors that a sparse tensor consists of, with the values last; a dense tensor is returned itself."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()  # noqa: SLF001  the public ones refuse what is not coalesced
     if tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:

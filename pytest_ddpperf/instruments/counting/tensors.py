@@ -1,4 +1,4 @@
-"""Counts the bytes of live tensors by purpose, from their storages instead of an allocator."""
+"""Counts the bytes of live tensors by category, such as gradients, from the sizes of their storages."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class _Record:
 
 
 class TensorTracker:
-    """A tracker that follows the storages of all tensors that it is shown, until they die.
+    """A tracker that follows the storages of the tensors that it is shown, until the storages die.
 
-    A storage counts once, with all its bytes, however many views it has. It dies when its last tensor dies, even a
-    tensor that only C++ holds (autograd's saved tensors), so the numbers depend only on the program. The tracker does
-    not see memory that an operator allocates inside its kernel, or tensors that no step uses.
+    A storage counts once, with all its bytes, however many views it has. It dies with its last tensor, even if only C++
+    holds this tensor. So the numbers depend only on the program. The tracker does not see memory that an operator
+    allocates inside its kernel.
 
-    A storage has the category that it was last marked with. A tensor is known to be a gradient only when the optimizer
-    takes it; then the bytes of the peak are divided into gradients and temporaries.
+    The tracker learns which tensors are gradients only when the optimizer takes them. Then it divides the bytes of the
+    peak into gradients and temporaries.
     """
 
     def __init__(self, device: str, *, fake: bool = False) -> None:
@@ -69,7 +69,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor of unknown origin if two steps use it: a backend's buffers live for one step only."""
+        """Follows a tensor of unknown origin if two steps use it, as a backend's buffers live for one step only."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -83,9 +83,9 @@ class TensorTracker:
     def see(
         self, tensor: torch.Tensor, category: str, *, mark: bool = False, made_by: Callable[[], Place] | None = None
     ) -> None:
-        """Follows a tensor; gives ``category`` to a new storage, and with ``mark`` also to a known storage.
+        """Follows a tensor; gives its storage ``category`` if the storage is new, or if ``mark`` is True.
 
-        ``made_by`` returns the place of the code that has just made the tensor.
+        ``made_by`` returns the line of code that has just made the tensor.
         """
         with self._lock:
             self._bury()
@@ -101,7 +101,7 @@ class TensorTracker:
                     self._refile(key, record, category)
 
     def mark(self, tensors: Iterable[torch.Tensor], category: str) -> None:
-        """Follows tensors, and gives them a category from now on."""
+        """Follows tensors, and gives their storages a category."""
         for tensor in tensors:
             self.see(tensor, category, mark=True)
 
@@ -118,11 +118,10 @@ class TensorTracker:
         return any(record is not None and record.category == "optimizer_state" for record in records)
 
     def lend(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns another tensor of the same memory, for a backend with separate threads.
+        """Returns a tensor with the same memory, but with a separate storage, for a backend that has threads.
 
-        Chance decides when such a thread releases a tensor that it has sent. So memory counts as dead once only the
-        backend holds it. To recognise this, the backend gets a separate storage, which lives as long as the backend
-        holds any part of it, and keeps the tensor's storage alive.
+        Chance decides when such a thread releases a tensor, so memory that only a backend holds must count as dead. The
+        separate storage shows whether only the backend holds the memory.
         """
         try:
             other = torch.utils.dlpack.from_dlpack(tensor.detach())
@@ -139,7 +138,7 @@ class TensorTracker:
         return other
 
     def peak(self) -> dict[str, int]:
-        """Returns the bytes at the step's peak by category."""
+        """Returns the bytes of live tensors by category, at the step's peak."""
         with self._lock:
             self._note_peak()
             at_peak = dict(self._at_peak)
@@ -187,7 +186,7 @@ class TensorTracker:
 
     @contextmanager
     def resizes_seen(self) -> Iterator[None]:
-        """Follows, in this context, storages that change their size in place, as FSDP's do without an operator."""
+        """Follows, in this context, storages that change their size by ``resize_``, such as those of FSDP."""
         storage_class: Any = torch.UntypedStorage
         original = storage_class.resize_
 
@@ -266,7 +265,7 @@ class TensorTracker:
             self._unnamed.pop(key, None)
 
     def _note_peak(self) -> None:
-        """Stores the parts of a new peak; called before memory shrinks, so that the bytes are still at the peak."""
+        """Stores the bytes of a new peak by category; called before memory shrinks."""
         if self._rising:
             self._rising = False
             self._at_peak, self._placed_at_peak = dict(self.live), self._placed.copy()
@@ -274,7 +273,7 @@ class TensorTracker:
 
 
 def _usual_owners() -> tuple[int, int]:
-    """Returns how many C++ owners a storage has besides its tensors, and how many more ``lend`` adds."""
+    """Returns how many C++ owners a storage has in addition to its tensors, and how many more ``lend`` adds."""
     tensor = torch.empty(1)
     reference = weakref.ref(tensor.untyped_storage())  # as records have it: Python's object may be C++'s by now
 
@@ -291,5 +290,5 @@ def _usual_owners() -> tuple[int, int]:
 
 
 def _owners(storage: torch.UntypedStorage) -> int:
-    """Returns how many owners a storage has in C++: tensors, and its Python object."""
+    """Returns how many owners a storage has in C++: its tensors and its Python object."""
     return torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001  torch offers no other way to ask

@@ -1,4 +1,4 @@
-"""Diagnoses a launch on one rank: divides a few more steps into phases, and times plain products and copies."""
+"""Diagnoses a launch on one rank: divides a few more steps into phases, and times matrix products and copies."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _TICK = 1e-9  # seconds: no work takes less
 def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind, Trace] | None = None) -> PhaseTimes:
     """Returns the seconds of each phase and section; ``seconds`` are the times between the marks of ``trace``.
 
-    The time between two marks belongs to one phase, and to every section around it. So phases add up to the step, and
-    nested sections overlap. ``memory`` is the kind of memory, and a trace of a step with bytes in place of times.
+    The time between two marks belongs to one phase, and to all sections around this phase. So phases add up to the
+    step, and nested sections overlap. ``memory`` is a kind of memory, and a trace whose marks are readings of memory.
     """
     steps = len(trace.starts)
     phases: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}
@@ -69,7 +69,7 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
 
 
 def _memory_uses(kind: MemoryKind, trace: Trace) -> tuple[dict[str, MemoryUse], dict[str, MemoryUse]]:
-    """Returns the bytes of phases, without nested phases, and the bytes of sections, with everything inside them."""
+    """Returns the memory of phases (without nested phases), and of sections (with everything inside)."""
     phases: dict[str, MemoryUse] = {}
     sections: dict[str, MemoryUse] = {}
     readings: Sequence[Reading] = trace.marks
@@ -86,21 +86,20 @@ def diagnose(
 ) -> PhaseTimes:
     """Measures the time of a step by phases: calls ``run`` ``steps`` + 1 times, under instruments.
 
-    The first step measures only memory, because reading memory takes longer than marking the clock; the others measure
-    time. In each step, time belongs to one phase only, so the phases of a step add up to it:
+    The first step measures only memory, because reading memory is slow; the other steps measure time. Each moment of a
+    step belongs to one phase only, so that the phases add up to the step:
 
     - ``data_wait``: the rank requests the next batch of a DataLoader, or a new epoch.
-    - ``forward``: a call of a module that no other module called, with all its hooks: DDP's broadcast of buffers or
-      FSDP's gathering of parameters. A loss function counts only if it is a module, or if ``hooks`` name it.
-    - ``backward``: autograd runs. This phase includes recomputation, sending gradients during backward, and waiting for
-      the last of them: no timer of phases can measure which part is communication.
-    - ``gradient_sync``: the rank begins or awaits a collective, whatever it sends, outside of the other phases.
+    - ``forward``: a call of a module that no other module called, including hooks such as FSDP's gathering of
+      parameters. A loss function counts only if it is a module, or if ``hooks`` name it.
+    - ``backward``: autograd runs. This phase includes recomputation, and communication that no timer can separate.
+    - ``gradient_sync``: the rank begins or awaits any collective, outside of the other phases.
     - ``optimizer``: ``step`` and ``zero_grad`` of an optimizer, torch's gradient clipping and gradient scaler.
     - ``other``: everything else, and all code that torch.compile has taken into the graph of a whole step.
 
-    On CUDA all marks are events on the stream that is current at the start, and no step waits for them. A phase lasts
-    as long as that stream works on it, so the host's work costs nothing while the device is busy. Work in other threads
-    belongs to the present phase of the step's thread. If ``run`` raises, all instruments are removed.
+    On CUDA times are taken by events on the stream that is current at the start, and no step waits for an event. A
+    phase lasts as long as this stream works on the phase, so the host's work costs nothing while the device is busy.
+    Work in other threads belongs to the present phase of the main thread. If ``run`` raises, instruments are removed.
     """
     recorder = Recorder()
     reader = memory_reader(device)
@@ -122,9 +121,9 @@ def diagnose(
 
 
 def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | None:
-    """Times matrix products, copies and small operators on this rank; all ranks do so at the same time, as in steps.
+    """Times matrix products, copies and small operators on this rank, while all ranks do the same, as in steps.
 
-    ``precision`` is the precision of the products. The shortest of several times counts. Draws no random number. The
+    ``precision`` is the precision of the products. The shortest of several times counts. No random number is drawn. The
     result is None if the tensors, less than 100 MB on the CPU, do not fit into memory.
     """
     import torch
@@ -148,7 +147,7 @@ def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | 
 
 
 def _small_step(device: torch.device) -> Callable[[], object]:
-    """Returns a function that runs forward and backward of layers so small that only the calls take time."""
+    """Returns a function that runs forward and backward of tiny layers, so that only the calls take time."""
     import torch
 
     weight = torch.ones((4, 4), device=device, requires_grad=True)

@@ -23,13 +23,13 @@ class Follower(Protocol):
     """A recorder that phase hooks call when a phase or a section begins, and when it ends."""
 
     def enter(self, phase: str, name: str = "") -> Any:
-        """Begins a phase, named ``name`` in a trace; returns an argument for ``go``, or None if no phase begins."""
+        """Begins a phase, named ``name`` in a trace; returns what ``go`` needs to end it, None if no phase begins."""
 
     def enter_section(self, name: str) -> Any:
-        """Begins a section; returns an argument for ``go``, or None if no section begins."""
+        """Begins a section; returns what ``go`` needs to end the section, None if no section begins."""
 
     def go(self, place: Any) -> None:
-        """Ends a phase or section; ``place`` is the result of the call that began it."""
+        """Ends a phase or section; ``place`` is the result of ``enter`` or ``enter_section``."""
 
 
 class PhaseHook(NamedTuple):
@@ -65,8 +65,8 @@ _WHERE_LOADED = (
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
     """Returns the functions of torch whose time belongs to a phase, if their modules are loaded.
 
-    For forward this is ``Module.__call__``. torch's global module hooks are not used: they slow every module down, make
-    torch.compile warn, and are compiled into its graphs.
+    For forward this is ``Module.__call__``. torch's global module hooks would slow every module down, make
+    torch.compile warn, and be compiled into graphs.
     """
     import torch
     from torch._C import _distributed_c10d as c10d
@@ -145,8 +145,8 @@ def _within(recorder: Follower, hook: PhaseHook, function: Callable[..., Any]) -
 def optimizers_followed(recorder: Follower) -> Iterator[None]:
     """Makes every optimizer's ``step``, in this context, report to a recorder.
 
-    torch's hooks of optimizers are used, because each class has a separate ``step``, and a learning rate scheduler
-    keeps the ``step`` that it found. A graph that contains ``step`` is recompiled while there are hooks.
+    torch's hooks of optimizers are used, because learning rate schedulers would not see a replaced ``step``. A graph
+    that contains ``step`` is recompiled while there are hooks.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -183,7 +183,7 @@ RANGES: Mapping[str, str] = {
 class Ranges:
     """A recorder that opens a named range for each phase and section of the main thread.
 
-    Unlike a ``Recorder``, this class also opens ranges inside the range of a phase: for its named parts, and for
+    Unlike a ``Recorder``, this class also opens ranges inside a phase: for named parts of the phase, and for
     collectives that begin in backward.
     """
 
@@ -195,7 +195,7 @@ class Ranges:
         self._rates: dict[int, list[tuple[int, tuple[float, ...]]]] = {}
 
     def enter(self, phase: str, name: str = "") -> int | None:
-        """Begins a phase's range; returns how many ranges were open before, or None if the phase gets no new range."""
+        """Begins a phase's range; returns the number of ranges that were open before, or None if no range begins."""
         name = name or RANGES[phase]
         top, top_name = self._open[-1][:2] if self._open else (OTHER, "")
         opens = phase in OPENS[top] or (phase, top) in {(GRADIENT_SYNC, BACKWARD), (OTHER, OTHER)}
@@ -205,7 +205,7 @@ class Ranges:
         return self._opened(phase, name)
 
     def enter_section(self, name: str) -> int | None:
-        """Begins a section's range; returns how many ranges were open, or None if the current range has this name."""
+        """Begins a section's range; returns the number of ranges that were open before, or None if no range begins."""
         if get_ident() != self._thread:
             return None
         top, top_name = self._open[-1][:2] if self._open else (OTHER, "")
@@ -226,7 +226,7 @@ class Ranges:
 
     @property
     def rates(self) -> tuple[LearningRates, ...]:
-        """Returns each optimizer's learning rates with their times; optimizers with equal rates count only once."""
+        """Returns the learning rates of each optimizer, with times; optimizers with equal rates are returned once."""
         different = {tuple(rates for _, rates in notes): tuple(notes) for notes in self._rates.values()}
         return tuple(different.values())
 
@@ -241,9 +241,9 @@ class Ranges:
 
 @contextmanager
 def named_ranges(run: Callable[[], object], hooks: Sequence[PhaseHook]) -> Iterator[Ranges]:
-    """Shows phases and sections, in this context, as ranges of the profiler. Calls ``run`` once before.
+    """Shows phases and sections as ranges of the profiler, in this context; calls ``run`` once before.
 
-    If that call compiles code, an optimizer's step may be part of a compiled graph, so optimizers are not followed.
+    If that call compiles code, optimizers get no ranges, because their steps may be part of a compiled graph.
     """
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 

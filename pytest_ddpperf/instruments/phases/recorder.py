@@ -1,4 +1,4 @@
-"""Records which phase and which sections are running, with a mark, such as a time, at each change."""
+"""Records which phase and which sections are running, and a mark, such as the time, at each change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PhaseNode:
         return self._inner[key]
 
     def section_inside(self, name: str) -> PhaseNode:
-        """Returns the node of a section that begins inside this node; a section named like a phase is that phase."""
+        """Returns the node of a section that begins inside this node; a section named like a phase gets that phase."""
         key = name, True
         if key not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
@@ -92,7 +92,7 @@ class Recorder:
         return Trace(marks=self._marks, places=self._places[:-1], starts=starts)
 
     def enter(self, phase: str, _name: str = "") -> PhaseNode | None:
-        """Begins a phase and returns the previous node; returns None if it may not begin there or on this thread."""
+        """Begins a phase and returns the previous node; None if the phase cannot begin in this node or thread."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None

@@ -1,1 +1,1 @@
-"""A few steps under torch's profiler: the communication, its times, and the simultaneous computation."""
+"""Runs a few steps under torch's profiler: finds communication, its times, and the computation at the same time."""

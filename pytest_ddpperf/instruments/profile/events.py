@@ -2,11 +2,12 @@
 
 On the CPU, gloo's threads run the collectives. A span ``gloo:all_reduce`` begins when a thread starts the collective,
 even if other ranks have not reached it. A collective that waits for a free thread has no span yet. Computation is every
-operator, except operators that wait for a collective or only contain other operators. On CUDA, kernels of NCCL are
-communication, and other kernels are computation. Copies and memsets are neither, except copies that torch's records
-assign to a collective: NCCL 2.28 and newer may send by the copy engines alone. A kernel of NCCL spins until the other
-ranks have come, so it lasts as long as a span of gloo. With gloo on a GPU, the span includes the copy back to the GPU,
-but not the earlier copy to the host.
+operator that does more than wait for a collective or call other operators.
+
+On CUDA, NCCL's kernels are communication, and other kernels are computation. Copies and memsets are neither. But copies
+are communication if torch's records assign them to a collective: NCCL 2.28 and newer may use only copies. A kernel of
+NCCL lasts from its start until all ranks have taken part. With gloo on a GPU, the span includes the copy back to the
+GPU, but not the earlier copy to the host.
 """
 
 from __future__ import annotations
@@ -197,9 +198,8 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
     """Returns a ``Note`` for each collective that ran as exactly one NCCL kernel, by the kernel's correlation id.
 
-    ``links`` has the correlation id of each kernel, 0 for none; ``fields`` has torch's records by correlation id. If
-    collectives are sent as a group, several kernels share a record, or a kernel has no record. Such kernels get no
-    note, because their bytes are unknown.
+    ``links`` has the correlation id of each kernel, 0 for none. ``fields`` has torch's records by correlation id.
+    Collectives that are sent as a group get no note, because the bytes of each collective are unknown.
     """
     noted = {
         number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields
@@ -210,7 +210,8 @@ def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any
 def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
     """Returns a ``Note`` for each collective that a GPU's copy engines send, by the correlation id of its copies.
 
-    The notes lack the bytes: such a collective makes one copy for each peer, so no copy shows the collective's bytes.
+    The notes have no bytes, because each copy is for one peer only. ``links`` has the correlation ids of copies,
+    ``fields`` has torch's records.
     """
     noted = {number: note_of(fields[number]) for number in links if number in fields}
     return {number: replace(note, nbytes=None, copied=True) for number, note in noted.items() if note is not None}

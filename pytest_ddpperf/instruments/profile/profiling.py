@@ -38,10 +38,10 @@ def profile_steps(
 ) -> RankProfile:
     """Runs ``run`` ``steps`` times under torch's profiler; returns the communication and computation in these steps.
 
-    All ranks call this function after their warm-up steps. First, ``warmup`` more steps warm up the profiler. A last
-    step lets gloo's threads record the ends of collectives. On CUDA the host waits for each step, so that the step
-    contains its kernels. If ``modules`` has DDP wrappers, the times that DDP measures are returned, too. ``exported``
-    is called with a function that returns the Chrome trace.
+    All ranks call this function after their warm-up steps. ``warmup`` more steps warm up the profiler. An additional
+    last step lets gloo's threads record the ends of collectives. On CUDA the host waits for each step, so that the step
+    contains its kernels. If ``modules`` has DDP wrappers, the result has the times that DDP measures. ``exported`` is
+    called with a function that returns the Chrome trace.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -136,8 +136,8 @@ def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Seque
 def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRates]) -> dict[str, Any]:
     """Returns torch's trace with processes named after the rank, and with counters of the learning rates.
 
-    Each step is also an event ``ProfilerStep#N``, as other tools expect it of ``torch.profiler.schedule``. The JSON
-    begins with the events, because some readers ignore events after other keys.
+    Each step is also an event ``ProfilerStep#N``, because other tools expect such events. The JSON begins with the
+    events, because some readers ignore events after other keys.
     """
     found = [_named(event, rank) for event in document["traceEvents"]]
     spans = [event for event in found if event.get("ph") == "X" and event.get("cat") == events.ANNOTATION]

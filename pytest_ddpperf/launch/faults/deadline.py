@@ -40,7 +40,7 @@ class _Launch(Protocol):  # the methods of LaunchedRanks that this module calls
 
 @dataclass(frozen=True, kw_only=True)
 class LateRanks:
-    """The stacks, stages and collectives of the unfinished ranks of a launch, by rank."""
+    """The unfinished ranks of a launch that missed its deadline: their stacks, progress and collectives."""
 
     seconds: float  # since the launch began
     overdue: Overdue | None = None  # the stage whose limit ended the launch; None if the deadline did
@@ -77,7 +77,7 @@ class LateRanks:
         return f"{ranks} took more than {seconds:g} s for the stage {stage} (stage_timeouts, {stage}={seconds:g})"
 
     def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:
-        """Returns the error for the missed deadline; ``threads``: the fork server's number of threads, minus one."""
+        """Returns the error for the missed deadline; ``threads`` is the number of extra threads in the fork server."""
         standing, stalled = self.stacks, self.stalled
         finished = [end.rank for end in ends if end.rank not in standing]
         called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
@@ -111,7 +111,7 @@ class LateRanks:
 
 
 def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
-    """Collects stacks and progress of late ranks twice, to see whether they move; the launch ran for ``seconds``."""
+    """Collects stacks and progress of late ranks twice, to see whether ranks move, ``seconds`` after the start."""
     nccl = job.group == "nccl"
     asking = ThreadPoolExecutor(1)  # while stacks are collected
     ras = asking.submit(ras_status, job.environ if nccl else {})

@@ -55,7 +55,7 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Returns the error in a list; if it is a SystemExit (as with Hydra), the errors that led to it come first."""
+    """Returns [``error``]; for a SystemExit (as with Hydra), the errors that led to the SystemExit come first."""
     chain = [error]
     answers = isinstance(error, SystemExit) and error.code and not error.__suppress_context__
     before = error.__context__ if answers else None
@@ -171,7 +171,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> None:
-    """Removes frames of this plugin and of cloudpickle from an exception, its cause and its context."""
+    """Removes frames of this plugin and of cloudpickle from an exception and from the exceptions that caused it."""
     if id(summary) in seen:
         return
     seen.add(id(summary))

@@ -69,7 +69,7 @@ class RankEnd:
 
     @property
     def last_words(self) -> str:
-        """Returns the last message of a C++ thread, such as the NCCL watchdog, that aborted the process; else empty."""
+        """Returns the message of the C++ exception that aborted the process, or "" if there was none."""
         if self.report is not None or self.status != -signal.SIGABRT:
             return ""
         said = _LAST_WORDS.findall(self.output.stderr)[-1:]
@@ -78,14 +78,14 @@ class RankEnd:
 
     @property
     def noticed(self) -> tuple[bool, int, str]:
-        """Returns a key that sorts ranks with CUDA errors: failed assertions first, then by the time in torch's log."""
+        """Returns a sort key for CUDA errors: failed assertions come first, then earlier times in torch's log."""
         found = _NOTICED.search(self.output.stderr)
         day, time = (int(found[1]), found[2]) if found is not None else (sys.maxsize, "")
         return _DEVICE_ASSERT.search(self.output.stderr) is None, day, time
 
     @property
     def warnings(self) -> str:
-        """Returns the warnings that NCCL printed, if torch's exception is one of NCCL; else empty."""
+        """Returns the warnings that NCCL printed if the rank failed with a DistBackendError, else an empty text."""
         nccl = self.failure is not None and self.failure.type.endswith("DistBackendError")
         printed = f"{self.output.stdout}\n{self.output.stderr}"  # NCCL's own default is stdout
         return "\n".join(_NCCL_WARNING.findall(printed)) if nccl else ""
@@ -103,17 +103,17 @@ class RankEnd:
 
     @property
     def mismatch(self) -> re.Match[str] | None:
-        """Returns the sizes that gloo received and expected if it aborted this rank because they differ; else None."""
+        """Returns the match of gloo's message about unequal sizes if this mismatch aborted the rank, else None."""
         return _MISMATCH.search(self.output.stderr) if self.status == -signal.SIGABRT else None
 
 
 def failure(
     ends: Sequence[RankEnd], world_size: int, *, stacks: Mapping[int, str] = MappingProxyType({})
 ) -> DdpperfError:
-    """Returns the error for a launch in which a rank failed; its message has the root cause first, then other ranks.
+    """Returns the error for a launch in which a rank failed. The error's message begins with the root cause.
 
-    The root cause is the earliest failure that no other rank's failure caused. A skip counts only if no rank failed.
-    ``stacks`` has faulthandler's text of ranks that still ran.
+    The root cause is the earliest failure that no other rank's failure caused. If ranks called ``pytest.skip`` and none
+    failed, the error is RankSkipped. ``stacks`` has faulthandler's text for each rank that still ran.
     """
     failed = sorted((end for end in ends if end.failed), key=lambda end: (end.report or end).stamp)
     for end in failed:
@@ -144,11 +144,10 @@ def failure(
 
 
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
-    """Returns the error after gloo ended a rank because it received more bytes than it expected.
+    """Returns the error for a launch in which gloo aborted ``receiver``, because a message was larger than expected.
 
-    The error blames the only rank that is at another line, or sends other tensors, than all others. This rank must have
-    called as many collectives as another rank, because a rank that called fewer may only be slower. The receiver cannot
-    report its calls: if all other ranks called equally many, the receiver is assumed to have called as many.
+    The error blames the only rank that is at another line, or sends other tensors, than the other ranks. A rank that
+    has called fewer collectives than all others is not blamed, because it may only be slower.
     """
     sequences = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.failure.sequence}
     if len(sequences) == len(ends) - 1 > 1 and len({*sequences.values()}) == 1:
@@ -181,7 +180,7 @@ def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stac
 
 
 def _position(end: RankEnd, stacks: Mapping[int, str]) -> StackPosition | None:
-    """Returns the position at which a rank failed or was stopped; None if it has finished, or if it is unknown."""
+    """Returns the position at which a rank failed or was stopped, or None if the rank finished or left no stack."""
     if end.failure is not None:
         return end.failure.position
     stack = stacks.get(end.rank, end.output.stderr[max(0, end.output.stderr.rfind(_FATAL)) :])
@@ -198,13 +197,13 @@ def _wanted_memory(end: RankEnd) -> bool:
 
 
 def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tuple[str, str], ...]:
-    """Returns titles and texts of ranks' output, without stack frames of this plugin, and without ``root``'s stack."""
+    """Returns the ranks' output with titles, omitting this plugin's stack frames and the stack of ``root``."""
     shown = {end.rank: "".join(_dump(end)[: 1 if end is root else 2]) for end in ends}
     return titled((end.rank, replace(end.output, stderr=shown[end.rank])) for end in ends)
 
 
 def _dump(end: RankEnd) -> tuple[str, str]:
-    """Returns a rank's stderr without faulthandler's stack dump, and that dump without frames of this plugin."""
+    """Splits a rank's stderr into the text without faulthandler's dump, and the dump without this plugin's frames."""
     before, fatal, rest = end.output.stderr.rpartition(_FATAL)
     first, *lines = rest.splitlines(keepends=True) or [""]
     length = next((i for i, line in enumerate(lines) if not _OF_DUMP.match(line)), len(lines))
@@ -216,7 +215,7 @@ def _dump(end: RankEnd) -> tuple[str, str]:
 
 
 def _refusal(report: Failed, ends: Sequence[RankEnd]) -> DdpperfError:
-    """Returns the DdpperfError that a rank raised; adds rank numbers to a WorkloadError that not all ranks raised."""
+    """Returns the DdpperfError that a rank raised, with the output of all ranks."""
     kind = getattr(errors, report.type.rpartition(".")[2], DdpperfError)
     refusing = [end.rank for end in ends if end.failure is not None and end.failure.kind == "refused"]
     first, *more = report.text.split("\n")

@@ -1,8 +1,9 @@
-"""Reads torch's flight recorder: which collectives ranks have called, and for which rank the others wait.
+"""Reads torch's flight recorder: the collectives that each rank has called, and the rank that all others wait for.
 
-NCCL's collectives do not block Python: a rank goes on until it needs a value, or until the queue of its GPU is full. So
-stacks rarely show the collective that a rank waits in, but the number of collectives called does. Torch 2.11 and later
-also record gloo's collectives; torch 2.9 needs TORCH_FR_BUFFER_SIZE for it. No torch records gloo's send and recv.
+NCCL's collectives do not block Python: a rank runs on until it needs a value, or until its GPU's queue is full. So
+stacks rarely show in which collective a rank waits, but the numbers of called collectives do. Torch 2.11 and later also
+record gloo's collectives. Torch 2.9 records them only if TORCH_FR_BUFFER_SIZE is set. No torch records gloo's send and
+recv.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _answer(channel: Channel, backend: str) -> None:
 
 
 def _gloo_answer(dump: Callable[[], bytes] | None) -> RankCalls:
-    """Returns the gloo collectives that this rank has called; no groups if torch has no recorder for gloo."""
+    """Returns the gloo collectives that this rank has called, or an empty answer if torch does not record them."""
     if dump is None:
         return RankCalls(groups={}, whole=True)
     dist = sys.modules["torch.distributed"]
@@ -84,13 +85,13 @@ def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -
 
 
 def waits_in(calls: RankCalls) -> tuple[str, int] | None:
-    """Returns the name and the number of the collective in which a rank waits; None unless it is exactly one."""
+    """Returns name and number of the collective that a rank waits in, or None if it waits in none or in several."""
     waiting = [min(group.pending.items()) for group in calls.groups.values() if group.pending]
     return (waiting[0][1].partition(" ")[0], waiting[0][0]) if len(waiting) == 1 else None
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """Yields the rank's collectives, first without, then with their tensors (by CUDA calls that may block)."""
+    """Yields the rank's collectives at once without tensors, then with tensors, which may take long to read."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:
@@ -146,10 +147,11 @@ def _words(entry: Mapping[str, Any]) -> str:
 
 
 def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Collection[int] = ()) -> Stall | None:
-    """Returns the collectives in which ranks wait, and the rank that they wait for; None if ``answers`` show no wait.
+    """Returns the collectives in which ranks wait and the rank that they wait for, or None if no rank waits.
 
-    A process group counts if all its ranks have answered. Its ranks wait for a rank that has not called the collective
-    and does not wait itself. ``elsewhere`` are ranks that wait for something that the recorder does not record.
+    Only process groups whose ranks have all answered are examined. Within a group, ranks wait for a rank that has not
+    called the collective and is not waiting. ``elsewhere`` has the ranks that wait for something else than a recorded
+    collective.
     """
     groups = {name: group for answer in answers.values() for name, group in answer.groups.items()}
     lines: dict[str, list[int]] = {}
@@ -170,7 +172,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """Returns the ranks of a group that called the fewest collectives, keyed by a sentence; {} if no rank waits."""
+    """Returns the ranks that a group waits for, keyed by a sentence about these ranks, or {} if no rank waits."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:

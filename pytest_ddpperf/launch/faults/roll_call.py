@@ -1,4 +1,4 @@
-"""The summary of a timeout, made from the stacks of ranks: in which lines ranks wait, and for which rank."""
+"""Summarises a timeout from the stacks of ranks: the lines at which ranks wait, and the rank that they wait for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CURES = {  # by a file of torch that all ranks stand in
 
 
 def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[StackPosition | None, list[int]]]:
-    """Returns (position in the code, ranks at it) pairs; the largest group that waits for other ranks comes first."""
+    """Returns (code position, ranks there) pairs: groups that wait for other ranks first, larger groups earlier."""
     positions: dict[StackPosition | None, list[int]] = {}
     for rank, text in sorted(stacks.items()):
         found = threads(text)
@@ -29,10 +29,10 @@ def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[S
 
 
 def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = False) -> dict[int, bool]:
-    """Returns, for each rank with a stack, whether it moved from its stack in ``before`` to its stack in ``after``.
+    """Returns, by rank, whether the rank has moved between the stacks ``before`` and ``after``.
 
-    A rank that is in the same library function at the same line of the user's code has not moved. A rank that is only
-    in ``before`` has finished meanwhile.
+    A rank has not moved if it is in the same library function at the same line of the user's code. A rank without a
+    stack in ``after`` has finished, which counts as a move. ``nccl``: as in ``stacks.position``.
     """
     places = [
         {rank: where for where, ranks in _positions(each, nccl=nccl) for rank in ranks} for each in (before, after)
@@ -50,9 +50,10 @@ def waiting(stacks: Mapping[int, str]) -> list[int]:
 
 
 def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
-    """Returns the rank that all others seem to wait for; None if the stacks show no such rank.
+    """Returns the rank that all others seem to wait for, or None if the stacks show no such rank.
 
-    This is the only finished rank; else the only one outside of collectives; else the only one at another line.
+    If exactly one rank has finished, this rank is the suspect. If no rank has finished, the suspect is the only rank
+    outside of collectives, or else the only rank at another line.
     """
     order = _positions(stacks)
     several = len(order) > 1 and len(stacks) + len(finished) >= _LEAST_MAJORITY
@@ -66,11 +67,11 @@ def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | No
 
 
 def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
-    """Returns the rank that all others seem to wait for, if their numbers of collectives confirm it; else None.
+    """Returns the rank that ``suspect`` returns if the numbers of called collectives confirm it, else None.
 
     Some collectives let a rank leave before others enter, so stacks alone may suggest the wrong rank. ``called`` has
-    the number of collectives that each rank called. The numbers confirm the stacks if the other ranks have equal
-    numbers exactly when they are at the same line.
+    the number of collectives that each rank called. These numbers must be equal for other ranks at the same line, and
+    different for ranks at different lines.
     """
     odd = suspect(stacks, finished)
     agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
@@ -91,13 +92,12 @@ def heading(
     moved: Mapping[int, bool] = MappingProxyType({}),
     waits_in: Mapping[int, tuple[str, int]] = MappingProxyType({}),
 ) -> tuple[str, int | None]:
-    """Returns the first line of a timeout's message, and the rank to blame (None unless it is exactly one).
+    """Returns the first line of a timeout's message, and the rank to blame, or None if no single rank is to blame.
 
-    Ranks in a collective or in backward wait for the others. A rank that is elsewhere, or has finished, is to blame.
-    Mappings have ranks as keys. ``stacks``: faulthandler's text, not of finished ranks. ``called``: the number of
-    collectives called. ``moved``: whether the rank moved between two stacks. ``waits_in``: name and number of a
-    collective. ``cure``: the setting to raise. With ``nccl``, ranks that wait for their GPUs count as waiting for
-    others.
+    Ranks in a collective or in backward wait for others. A rank that does not wait, or has finished, is to blame. All
+    mappings are keyed by rank. ``stacks``: faulthandler's text of each unfinished rank. ``called``: the number of
+    collectives called. ``cure``: the setting that the message advises to raise. ``nccl``: as in ``stacks.position``.
+    ``moved``: whether the rank moved between two stacks. ``waits_in``: name and number of the collective.
     """
     order = _positions(stacks, nccl=nccl)
     parts: list[str] = []
@@ -120,7 +120,7 @@ def heading(
 
 
 def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
-    """Returns a text with the likely cause if all ranks wait in the same collective; else an empty text."""
+    """Returns a timeout's likely cause if all ranks wait in one collective (``nccl``: for GPUs), else an empty text."""
     found = [threads(text) for text in stacks.values()]
     places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
     where = next(iter(places), None)
@@ -138,7 +138,7 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
 def _guilty(
     order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], suspected: int | None
 ) -> int | None:
-    """Returns the only rank that does not wait; if ranks wait at several lines, ``suspected``; else None."""
+    """Returns the rank to blame, which is usually the only rank that does not wait, or None."""
     waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
     running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
     if not waiting:  # finished ranks delay nobody, and a rank that waits gives its stack

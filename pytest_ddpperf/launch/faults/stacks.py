@@ -52,9 +52,9 @@ class Frame(NamedTuple):
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Parses faulthandler's text; returns the stack of each thread, the main thread first, innermost frames first.
+    """Returns a stack for each thread in faulthandler's text, from the innermost frame outwards.
 
-    The main thread, which faulthandler lists last, has an empty stack if it is missing.
+    The main thread's stack is first. It is empty if the text lacks the main thread.
     """
     read = _ESCAPED.sub(lambda escaped: escaped[0].encode().decode("unicode_escape"), text)
     stacks = [
@@ -72,9 +72,9 @@ def lacks_main_thread(text: str) -> bool:
 
 
 def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | None:
-    """Returns the line of the user's code that a rank has reached, given its stack; None for an empty stack.
+    """Returns the position in the user's code that a stack shows, or None for an empty stack.
 
-    With ``nccl``, a rank that waits for its GPU counts as waiting for others, because NCCL's collectives run there.
+    With ``nccl``, a rank that waits for its GPU counts as waiting for other ranks: NCCL's collectives run on the GPU.
     """
     on_gpu = nccl and bool(stack) and _waits_for_gpu(stack[0])
     if any(frame.file == _TURNS for frame in stack):
@@ -108,7 +108,7 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
-    """Returns the ranks outside the largest group; all ranks of a single group; none if two groups are largest."""
+    """Returns the ranks outside the largest group, no ranks on a tie, or all ranks if there is only one group."""
     if len(groups) <= 1:
         return [rank for group in groups for rank in group]
     first, second, *_ = sorted(groups, key=len, reverse=True)

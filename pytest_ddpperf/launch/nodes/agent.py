@@ -34,7 +34,7 @@ GONE = 1  # the status of a task whose controller is gone
 
 
 class Agent:
-    """A node's process that serves the controller over ``link``; ``card`` has the controller's address and key."""
+    """The agent of a node, which serves the controller over ``link``. ``card`` has the controller's address and key."""
 
     def __init__(self, link: Link, card: Card, node: int, check_out: CheckOut) -> None:
         self._link, self._card, self._node = link, card, node
@@ -70,7 +70,7 @@ class Agent:
         return self._watch(None).cpu
 
     def open(self, number: int, preload: Sequence[str], redirection: Redirection | None) -> None:
-        """Starts launcher ``number`` with a separate link; if a running launcher has the same arguments, copies it."""
+        """Starts launcher ``number`` with these arguments and a separate link to the controller."""
         link = connect((self._card.host, self._card.port), self._card.key, {"launcher": [self._node, number]})
         running = [one for one in self._launchers if one.is_alive()]
         alike = (preload, redirection)
@@ -84,7 +84,7 @@ class Agent:
 
 
 class _Checkouts:
-    """The checkouts of reference revisions that this node has made, because it lacked the controller's checkout."""
+    """The checkouts of reference revisions that this node made, because the controller's checkouts are missing here."""
 
     def __init__(self, check_out: CheckOut) -> None:
         self._check_out = check_out
@@ -146,12 +146,12 @@ class NodeLauncher(threading.Thread):
         self.launcher.wait()
 
     def preload(self, modules: Sequence[SeenImport]) -> None:
-        """Imports modules once for all later ranks, before they are forked, unless an import has side effects."""
+        """Imports modules in the fork server, so that later ranks find them; omits imports with side effects."""
         # Those that read the number of their rank stay with the ranks, whose numbers here change.
         self.launcher.preload(Wanted(asked=(), seen=(*modules,), ranks=0), self._judged)
 
     def launch(self, job: Job, *, echo: bool) -> list[RankEnd]:
-        """Runs a job's ranks, and serves the controller until it closes the launch; returns how each rank ended."""
+        """Runs a job's ranks as the controller asks, and returns how they ended; with ``echo`` sends printed lines."""
 
         def printed(rank: int, lines: list[str]) -> None:
             self._link.send(Printed(rank, tuple(lines)))

@@ -59,10 +59,10 @@ class Cluster:
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
     def gather(self, seconds: float = MEETING_SECONDS) -> None:
-        """Waits for all tasks of torchrun, srun or mpirun, and makes one task on each node the node's agent.
+        """Waits for all tasks of torchrun, srun or mpirun, and chooses one task on each node as the node's agent.
 
         Raises:
-            SettingError: a task has other versions or test files than the controller, or sees other GPUs than its node.
+            SettingError: a task has other versions or test files than this task, or a node's tasks see different GPUs.
             LaunchError: a task has not come in time, or another program has connected.
         """
         expected = set(range(1, self._size))
@@ -123,7 +123,7 @@ class Cluster:
         return interface_of(self.nodes[0].link.address if self.nodes else self.card.host, os.environ)
 
     def changes(self, environ: Mapping[str, str]) -> dict[str, str | None]:
-        """Returns the variables of ``environ`` changed since the start, by name; None stands for a removed variable."""
+        """Returns the changes of ``environ`` since the start of the run; a removed variable has the value None."""
         gone: dict[str, str | None] = dict.fromkeys(self._environ.keys() - environ.keys())
         return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
 
@@ -137,9 +137,9 @@ class Cluster:
         return link
 
     def watch(self, nodes: int) -> Callable[[], dict[str, CpuHealth]]:
-        """Starts to measure the load of ``nodes`` other nodes; returns a function to call at the end of the launch.
+        """Starts to measure the load of ``nodes`` other nodes, and returns a function that ends the measurement.
 
-        That function returns each node's load by other processes, by node name; empty for a node that does not answer.
+        That function returns the load by other processes, by node name. The load of a silent node is unknown.
         """
         watched = self.nodes[:nodes]
         for node in watched:
@@ -157,7 +157,7 @@ class Cluster:
 
     @property
     def lost(self) -> str:
-        """Returns a message if the connection to an agent has ended; else empty."""
+        """Returns a message if the connection to an agent has ended, else an empty text."""
         with self._asking:
             try:
                 for node in self.nodes:
@@ -167,9 +167,10 @@ class Cluster:
         return ""
 
     def close(self, status: int, *, first: bool = False) -> None:
-        """Ends all tasks with this exit status; with ``first`` they wait until this process has ended.
+        """Ends all tasks with this exit status.
 
-        torchrun, srun and mpirun treat the first task that ends as the cause of a failure, and end the other tasks.
+        With ``first`` the tasks end after this process: torchrun, srun and mpirun treat the first task that ends as the
+        cause of a failure.
         """
         for link, _ in tuple(self._met.values()):
             with contextlib.suppress(LinkEnded):
@@ -221,7 +222,7 @@ class Cluster:
         return True
 
     def _meet(self, link: Link, hello: Hello) -> None:
-        """Records a task; if its rank is impossible or taken, records the error message with which ``gather`` fails."""
+        """Records a task that has connected. If its rank is impossible or taken, records an error for ``gather``."""
         known, _ = self._met.setdefault(hello.rank, (link, hello))
         if known is link and hello.rank in range(1, self._size):
             return
@@ -235,7 +236,7 @@ class Cluster:
 
 
 def offset(link: Link) -> tuple[int, int]:
-    """Returns by how many ns the clock of another machine is ahead of this machine's, and the uncertainty in ns.
+    """Returns by how many ns the clock of another machine is ahead of this machine's clock, and the uncertainty in ns.
 
     The fastest of several exchanges of time stamps counts, as in NTP (RFC 5905, section 8).
     """
@@ -250,10 +251,10 @@ def offset(link: Link) -> tuple[int, int]:
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:
-    """Returns the facts about the first of a node's processes, which becomes the node's agent.
+    """Returns the facts about the first of a node's tasks, which becomes the node's agent.
 
     Raises:
-        SettingError: the tasks of the node see different GPUs, so none could start ranks on all of them.
+        SettingError: the tasks of the node see different GPUs.
     """
     for other in hellos[1:]:
         if other.gpus != hellos[0].gpus:
@@ -265,6 +266,6 @@ def require_one_agent(hellos: Sequence[Hello]) -> Hello:
 
 
 def use_cores(cores: frozenset[int]) -> None:
-    """Binds this process and its later ranks to ``cores``, because torchrun, srun or mpirun had bound it to fewer."""
+    """Binds this process and its later ranks to ``cores``, because torchrun, srun or mpirun may allow fewer cores."""
     with contextlib.suppress(OSError):  # a control group forbids it
         os.sched_setaffinity(0, cores)

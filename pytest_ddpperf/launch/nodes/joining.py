@@ -1,4 +1,4 @@
-"""The start of a task of torchrun, srun or mpirun: as the controller, or as a follower of the controller."""
+"""Makes a task of torchrun, srun or mpirun the controller, or connects the task to the controller."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def hello(task: Task, root: Path, files: Iterable[Path]) -> meeting.Hello:
 
 
 def control(task: Task, own: meeting.Hello, folder: Path | None) -> Cluster:
-    """Waits, as the controller, for the launcher's other processes; returns the nodes of the run.
+    """Waits, as the controller, for the other tasks, and returns the nodes of the run.
+
+    ``own`` describes this task. ``folder`` is the folder that all tasks share, or None.
 
     Raises:
         SettingError: the tasks share no usable folder, or have other versions or test files than this task.
@@ -82,9 +84,10 @@ def control(task: Task, own: meeting.Hello, folder: Path | None) -> Cluster:
 
 
 def follow(task: Task, own: meeting.Hello, folder: Path | None, check_out: CheckOut) -> int:
-    """Connects to the controller and serves it until it ends; returns the exit status of this process.
+    """Connects to the controller, serves it, and returns the exit status of this process.
 
-    ``check_out`` checks out another revision if this node lacks its files.
+    ``own`` describes this task. ``folder`` is the folder that all tasks share, or None. ``check_out`` checks out
+    another revision if this node lacks its files.
 
     Raises:
         SettingError: the tasks share no usable folder.
@@ -115,10 +118,7 @@ def follow(task: Task, own: meeting.Hello, folder: Path | None, check_out: Check
 
 
 def _met(file: meeting.FileMeeting, own: meeting.Hello) -> tuple[Link, meeting.Card]:
-    """Returns the link to the controller, and its address and key (card); retries if the card is of an earlier run.
-
-    Raises LaunchError if the controller has not come in time.
-    """
+    """Connects to the controller, and returns the link and the controller's card; LaunchError after the deadline."""
     deadline = time.monotonic() + meeting.MEETING_SECONDS
     why = "did not join: its tests may have failed to import, or none of them uses a fixture of the plugin"
     while time.monotonic() < deadline:

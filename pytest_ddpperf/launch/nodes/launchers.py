@@ -1,4 +1,4 @@
-"""The launchers on other nodes that belong to one launcher of the controller."""
+"""Launchers on other nodes, which start ranks for one launcher of the controller."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NodeLaunchers:
         return spread(world_size, 1 + len(nodes), min(gpus, *others))
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> list[NodeRanks]:
-        """Returns the ranks of the other nodes in a launch; ``environ``: the variables of the ranks."""
+        """Returns the ranks on other nodes; ``counts`` has each node's number of ranks, ``echo`` gets printed lines."""
         taking_part = self.cluster.nodes[: len(counts) - 1]
         links = [self.link(node) for node in taking_part]
         changes = self.cluster.changes(environ)
@@ -94,7 +94,7 @@ def gpus_of(link: Link) -> int:
 
 
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
-    """Spreads ranks over the fewest nodes that have one GPU for each rank; on the CPU, over all nodes.
+    """Spreads ranks over nodes: over all nodes on the CPU, else over as few as possible with ``gpus`` GPUs each.
 
     Raises:
         RankSkipped: the ranks cannot be spread evenly.

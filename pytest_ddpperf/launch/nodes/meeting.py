@@ -1,4 +1,4 @@
-"""Tasks find the controller by its card (address and key), in torchrun's store or a private file, and connect."""
+"""Lets tasks find the controller: its card (address and key) is in torchrun's store or in a private file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Hello:
 
     @classmethod
     def of(cls, plain: Any) -> Hello:
-        """Returns the facts in ``plain``, a result of the method ``plain``; TypeError or KeyError for other data."""
+        """Returns the facts from which ``Hello.plain()`` made this dict; TypeError or KeyError for other data."""
         fields = {**plain, "rank": int(plain["rank"]), "cores": frozenset(plain["cores"]), "gpus": (*plain["gpus"],)}
         return cls(**fields)
 
@@ -83,7 +83,7 @@ class Card:
 
 
 class FileMeeting:
-    """The file in a shared ``folder`` with the controller's address and key (the card), unreadable for other users."""
+    """The file in a shared folder with the controller's card (address and key). Only this user can read the file."""
 
     def __init__(self, task: Task, folder: Path) -> None:
         self._folder = folder
@@ -91,7 +91,7 @@ class FileMeeting:
         self._path = self._folder / f"ddpperf-meeting-{name}"
 
     def publish(self, card: Card) -> None:
-        """Writes the card, in place of a card that an earlier run of the same name has left."""
+        """Writes the card, and replaces the card that an earlier run has left."""
         written = self._path.with_name(f".{self._path.name}-{uuid.uuid4().hex}")
         try:
             descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -129,7 +129,7 @@ class FileMeeting:
 
 
 def own_folder() -> Path:
-    """Returns the folder of this user's cards on this machine; SettingError if other users could access it."""
+    """Returns this user's private folder for cards; raises SettingError if other users could access the folder."""
     try:
         return private_folder()
     except OSError as error:
@@ -138,14 +138,12 @@ def own_folder() -> Path:
 
 
 def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:
-    """Passes the controller's card to all nodes through torchrun's store; runs on the only rank of a launch.
+    """Passes the controller's card to all nodes through torchrun's store, and returns the card as text.
 
-    The controller passes its card as ``text``. Other nodes pass None, and wait for a card at whose address a controller
-    answers, because the store may have the card of an earlier run. The last node deletes the card, because every
-    process that reaches the store can read it.
-
-    Returns:
-        The card as text. After ``seconds``, it may be the card of an earlier run.
+    This function runs on the only rank of a launch. The controller passes its card as ``text``, other nodes pass None.
+    The other nodes wait until a controller answers at the card's address, because the store may have the card of an
+    earlier run. After ``seconds`` they return even an old card. The last node deletes the card, because every process
+    that can connect to the store can read it.
     """
     from datetime import timedelta
 
@@ -173,7 +171,7 @@ def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str
 
 
 def _leads(text: str) -> bool:
-    """Returns whether a controller with the key of this card answers at its address."""
+    """Returns whether a controller answers at the card's address and knows the card's key."""
     card = Card.loads(text)
     try:
         connect((card.host, card.port), card.key, {"looks": True}).close()

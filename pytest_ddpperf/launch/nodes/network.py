@@ -30,7 +30,7 @@ _SECONDS = 10.0
 
 
 def interface_of(address: str, environ: Mapping[str, str]) -> str:
-    """Returns the network interface for ranks of several nodes: the user's choice, else the one with ``address``."""
+    """Returns the interface for ranks of several nodes: the user's choice, or the interface with ``address``."""
     known = addresses()
     for named in filter(None, map(environ.get, environment.INTERFACES)):
         if named in {name for name, _ in known}:  # NCCL's may be a list, or a part of a name
@@ -57,9 +57,9 @@ def addresses() -> list[tuple[str, str]]:
 
 
 def own_address(other: str, environ: Mapping[str, str]) -> str:
-    """Returns this machine's IP address on the network interface that the user chose, else on the route to ``other``.
+    """Returns this machine's IP address on the interface that the user chose, or else on the route to ``other``.
 
-    ``other``: name or address of a node, which may be this node; empty if no node is known.
+    ``other`` is the name or address of a node. It is empty if no node is known.
     """
     for named in filter(None, map(environ.get, environment.INTERFACES)):
         for name, address in addresses():
@@ -115,7 +115,7 @@ class StoreTunnel:
 
 
 def lead_to_store(link: Link, port: int) -> None:
-    """Forwards data between a link and the TCPStore at this port of this node; returns when one of them ends."""
+    """Forwards data between a link and the TCPStore at ``port`` of this node, until one of them ends."""
     with (
         contextlib.closing(link),
         contextlib.suppress(OSError, LinkEnded),

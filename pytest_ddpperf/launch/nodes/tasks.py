@@ -26,10 +26,11 @@ class Task:
 
 
 def task_of(environ: Mapping[str, str], *, terminal: bool = False) -> Task | None:
-    """Returns the task that torchrun, mpirun or srun (the innermost) runs in this process; None without several tasks.
+    """Returns the task that this process is, or None if it is not one of several tasks.
 
-    ``terminal``: whether this process prints to a terminal. If so, a task of srun is ignored: it is an interactive
-    shell (``--pty``), which has the variables of a task although srun started only one process.
+    torchrun and mpirun take precedence over srun, because they may run inside of srun. ``terminal``: whether this
+    process prints to a terminal. If so, srun is ignored, because an interactive shell (``--pty``) has the variables of
+    a task although srun started only one process.
     """
     readers = (_torchrun, _open_mpi, _mpich, _srun)  # mpirun and torchrun run inside of a step of srun
     found = next(filter(None, (read(environ) for read in readers)), None)
@@ -42,7 +43,7 @@ def _number(environ: Mapping[str, str], name: str, otherwise: int = -1) -> int:
 
 
 def _task(environ: Mapping[str, str], names: Sequence[str], launcher: str, run: str, restarts: int = 0) -> Task | None:
-    """Returns the task; ``names``: the variables with its rank, world size, local rank and local world size."""
+    """Reads rank, world size, local rank and local world size from the variables ``names``; None for a single task."""
     rank, size, local_rank, local_size = (_number(environ, name) for name in names)
     if size < 2 or not 0 <= rank < size:  # noqa: PLR2004  several
         return None

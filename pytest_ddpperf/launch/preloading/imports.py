@@ -1,4 +1,4 @@
-"""Times imports, and records their side effects and the variables they read: in ranks, and in fork servers."""
+"""Records the imports of ranks and fork servers: their durations, side effects and the variables that they read."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's imports; calls ``around()`` before an import, and the result after it."""
+    """A context that records this thread's imports. ``around()`` runs before each import, and its result afterwards."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
@@ -111,7 +111,7 @@ class ImportWatch:
                 end()
 
     def seen(self) -> tuple[SeenImport, ...]:
-        """Returns imports of 1 ms or more: outermost imports, and imports of installed modules by uninstalled code."""
+        """Returns imports of at least 1 ms: outermost imports, and installed modules that the user's code imports."""
         seen = []
         for outermost in self.outer:
             of_installed = [one for one in outermost.flat() if not one.installed_outside and _is_installed(one.module)]
@@ -141,7 +141,7 @@ def _file(module: str) -> str:
 
 
 def _is_installed(module: str) -> bool:
-    """Returns whether a module's file is in a folder of installed modules; editable installs and links are not."""
+    """Returns whether a module's file lies in a folder of installed packages, but not in an editable install."""
     file = _file(module)
     if not Path(file).is_absolute():
         return False
@@ -151,7 +151,7 @@ def _is_installed(module: str) -> bool:
 
 @contextmanager
 def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]:
-    """Records which environment variables the last of ``imports`` reads, and which of them differ from ``known``."""
+    """Records which environment variables the innermost import reads, and which values differ from ``known``."""
     kind: Any = type(os.environ)
     original = kind.__getitem__
 
@@ -246,7 +246,7 @@ def _foreign(modules: set[str], request: Preload) -> str:
 
 
 def _harmless(imports: list[_Import]) -> Iterator[SeenImport]:
-    """Yields the nested imports that can be preloaded, because they read no launcher's variables such as RANK."""
+    """Yields the nested imports that can be preloaded, because they do not read variables such as RANK."""
     refused = {
         one.module.partition(".")[0]
         for outermost in imports

@@ -31,7 +31,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """The reasons not to preload some modules, which earlier imports of this session showed."""
+    """The modules that must not be imported once for all ranks, with the reasons that earlier imports showed."""
 
     refused: dict[str, str] = field(default_factory=dict)  # module -> why ranks import it themselves
     of_rank: set[str] = field(default_factory=set)  # modules that read RANK or LOCAL_RANK
@@ -55,7 +55,7 @@ class Judged:
         return bool(wanted.modules) + (wanted.ranks if self.per_rank(wanted) else 0)
 
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
-        """Returns the modules to import once for all ranks; in place of an unsafe module, the modules it imports."""
+        """Returns the modules to import once for all ranks, and replaces an unsafe module by its safe imports."""
         found: dict[str, SeenImport] = {}
         replaced: set[str] = set()  # modules whose inner imports were added
         waiting = list(wanted)
@@ -88,7 +88,7 @@ class PreloadedZygotes:
         return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether these fork servers run, and their imports would read the same variables from ``environ``."""
+        """Returns whether the fork servers run, and ``environ`` still has the values that their imports have read."""
         read = self.variables.items()
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
         return same and all(zygote.usable for zygote in self.all)
@@ -108,7 +108,8 @@ class PreloadedZygotes:
 def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: Judged) -> PreloadedZygotes:
     """Copies a fork server and imports the wanted modules in the copy, with the environment in ``request``.
 
-    If an import fails or has side effects, the copy ends, and a new copy imports the other modules.
+    If an import fails or has side effects, the copy ends, and a new copy imports the other modules. ``judged`` records
+    such failures, and has the modules that failed before.
 
     Raises:
         SettingError: a module that the user named cannot be imported before ranks are forked.
@@ -153,7 +154,7 @@ def _imported(
     modules: Sequence[SeenImport],
     variables: dict[str, str | None],
 ) -> tuple[str, Preloaded] | None:
-    """Imports modules in all fork servers at once; ``variables`` gets the variables read; returns the first failure."""
+    """Imports modules in all fork servers and returns the first failure; ``variables`` collects the variables read."""
     for one in modules:
         asked = [replace(request, module=one.module, file=one.file) for request in requests]
         waits = [zygote.preload(request) for zygote, request in zip(zygotes, asked, strict=True)]
