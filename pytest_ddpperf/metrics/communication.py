@@ -1,4 +1,4 @@
-"""The communication of a step: what it adds to the step, and, from profiles, its overlap, waiting and bandwidth."""
+"""The communication of a step: the time that it adds and, from profiles, its overlap, waiting and bandwidth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found out about a result, as data: notes, and the cause that limits a step. ``reports`` has the texts."""
+"""Findings about results, as data: notes, and the cause that limits a step. ``reports`` has their sentences."""
 
 from __future__ import annotations
 

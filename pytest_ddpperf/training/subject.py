@@ -1,4 +1,4 @@
-"""What is trained: factories (Workload), or code that sets itself up and loops (Script). Importable without torch."""
+"""The subjects of training: factories (Workload), or code with its own loop (Script). Importable without torch."""
 
 from __future__ import annotations
 

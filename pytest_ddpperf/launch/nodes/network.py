@@ -1,4 +1,4 @@
-"""How nodes reach each other: the addresses of this machine, and the tunnel to the store of a launch."""
+"""The network between nodes: the addresses of this machine, and the tunnel to the store of a launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits into memory: benchmarks that do not are set aside; the largest batch that does is searched."""
+"""Memory limits: sets aside benchmarks that do not fit, and searches for the largest batch size that fits."""
 
 from __future__ import annotations
 
