@@ -40,7 +40,11 @@ def failures_text(
     width: int = WIDTH,
     verbose: bool = False,
 ) -> str:
-    """Returns why the worst benchmark fails its test, and the names of others: on one screen, or in full detail."""
+    """Returns a message that says why tests fail: the worst benchmark in detail, the others by name.
+
+    With ``verbose``, all benchmarks are described in detail. ``accept``: the command that accepts an intended change,
+    without its options. ``failing``: the verdicts that fail a test.
+    """
     worst, *others = ordered = sorted(failed, key=lambda one: -one[1].severity)
     more = "-v, " * (not verbose) + "--ddpperf-report=html:FILE"
     tail = [*_cure(*worst, accept, width), *labelled("More", more, width)]
@@ -85,7 +89,7 @@ def _joined(sections: Sequence[Sequence[str]], gap: str) -> str:
 def _sections(
     result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None
 ) -> list[list[str]]:
-    """Returns title, causes, table and paragraphs of a failure; ``rows``: limit of the table, None for all details."""
+    """Returns the parts of a failure's message: title, causes, a table of at most ``rows`` metrics, and paragraphs."""
     most, heads = None if rows is None else _PARAGRAPH, heads_of(result, verdict, failing)
     told, better = causes(result, verdict, heads), _under("", gains(result, verdict, heads), width)
     shown, more = _in_table(result, heads, rows)
@@ -118,7 +122,7 @@ def _title(result: Result, verdict: Verdict) -> str:
 
 
 def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> tuple[list[Comparison], int]:
-    """Returns at most ``rows`` metrics, a failing time and other failing ones first, and the number of omitted ones."""
+    """Returns at most ``rows`` metrics for a table, failing ones (``heads``) first, and the number of omitted ones."""
     changed = [c for c in result.comparisons if c.verdict in {Verdict.REGRESSED, Verdict.IMPROVED} and c not in heads]
     told = phrases.without_derived([c for c in result.comparisons if c in heads or c in changed])
     of_step = {c.series.metric for c in changed if c.series.rules.repeats_step_time} | {*PARTS, OVERHEAD}
@@ -155,7 +159,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
 
 
 def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
-    """Returns (label, text) pairs that only ``-v`` shows; ``told``: causes that the message already contains."""
+    """Returns (label, text) pairs for ``-v``: phases, undecided metrics except ``heads``, and notes not in ``told``."""
     undecided = [c for c in phrases.decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
     notes = [finding_text(each) for each in phrases.every_finding(result, without=said)]
@@ -183,7 +187,7 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
 
 
 def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], width: int) -> list[str]:
-    """Returns a line for each metric, with as many columns as fit into the width."""
+    """Returns a table of metrics as lines, with as many columns as fit; marks the metrics in ``failing``."""
     marked = [row for row in rows if phrases.mean_change(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
     values = [("", *phrases.value_texts(row))[-2:] for row in rows]

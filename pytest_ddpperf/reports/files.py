@@ -1,4 +1,4 @@
-"""Files of reports: errors name the option of the file, and documents are written completely or not at all."""
+"""Writes the files of reports completely or not at all. Errors name the option that gave the path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEAD = 1024  # bytes of a file that tell whether it is JSON
 
 @contextmanager
 def writing(place: Path, option: str) -> Iterator[None]:
-    """Raises a SettingError that names the option if a file or folder cannot be written in this context."""
+    """Converts an OSError that occurs in this context to a SettingError that names ``place`` and ``option``."""
     try:
         yield
     except OSError as error:
@@ -45,9 +45,9 @@ def ensure_text(path: Path, option: str) -> None:
 
 
 def ensure_writable(path: Path, option: str) -> None:
-    """Checks, as ``ensure_text`` does, that results can be written to a file.
+    """Checks that results can be written to a file; raises SettingError if not.
 
-    Only JSON files are replaced: pytest takes a test file as the option's value if the command line has no value.
+    Only JSON files may be overwritten. An option without its value takes the next argument, often a test file.
     """
     ensure_text(path, option)
     special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun
@@ -60,9 +60,9 @@ def ensure_writable(path: Path, option: str) -> None:
 
 
 def write_text(path: Path, text: str, option: str, *, append: bool = False) -> None:
-    """Writes a text completely or not at all; creates its folder if necessary; raises SettingError on failure.
+    """Writes a text to a file, and creates the file's folder; raises SettingError on failure.
 
-    ``append``: adds the text to the end of the file. ``-`` is standard output; see ``baselines.files.write_file``.
+    The file is replaced completely or not at all. ``append``: whether to add the text to its end instead.
     """
     with writing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)

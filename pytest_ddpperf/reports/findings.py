@@ -67,7 +67,7 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def finding_text(finding: Finding | None) -> str:
-    """Returns a finding as a sentence; empty for None; code and facts if the code has no sentence."""
+    """Returns a finding as a sentence, or "" for None. A finding with an unknown code is returned as code and facts."""
     if finding is None:
         return ""
     words = WORDS.get(finding.code)
@@ -77,7 +77,7 @@ def finding_text(finding: Finding | None) -> str:
 
 
 def sentence(words: str | Callable[..., str], facts: Mapping[str, Any]) -> str:
-    """Returns the sentence of a template with facts, or the result of a function of these facts."""
+    """Returns the sentence that ``words``, a template or a function, makes from ``facts``."""
     return _SENTENCE.format(words, **facts) if isinstance(words, str) else words(**facts)
 
 
@@ -105,7 +105,7 @@ def _memory_growth(  # noqa: PLR0917 - called by name
 
 
 def _not_profiled(what: str) -> str:
-    """Returns a text: ``what`` is missing, because the profiler saw no work of the GPU, and how to change this."""
+    """Returns ``what`` with the cause (the profiler saw no work of the GPU) and a cure."""
     return (
         f"{what}: torch's profiler saw no work of the GPU. If steps run kernels, CUPTI is not available (a virtual "
         "GPU, another profiler, a restricted container): end other profilers, or allow profiling on this machine"
@@ -121,7 +121,7 @@ def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> 
 
 
 def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
-    """Returns a function that fills the template ``words``: ``the machine swapped 2 MiB in 3 of 4 launches``."""
+    """Returns a function that fills the template ``words`` with a range of values, which ``text`` formats."""
 
     def sentence(least: float, most: float, seen: int, launches: int, node: str = "") -> str:
         where = f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
@@ -144,7 +144,7 @@ def _busy(now: float | None, then: float | None) -> str:
 
 
 def _taken(share: float) -> str:
-    """Returns the share of the cores that other processes took; a general phrase if it is 0, as for a GPU."""
+    """Returns a phrase on the share of the cores that other processes took; without a number if ``share`` is 0."""
     return f"other processes took {format_percent(share)} of the cores" if share else "the machine may have been busy"
 
 
@@ -182,10 +182,7 @@ def _without_gpu(sites: Sequence[CallSite]) -> str:
 def _same_data(
     *, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool, sites: Sequence[CallSite]
 ) -> str:
-    """Returns a text on ranks that train on the same data, or that draw the same samples of a dataset (``drawn``).
-
-    ``alone``: ranks send each other nothing. ``paired``: as in ``reference_text``; None if the reference may be alike.
-    """
+    """Returns advice on ranks that train on the same batches or, if ``drawn``, draw the same samples of a dataset."""
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
     beside = "" if paired is None else f", but the ranks of {reference_text(paired)} do not"
     by = [f"the {site.part} at {place_text(site)}" for site in sites]
@@ -231,7 +228,7 @@ def _ungated_counts(
     paired: bool,  # noqa: FBT001 - a fact
     renew: bool,  # noqa: FBT001 - a fact
 ) -> str:
-    """Returns a text on counts that are not gated because steps differ: the reasons, and both sides' largest counts."""
+    """Returns a sentence that says which counts are not gated because steps differ, and why steps differ."""
     reference, told = reference_text(paired), []
     for metric, reason, now, values in counts:
         text = reason if now or not reason else f"in {reference} {reason}"

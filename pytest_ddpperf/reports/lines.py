@@ -35,7 +35,7 @@ def printable(text: str) -> str:
 
 
 def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
-    """Returns the lines, wrapped at ``width`` with an indent; unwrapped if it is None."""
+    """Wraps lines at ``width`` columns, with an indent; returns them unwrapped if ``width`` is None."""
     lines = [printable(line) for line in lines]
     if width is None:
         return lines
@@ -57,7 +57,7 @@ def columns(text: str) -> int:
 
 
 def folded(line: str, width: int, indent: str = "") -> list[str]:
-    """Wraps a line at ``width`` columns; breaks only words that are longer, and keeps numbers with their units."""
+    """Wraps a line at ``width`` columns, but not between a number and its unit. Only overlong words are broken."""
     parts, width = [""], max(width, columns(indent) + 2)
     for i, word in enumerate(_NUMBER.sub(rf"\1{JOINED}", line).split(" ")):
         longer = f"{parts[-1]} {word}" if i else word
@@ -101,12 +101,12 @@ def words_of(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def whom(names: Sequence[str], of: int) -> str:
-    """Returns the benchmarks that a remark concerns: ``all 5 benchmarks``, ``4 of 7 benchmarks``, or a few names."""
-    if len(names) == of > 1:
-        return "both benchmarks" if of == 2 else f"all {of} benchmarks"  # noqa: PLR2004
-    if len(names) > _NAMED and 2 * len(names) >= of:
-        return f"{len(names)} of {of} benchmarks"
+def whom(names: Sequence[str], total: int) -> str:
+    """Returns ``names`` out of ``total`` as text: ``all 5 benchmarks``, ``4 of 7 benchmarks``, or a few names."""
+    if len(names) == total > 1:
+        return "both benchmarks" if total == 2 else f"all {total} benchmarks"  # noqa: PLR2004
+    if len(names) > _NAMED and 2 * len(names) >= total:
+        return f"{len(names)} of {total} benchmarks"
     return some_of(names)
 
 

@@ -40,7 +40,7 @@ def find(result: Result, metric: str) -> Comparison | None:
 
 
 def by_stored_times(result: Result) -> bool:
-    """Returns whether a benchmark is ok only because stored times show no gross slowdown; a smaller one may hide."""
+    """Returns whether a benchmark is ok only because stored step times show no gross slowdown."""
     step = find(result, "step_time")
     alone = step is not None and not step.paired and step.bound is None and step.verdict is Verdict.OK
     return alone and result.verdict is Verdict.OK
@@ -65,9 +65,9 @@ def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ..
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """Returns the gated comparisons with one of these verdicts, without repetitions, causes first.
+    """Returns the gated comparisons with one of these verdicts, likely causes first.
 
-    The order: counts (last those that follow from other counts), growth of memory, times and other memory, losses.
+    Counts are first, then memory growth, then times. Metrics that repeat the step time's verdict are omitted.
     """
 
     def place(comparison: Comparison) -> tuple[bool, bool, bool, bool]:
@@ -138,12 +138,12 @@ def is_noisy(change_interval: Interval) -> bool:
 
 
 def judges(comparison: Comparison) -> bool:
-    """Returns whether a metric can be compared with its reference: environments and trainings are comparable."""
+    """Returns whether environment and training allow a comparison of a metric with its reference."""
     return comparison.verdict is not Verdict.INCOMPATIBLE
 
 
 def mean_change(comparison: Comparison) -> str:
-    """Returns ``mean change of the rounds`` if a change differs visibly from the quotient of both values; else ''."""
+    """Returns ``mean change of the rounds`` if a change differs visibly from the change between the two means."""
     series, base, change = comparison.series, comparison.baseline, comparison.change
     if series.scale != "ratio" or not base or change is None or change <= -1 or not judges(comparison):
         return ""
@@ -152,13 +152,13 @@ def mean_change(comparison: Comparison) -> str:
 
 
 def meaning_of_mark(comparisons: Iterable[Comparison]) -> list[str]:
-    """Returns a note on ``MARK`` for each kind of mean among the changes."""
+    """Returns a note that explains ``MARK`` for each kind of mean change."""
     kinds = dict.fromkeys(map(mean_change, comparisons))
     return [f"{MARK} {kind}; both values are means of all launches" for kind in kinds if kind]
 
 
 def signed(change: float | None, comparison: Comparison) -> str:
-    """Returns the change of a metric with its sign and its unit; empty if it is unknown or the metric not compared."""
+    """Returns the change of a metric with its sign and unit; empty if the metric has no comparable change."""
     series = comparison.series
     if change is None or not judges(comparison):
         return ""
@@ -177,7 +177,7 @@ def short_text(comparison: Comparison) -> str:
 
 
 def size_text(size: float, comparison: Comparison) -> str:
-    """Returns a tolerance or a detectable effect in the unit of its metric: ``3 %``, or ``0.030`` for differences."""
+    """Returns ``size``, such as a tolerance, as text: ``3 %``, or ``0.030`` for metrics compared by difference."""
     if comparison.series.scale == "ratio":
         return format_percent(size)
     return format_value(size, comparison.series.unit)
@@ -192,7 +192,7 @@ def bound_text(comparison: Comparison, bound: float | None = None) -> str:
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """Returns the slowdown that undecided metrics may hide: ``could be +35.2 % slower``; a verdict if it is unknown."""
+    """Returns the slowdown that undecided metrics may hide: ``could be +35.2 % slower``; if unknown, a verdict."""
     first, worst = undecided[0], []
     for each in undecided:
         if each.bound is None:
@@ -218,10 +218,7 @@ def open_text(*comparisons: Comparison, values: bool = False) -> str:
 
 
 def seen_in(comparison: Comparison) -> str:
-    """Returns in how many rounds or launches a regressed metric was worse: ``slower in 18 of 20 rounds``; else ''.
-
-    A round is compared with the reference in the same round, and a launch with the median of stored launches.
-    """
+    """Returns in how many rounds or launches a regressed metric was worse, as text: ``slower in 18 of 20 rounds``."""
     series = comparison.series
     if comparison.verdict is not Verdict.REGRESSED or comparison.worse_in is None:
         return ""

@@ -43,10 +43,10 @@ def require_plots(folder: Path, option: str) -> None:
 
 
 def write_plots(run: Run, folder: Path, option: str) -> list[Path]:
-    """Draws each chart of a run into a file, named after its kind and its subject; equal names get a number.
+    """Draws each chart of a run into a PNG file, which is named after the chart; replaces existing files.
 
     Returns:
-        The files, in the order in which they were drawn; they replace files with equal names. Empty without charts.
+        The files, in the order in which they were drawn.
 
     Raises:
         SettingError: matplotlib is missing, or the folder cannot be written.
@@ -99,7 +99,7 @@ def _axis_name(axis: Axis) -> str:
 
 
 def _ticks(chart: Chart, axes: Axes) -> None:
-    """Sets the ticks of the horizontal axis: its labels, else the values of its points if there are few."""
+    """Sets the ticks of the x axis: at its labels, or without labels, at the points' values if there are few points."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     if chart.x.log:

@@ -18,9 +18,9 @@ _LEAST_ROOM = 20  # columns; in less, nothing useful can be said
 def progress_line(
     name: str, launch: int, of: int, elapsed: float, expected: float | None, *, last: Launch | None = None
 ) -> str:
-    """Returns the progress of a benchmark: ``ddp: launch 3 of 8, 12 s of about 31 s``.
+    """Returns a benchmark's progress as text: ``ddp: launch 3 of 8, 12 s of about 31 s``.
 
-    ``last``: the launch whose last loss, averaged over ranks, and learning rate are added, if they are known.
+    ``last``: the newest launch, whose mean loss and learning rate are added if they are known.
     """
     line = f"{name}: launch {launch} of {of}, {elapsed:.0f} s"
     if expected is not None:
@@ -37,9 +37,9 @@ class LiveLine:
     """The text at the end of the terminal's line while a test or a command measures; shown only on a terminal."""
 
     def __init__(self, reporter: Any, capture: Any, *, watched: bool = False) -> None:
-        """Stores pytest's terminal reporter and capture manager, each None if that plugin is off.
+        """Stores pytest's terminal reporter and capture manager, which are None if pytest runs without them.
 
-        ``watched``: whether standard output is a terminal, if there is no reporter.
+        ``watched``: without a reporter, whether standard output is a terminal.
         """
         self._reporter: Any = reporter
         self._capture = capture
@@ -84,7 +84,7 @@ class LiveLine:
         return self._reporter is not None and self._reporter.config.getoption("capture") == "no"
 
     def echo(self, rank: int, lines: Iterable[str], *, who: str = "rank") -> None:
-        """Print lines of a rank; begin a new line if the terminal's current line is not empty."""
+        """Print lines of a rank, each after a label such as ``[rank 0]``; ``who``: the word before the number."""
         with self._lock:
             self.clear()
             self._reporter.ensure_newline()

@@ -69,7 +69,10 @@ def passed(result: Result) -> bool:
 
 
 def verdict_word(result: Result, accepted: Collection[str]) -> str:
-    """Returns a verdict: ``ok``, ``regressed (accepted)``; ``failed (ok)`` if the test failed despite the verdict."""
+    """Returns the verdict as text: ``ok``, ``regressed (accepted)``, or ``failed (ok)`` if the test failed anyway.
+
+    ``accepted``: the tests whose results became the baseline.
+    """
     if result.failure and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN}:
         return f"failed ({result.verdict.value})"
     return result.verdict.value + " (accepted)" * (result.verdict is Verdict.REGRESSED and result.test in accepted)
@@ -94,7 +97,7 @@ def _kind(result: Result, accepted: Collection[str]) -> str:
 
 
 def ruled_out(results: Iterable[Result]) -> str:
-    """Returns ``none slower by more than 3.1 %`` for the passed benchmarks; empty if a benchmark's limit is unknown."""
+    """Returns ``none slower by more than 3.1 %`` for passed benchmarks, or "" if one of them has no known bound."""
     steps = [phrases.find(one, "step_time") for one in results if passed(one)]
     gated = [step for step in steps if step is not None and step.gated]
     bounds = [each.bound for each in gated if each.bound is not None]
@@ -126,13 +129,13 @@ def facts_line(run: Run) -> str:
 
 
 def run_lines(run: Run) -> list[str]:
-    """Returns lines on a whole run: why it ended early, the change that all tests share, targets and slowdowns."""
+    """Returns lines on a whole run: why it ended early, how all tests together changed, and a summary of benchmarks."""
     ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []
     return [*ended, *common_text(run.common_change), *overall_lines(run.results)]
 
 
 def common_text(common: CommonChange | None) -> list[str]:
-    """Returns a line on the step time of all tests together, if it is a slowdown or known precisely; else none."""
+    """Returns a line on the step time of all tests together; none if the change is imprecise and shows no slowdown."""
     if common is None or not (common.slower or common.interval.high - common.interval.low <= _TELLING):
         return []
     ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
@@ -141,7 +144,7 @@ def common_text(common: CommonChange | None) -> list[str]:
 
 
 def overall_lines(results: Sequence[Result]) -> list[str]:
-    """Returns lines of text on all benchmarks: numbers of missed and met targets, and the slowdown ruled out."""
+    """Returns lines on all benchmarks: how many met their targets, and how much slower passed ones may be at most."""
     codes = Counter(finding.code for result in results for finding in result.findings)
     numbers = {"missed": codes["target_missed"], "inconclusive": codes["target_open"], "met": codes["target_met"]}
     told = [f"{number} {word}" for word, number in numbers.items() if number]
@@ -153,7 +156,7 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
 def cause_in_words(result: Result, *, below: bool = False) -> str:
     """Returns the cause of a failure in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``.
 
-    ``below``: the text omits the step time, which the row above it has, and ends with the number of other causes.
+    With ``below``, the text omits the step time, and ends with the number of omitted causes.
     """
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]
@@ -181,10 +184,7 @@ def cause_in_words(result: Result, *, below: bool = False) -> str:
 
 
 def reasons(result: Result) -> list[str]:
-    """Returns why a benchmark failed, regressed or broke: a line for each metric, or else the remarks.
-
-    For other benchmarks, the line describes the change of the step time.
-    """
+    """Returns why a benchmark failed, regressed or broke; for other benchmarks, the change of the step time."""
     if result.failure and result.verdict is not Verdict.BROKEN:
         return result.failure.splitlines()
     if not result.red:
@@ -195,7 +195,7 @@ def reasons(result: Result) -> list[str]:
 
 
 def red_lines(result: Result) -> list[str]:
-    """Returns why a benchmark is red; if no count explains it, the changed phases of a step come first."""
+    """Returns why a benchmark failed or regressed; if no count explains this, changed phases of a step come first."""
     lines, parts = reasons(result), parts_text(result)
     counted = any(each.series.scale == "exact" for each in phrases.decisive(result, {Verdict.REGRESSED}))
     return [*([f"cause: {parts}"] if parts and not counted else []), *lines]
@@ -230,7 +230,7 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
 
 
 def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
-    """Returns all remarks on a benchmark; without remarks on its verdict if the run saves results (``accepting``)."""
+    """Returns all remarks on a benchmark, without those on its verdict if the run saves baselines (``accepting``)."""
     texts = [] if accepting else [*_grounds(result), *_gains(result), *_without_reference(result)]
     return [*texts, *phrases.every_finding(result, without=_UNSAID)]
 
@@ -247,9 +247,10 @@ def _grounds(result: Result) -> list[str]:
 
 
 def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False) -> list[str]:
-    """Returns lines on undecided metrics of undecided benchmarks, the largest possible worsening first.
+    """Returns lines on the undecided metrics of benchmarks, the largest possible worsening first.
 
-    Benchmarks with the same undecided metric share a line. ``every``: each benchmark has a line, passed ones, too.
+    Benchmarks with the same undecided metric share a line. With ``every``, each benchmark has a line, even if it
+    passed.
     """
     alike: dict[object, list[tuple[str, Comparison]]] = {}
     for name, result in named:
@@ -265,7 +266,7 @@ def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False)
 
 
 def _gains(result: Result) -> list[str]:
-    """Returns the improvements, and the advice to save again if the stored baseline is worse than this run."""
+    """Returns the improvements, with advice to save a new baseline if the stored baseline is worse than this run."""
     better = phrases.decisive(result, {Verdict.IMPROVED})
     told = [c for c in better if result.paired is None or c.series.metric != "step_time"]
     if not told or result.verdict in {Verdict.NEW, Verdict.INCOMPATIBLE}:

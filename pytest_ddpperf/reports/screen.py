@@ -40,7 +40,7 @@ _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=ht
 
 
 def last_lines(made: Outputs) -> list[str]:
-    """Returns complaints and the verdict on the run: lines for standard error if pytest has no terminal reporter."""
+    """Returns complaints and the verdict on the run, which are printed if pytest has no terminal reporter."""
     return [*made.complaints, *([_first_line(made)] if made.results else [])]
 
 
@@ -51,7 +51,10 @@ def _first_line(made: Outputs) -> str:
 def summary_parts(
     made: Outputs, width: int | None = None, paint: Paint = lambda text, _: text, *, verbosity: int = 0
 ) -> list[tuple[str, str]]:
-    """Returns title and text of each part that is not empty, the verdict first; ``verbosity``: 1 for -v, -1 for -q."""
+    """Returns (title, text) pairs of the summary's parts, the verdict first.
+
+    ``paint``: a function that colours a text. ``verbosity``: 1 for ``-v``, -1 for ``-q``.
+    """
     results, title, lines = made.results, "ddpperf", _screen(made, width, paint, verbosity)
     if results:
         verdict = _first_line(made)
@@ -133,7 +136,7 @@ def _notes(made: Outputs, *, every: bool) -> list[str]:
 def _warnings(made: Outputs) -> list[str]:
     """Returns doubts about the results, without repetitions: about their reference, the machine, or the training.
 
-    Doubts about a red benchmark are part of its failure message.
+    Doubts about a failed benchmark are part of its failure message.
     """
     results = made.results
     doubts = [
@@ -147,7 +150,7 @@ def _warnings(made: Outputs) -> list[str]:
 
 
 def _not_compared(results: Sequence[Result]) -> list[str]:
-    """Returns how many benchmarks have no reference, or a reference only for counts; with reasons and cures."""
+    """Returns a line with the number of benchmarks that lack a reference or its step times, reasons and a cure."""
     reasons: list[str] = []
     found = [one for one in results if one.verdict in _NOT_COMPARED]
     for one in found:

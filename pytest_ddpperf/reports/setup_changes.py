@@ -48,16 +48,13 @@ class _Side(NamedTuple):
         return cls(numbers, {site.part: site for site in reversed(sites)})
 
     def place(self, part: str, verb: str = "made ") -> str:
-        """Returns ``: made at FILE:LINE`` of a wrapper or a setting (or of its wrapper); empty if no line is known."""
+        """Returns ``: made at FILE:LINE`` for a wrapper or a setting, or an empty text if the line is unknown."""
         site = self.sites.get(part) or self.sites.get(setting_of(part)[0])
         return f": {verb}at {place_text(site)}" if site is not None and site.file else ""
 
 
 def setup_changes(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns a line for each change of the setup (wrappers, settings) that explains the change of a count.
-
-    A change of the setup is reported for only one of the counts that it affects: the first that grew, else the first.
-    """
+    """Returns lines on changes of the setup (wrappers, settings) that explain the change of the count ``metric``."""
     before, after = _Side.of(then, now), _Side.of(now, then)
     if not (before.numbers and after.numbers):
         return []  # of a baseline from before settings were kept
@@ -106,7 +103,7 @@ def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
 
 
 def _place_then(site: CallSite, then: Counts, now: Counts) -> str:
-    """Returns a site of the reference as text, with the line's number in this checkout if the line still exists."""
+    """Returns a code line of the reference as text, with its present line number if the line still exists."""
     lines = ([each for sites in counts.sites.values() for each in sites] for counts in (then, now))
     line = same_lines(*lines).get((site.file, site.line))
     return place_text(replace(site, line=line or site.line))

@@ -1,4 +1,4 @@
-"""Stored baselines in words: as tables for the command line, and the changes when one is saved."""
+"""Describes stored baselines: tables for the command line, and lines on the baselines that a run has saved."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _commit(record: BaselineRecord) -> str:
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
-    """Returns lines of text on the number of saved baselines in each folder, and on unsaved ones with the reason."""
+    """Returns lines on the number of saved baselines in each folder, and on baselines that were not saved, and why."""
     folders: dict[Path, list[SavedRecord]] = {}
     for _, each in stored.saved:
         folders.setdefault(each.file.parents[1], []).append(each)

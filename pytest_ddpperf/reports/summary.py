@@ -86,7 +86,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
 
 
 def worst_first(results: Sequence[Result]) -> list[Result]:
-    """Returns the benchmarks of failed tests, then the others, by the worst verdict of their tests."""
+    """Returns the benchmarks, sorted by the worst result of their test; failed tests are first."""
     worst: dict[str, int] = {}
     for result in results:
         worst[result.test] = max(result.severity, worst.get(result.test, 0))
@@ -94,7 +94,7 @@ def worst_first(results: Sequence[Result]) -> list[Result]:
 
 
 def _change(step: Comparison | None, *, brief: bool) -> str:
-    """Returns a change with its interval; in a ``brief`` row, a green verdict has the bound that it rests on."""
+    """Returns a change with its interval; in a ``brief`` row, a passed benchmark has an upper bound."""
     if step is None or step.change is None:
         return ""
     ends = step.change_interval
@@ -110,7 +110,7 @@ def _change(step: Comparison | None, *, brief: bool) -> str:
 def counts_text(result: Result) -> str:
     """Returns a summary of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
 
-    Empty if no count is compared. The number of steps is the smaller one of both measurements.
+    Returns an empty text if no counts are compared. The number of steps is the minimum of reference and candidate.
     """
     compared, changed = phrases.compared_counts(result)
     counts = result.measurement.counts
@@ -123,9 +123,10 @@ def counts_text(result: Result) -> str:
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
-    """Returns the brief table: tests, below them benchmarks, below these the causes of failures, or counts that fell.
+    """Returns a brief table of tests with their benchmarks; tests with failures come first.
 
-    Tests with a regressed or broken benchmark come first. After ``_MOST`` rows, other benchmarks are summed up by test.
+    Below a benchmark is the cause of its failure, or the counts that fell. After ``_MOST`` rows, further benchmarks are
+    summed up by test.
     """
     table = benchmark_table(results, accepted, brief=True)
     cells = dict(zip(map(id, results), table.rows, strict=True))

@@ -47,14 +47,14 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quantity(Generic[T]):
-    """A column of numbers; its header names the scaled unit, such as ms, which all columns with one SI unit share.
+    """A column of numbers; its header names the unit with an SI prefix, such as ms.
 
     Attributes:
         value: function that returns the value of an item; None if the item has no value.
         unit: SI base unit, ``B``, a rate such as ``samples/s``, or ``1``; ``%`` for shares.
         interval: function that returns the interval of the value; the header shows its confidence.
         text: function that makes the cell from an item and a formatter of numbers; default: value and interval.
-        alone: whether this column has a separate scaled unit.
+        alone: whether this column has its own SI prefix; all other columns with one SI unit share a prefix.
     """
 
     value: Callable[[T], float | None]
@@ -64,7 +64,7 @@ class Quantity(Generic[T]):
     alone: bool = False
 
     def cell(self, item: T, number: Callable[[float], str]) -> str:
-        """Returns the cell of an item."""
+        """Returns the text for the value of ``item``; ``number`` formats single numbers."""
         value = self.value(item)
         if value is None:
             return NOTHING
@@ -78,7 +78,7 @@ Column: TypeAlias = "Callable[[T], str] | Quantity[T]"
 def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: bool = True, **more: Any) -> Table:
     """Returns a table with a row for each item, and a column for each header.
 
-    Empty columns are omitted, except if ``every``. ``more``: fields of the table.
+    Without ``every``, empty columns are omitted. ``more``: other fields of ``Table``.
     """
     listed = list(items)
     made = [_column(header, column, listed, [*columns.values()]) for header, column in columns.items()]
@@ -87,7 +87,7 @@ def table_of(items: Iterable[T], columns: Mapping[str, Column[T]], *, every: boo
 
 
 def with_meanings(table: Table, meanings: Mapping[str, str]) -> Table:
-    """Returns the table with a legend: the meanings of headers, cells and words in brackets that occur in it."""
+    """Returns the table with a legend: the entries of ``meanings`` for words that occur in the table."""
     words = {header.partition("\n")[0] for header in table.headers}
     words |= {word for row in table.rows for cell in row[1:] for word in re.split(r" \(|\)$", cell)}
     return replace(table, legend={word: meaning for word, meaning in meanings.items() if meaning and word in words})
@@ -124,7 +124,7 @@ def with_interval(
 
 
 def render(table: Table, width: int | None = None, paint: Paint = lambda text, _: text) -> str:
-    """Returns the table as plain text: title, rows, notes, and the meanings of its words."""
+    """Returns the table as plain text: title, rows, notes and legend. ``paint`` adds a colour to a line."""
     if width is not None:
         width = max(width, _NARROWEST)
     blocks = [
@@ -143,7 +143,7 @@ def terminal_width() -> int | None:
 
 
 def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
-    """Returns the headers and the rows, each in the colour of its verdict; long names are above their values."""
+    """Returns the lines of headers and rows; ``paint`` colours each row by its verdict."""
     if not table.rows:
         return []
     rows = [tuple(map(printable, row)) for row in table.rows]

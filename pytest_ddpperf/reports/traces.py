@@ -54,7 +54,7 @@ def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
 
 
 def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
-    """Returns lines of text on the rank that is last in collectives, and the waits of others, or why it is unknown."""
+    """Returns a line that says which rank is last in collectives and how long others wait, or why this is unknown."""
     if len(traces) == 1:
         return []
     profile = group_profile(traces)

@@ -23,7 +23,7 @@ _UNTOLD = f"a change in the newest {MIN_SIDE - 1} commits would not show yet"
 
 
 class TrendsFile(JsonEntry, frozen=True):
-    """The file of ddpperf trend --json: a metric over commits, and its changes; changes refer to points by index."""
+    """The file of ddpperf trend --json: a metric's values by commit, and the indices at which the metric changed."""
 
     schema: Literal["pytest-ddpperf/trend/2"]  # name and version of this format
     metric: str  # what all trends are of
@@ -36,7 +36,7 @@ def trends_text(trends: Sequence[Trend], metric: str) -> str:
 
 
 def trend_table(trend: Trend) -> Table:
-    """Returns a table with a row for each commit, a plot of the value (``o``, outlier ``x``) and the level (``|``)."""
+    """Returns a table with a row for each commit, which plots the value (``o``) and the fitted level (``|``)."""
     benchmark, points = trend.benchmark, trend.points
     unit, number = _number_format([point.value for point in points], benchmark)
     change = _number_format([max((abs(point.change or 0.0) for point in points), default=0.0)], benchmark)
@@ -77,7 +77,7 @@ def changes_text(trends: Sequence[Trend], metric: str) -> str:
 
 
 def too_short(trend: Trend) -> bool:
-    """Returns whether a trend has too few commits to distinguish a change from noise; counts have no noise."""
+    """Returns whether a trend has too few commits to distinguish a change from noise; always False for counts."""
     return len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact"
 
 
@@ -165,7 +165,7 @@ def place_of(run: HistoryRun) -> str:
 
 
 def _number_format(values: Sequence[float], benchmark: Benchmark) -> tuple[str, Callable[[float], str]]:
-    """Returns the unit of a column, and a formatter of its numbers; counts have no noise, so they keep all digits."""
+    """Returns the unit and the number format of a column of ``values``; counts keep all digits."""
     if benchmark.scale == "exact":
         return scale((), benchmark.unit).unit, format_number
     common = scale(values, benchmark.unit)
@@ -185,7 +185,7 @@ def _change(trend: Trend, point: Point, number: Callable[[float], str]) -> str:
 
 
 def _plot(point: Point, low: float, high: float, *, outlying: bool) -> str:
-    """Returns a line of dots with the level and the value; the value covers the level."""
+    """Returns a line of dots with the fitted level (``|``) and the value (``o``, or ``x`` if ``outlying``)."""
 
     def place(value: float) -> int:
         return round((value - low) / (high - low) * (_PLOT - 1)) if high > low else 0

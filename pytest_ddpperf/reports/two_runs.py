@@ -20,10 +20,7 @@ _MEANING = "the runs did not alternate, so times show only gross slowdowns; --dd
 
 
 def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
-    """Returns a table with a row for each gated metric of two runs; equal counts are omitted.
-
-    The step time and changed counts come first. ``both``: the benchmarks in both runs, compared with the first.
-    """
+    """Returns a table with a row for each gated metric of two runs; ``both``: the benchmarks of both runs."""
     told = [(name, result, _rows(name, result)) for name, result in with_names(both)]
     told.sort(key=lambda each: not any(row[-1].endswith(_COUNTED) for row in each[2]))
     notes = [

@@ -230,7 +230,7 @@ class StrategyAdviceEntry(JsonEntry, frozen=True):
 
 
 class OverallEntry(JsonEntry, frozen=True):
-    """All benchmarks of the run together."""
+    """The entry on all benchmarks of a run: the number of each verdict, and the common change of all tests."""
 
     verdicts: dict[Verdict, Natural]  # how many benchmarks have each verdict
     common_change: CommonChange | None  # that tests measured side by side have; null for fewer than three
@@ -263,7 +263,7 @@ class ResultsFile(RunFacts, frozen=True, kw_only=True):
 
 
 class Run(RunFacts, frozen=True, kw_only=True):
-    """A run that was read from a file, with its benchmarks as they were judged."""
+    """A run that was read from a results document, with its benchmarks and their verdicts."""
 
     results: tuple[results.Result, ...]
     common_change: CommonChange | None

@@ -60,9 +60,9 @@ class _Read(entries.ResultsFile, frozen=True):
 
 @uncollected()
 def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None) -> str:
-    """Returns the results document of a run: a line for each field, and for each item of a list, in order.
+    """Returns the results document of a run as JSON; ``code``: the measured checkout, None if unknown.
 
-    ``interrupted``: why the run ended before all its tests had run; None if it was complete. ``date``: when it ended.
+    ``date``: when the run ended. ``interrupted``: why the run ended early; None if all its tests had run.
     """
     benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
     environments = [one.measurement.environment for one in benchmarks]
@@ -191,10 +191,7 @@ def read_run(file: Path) -> entries.Run:
 
 @uncollected()
 def run_of(text: str) -> entries.Run:
-    """Returns the run of a document's text, with everything that reports show and verdicts need.
-
-    Data that the document lacks stay empty: each rank's own figures, and the series of a baseline.
-    """
+    """Returns the run that the text of a results document describes; facts that the document lacks stay empty."""
     read = msgspec.json.decode(text, type=_Read)
     same = {name: getattr(read, name) for name in entries.RunFacts.__struct_fields__}
     return entries.Run(
@@ -205,7 +202,7 @@ def run_of(text: str) -> entries.Run:
 
 
 def _with_nan(data: Any, *, number: bool = False) -> Any:
-    """Converts null to NaN in JSON data, in fields that contain only numbers."""
+    """Replaces null with NaN in those fields of JSON data that contain numbers, such as ``samples``."""
     if isinstance(data, dict):
         of_numbers = {"value", "values", "samples"}
         return {name: _with_nan(value, number=number or name in of_numbers) for name, value in data.items()}
@@ -292,12 +289,12 @@ def _launch(number: int, times: tuple[float, ...], health: Health | None, sample
 
 
 def _record(measured: Measurement, **known: Any) -> BaselineRecord:
-    """Returns the baseline's record, of which the document stores only the facts in ``known``."""
+    """Returns a baseline's record with the benchmark's identity and the facts in ``known``, but without metrics."""
     return BaselineRecord(**measured.identity_fields | {"plan": measured.plan, "series": ()} | known)
 
 
 def _revision(data: entries.AgainstEntry, measured: Measurement) -> PairedRevision:
-    """Returns the other revision; its record lacks figures, and is None if the benchmark did not run there."""
+    """Returns the reference revision that an entry of the document describes."""
     record, environment = None, data.environment
     if environment is not None:
         environment = replace(environment, world_size=measured.world_size)

@@ -51,7 +51,7 @@ _METRIC: Mapping[str, Callable[[Comparison], Any]] = {
 
 
 def bencher(run: Run) -> str:
-    """Returns the gated metrics in Bencher's format, for its adapter ``json``: a measure per metric, in base units."""
+    """Returns the gated metrics in Bencher's JSON format, with one measure for each metric."""
     measured = {
         printable(full_name(result))[-_NAME:]: {
             comparison.series.metric: _metric(comparison)
@@ -70,7 +70,7 @@ def _metric(comparison: Comparison) -> dict[str, float]:
 
 
 def benchmark_action(run: Run, better: Better) -> str:
-    """Returns gated metrics as ``customSmallerIsBetter`` or ``customBiggerIsBetter`` of github-action-benchmark."""
+    """Returns gated metrics for github-action-benchmark; ``better``: whether lower or higher values are better."""
     values = [
         _value(result, comparison)
         for result in run.results

@@ -41,9 +41,9 @@ _PARTS = 12  # of a count, the largest ones
 
 
 def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
-    """Returns the page of a run: the verdict, reasons of failures, a table, and sections on one or more benchmarks.
+    """Returns the HTML page of a run: verdict, reasons of failures, a table, and sections on benchmarks.
 
-    ``compared``: a table of this run and another one; ``title``: replaces the verdict.
+    ``title``: a title in place of the verdict. ``compared``: a table that compares the run with another run.
     """
     table, charts = summary_table(run.results), charts_of(run)
     notes = compared.notes if compared else ()
@@ -93,7 +93,10 @@ def _shared(run: Run, charts: Sequence[Chart], compared: Table | None) -> Mappin
 
 
 def two_runs_page(after: Run, both: Sequence[Result], table: Table) -> str:
-    """Returns the page of the second run, judged by the first run, with a table of both."""
+    """Returns a page that compares the run ``after`` with an earlier run.
+
+    ``both``: the benchmarks of both runs, with the earlier run as the reference. ``table``: a table of the differences.
+    """
     title = "ddpperf: " + table.title.replace("->", "\u2192")  # an arrow that no line is broken in
     return html(msgspec.structs.replace(after, results=tuple(both), common_change=None), title=title, compared=table)
 

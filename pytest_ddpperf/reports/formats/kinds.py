@@ -45,7 +45,10 @@ KINDS: Mapping[str, Kind] = {
 
 
 def kind_named(name: str, option: str, others: Iterable[str] = ()) -> Kind:
-    """Returns the format with a name; raises SettingError, with ``option`` and known formats, if there is none."""
+    """Returns the format ``name``; raises SettingError if there is no such format.
+
+    The error names ``option`` and suggests known formats, including ``others``.
+    """
     if name not in KINDS:
         known = (*others, *KINDS)
         raise SettingError(f"{option}: there is no kind of report {name}; {instead(closest(name, known), known)}")

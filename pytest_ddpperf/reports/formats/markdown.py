@@ -28,7 +28,7 @@ _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 
 
 def markdown(run: Run) -> str:
-    """Returns the worsenings with their causes, then the other benchmarks, folded; names are escaped."""
+    """Returns a comment with failed benchmarks and their causes, and with the other benchmarks in a folded section."""
     results = summary.worst_first(run.results)
     head, lines = [MARK, f"## ddpperf: {plain(remarks.headline(results))}"], list(map(plain, remarks.run_lines(run)))
     if not results:
@@ -44,7 +44,7 @@ def markdown(run: Run) -> str:
 
 
 def _red_first(results: Sequence[Result], most: int) -> tuple[list[str], list[Result]]:
-    """Returns about ``most`` lines on red benchmarks with their reasons; and the benchmarks without such lines."""
+    """Returns about ``most`` lines on failed benchmarks, and the benchmarks that these lines do not describe."""
     lines: list[str] = []
     others = list(results)
     red = sorted((result for result in results if result.red), key=lambda result: -result.severity)
@@ -62,7 +62,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _folded(results: Sequence[Result], most: int, notes: str, red: Sequence[str]) -> str:
-    """Returns notes and a table of at most ``most`` benchmarks, passed ones last, folded; ``red``: lines above it."""
+    """Returns a folded section with notes and a table of at most ``most`` benchmarks."""
     if not results and not notes:
         return ""
     shown = sorted(results, key=lambda result: result.verdict in GREEN)[:most]
@@ -82,7 +82,7 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Returns a sentence without markup, mathematics, links, mentions and folders of the machine."""
+    """Returns the text with escapes, so that GitHub shows no markup, links or mentions; removes paths of folders."""
     text = _FOLDERS.sub(".../", printable(text))
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     text = _NUMBERED.sub(r"\1\\", _MARKUP.sub(r"\\\g<0>", text))

@@ -104,7 +104,7 @@ def _json(data: Any) -> str:
 
 
 def sections_of(parts: Mapping[str, Iterable[Block]]) -> tuple[PageSection, ...]:
-    """Returns the sections of a page from blocks by title; omits empty blocks and empty sections."""
+    """Returns a section for each title in ``parts``, with the blocks of this title; omits empty blocks and sections."""
     told = (
         (title, tuple(block for block in blocks if (block.rows if isinstance(block, Table) else block)))
         for title, blocks in parts.items()
@@ -171,7 +171,7 @@ _WIDEST = 5  # times the typical end of an interval: a change that is larger is 
 
 
 def _bar(rows: Sequence[PageRow]) -> Any:
-    """Returns a function that gives a row's bar in pixels, all on one scale; None for a row without a change."""
+    """Returns a function that computes a row's bar in pixels, or None for a row without a change."""
     changes = [row.change for row in rows if row.change is not None]
     typical = median_low([max(map(abs, change)) for change in changes]) if changes else 0.0
     largest = max((abs(value) for value, *_ in changes), default=0.0)

@@ -43,7 +43,7 @@ def pytest_benchmark(run: Run) -> str:
 
 
 def entries(run: Run, *, data: bool = True) -> list[dict[str, Any]]:
-    """Returns pytest-benchmark's JSON entry for each timed benchmark; ``data``: with the time of each step."""
+    """Returns pytest-benchmark's JSON entry for each timed benchmark; ``data``: whether to include all step times."""
     timed = (
         (result, [time for launch in result.measurement.launches for time in launch.step_times])
         for result in run.results

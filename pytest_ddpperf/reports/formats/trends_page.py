@@ -40,7 +40,7 @@ def trends_page(trends: Sequence[Trend], metric: str) -> str:
 
 
 def _value(trends: Sequence[Trend], place: int) -> Column[Trend]:
-    """Returns the column of each trend's value at the index ``place``; counts keep all digits."""
+    """Returns a column with each trend's value at the index ``place``."""
     if any(trend.benchmark.scale == "exact" for trend in trends):
         return lambda trend: format_number(trend.points[place].value)
     unit = next((trend.benchmark.unit for trend in trends), "1")
@@ -77,7 +77,7 @@ def _direction(trend: Trend) -> str:
 
 
 def trend_chart(trend: Trend) -> Chart:
-    """Returns a chart of a metric's values by commit, with their intervals, and of the metric's level without noise."""
+    """Returns a chart of a metric's values by commit, with their intervals and the fitted level."""
     metric = trend.benchmark.metric
     values = [point(i, each.value, each.interval) for i, each in enumerate(trend.points)]
     outlying = ChartSeries("out of line with its neighbours", tuple(values[i] for i in trend.outliers))

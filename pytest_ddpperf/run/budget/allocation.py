@@ -42,9 +42,9 @@ class TimeRequest:
 
 
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
-    """Distributes ``seconds`` among requests; returns the seconds that each request gets, at least its ``least``.
+    """Distributes ``seconds`` among requests; returns the seconds of each request, at least its ``least``.
 
-    Urgent requests get more first, then smaller ones. A request to prove no change gets what it wants, or ``least``.
+    Urgent requests are served first. A request to prove no change gets all its ``wanted`` seconds or only ``least``.
     """
     shares = [request.least for request in requests]
     left = max(0.0, seconds - math.fsum(shares))
@@ -88,7 +88,7 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
 
 
 def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """Returns the seconds until each metric in ``which`` is expected to have its verdict; infinite if unknown."""
+    """Returns the expected seconds until all metrics in ``which`` have a verdict; infinite if unknown."""
     launches = [
         math.inf if each.enough is None else max(1, each.enough - len(result.measurement.launches))
         for result, each in which

@@ -1,4 +1,4 @@
-"""The time of a session: how long each call of a verb, such as ``check``, measures, and how much is left."""
+"""The time of a session: how long each call, such as ``ddpperf.check``, measures, and how much time is left."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ class CallProgress:
 class SessionBudget:
     """The time limits of a session (``--ddpperf-budget``) and of the call that is running.
 
-    A call asks ``goes_on`` before each round of launches. ``seconds`` is the setting ``budget``, None for a session
-    without limit; ``tests`` is the number of tests that measure.
+    ``seconds``: the setting ``budget``; None for no limit. ``tests``: the number of tests that measure.
     """
 
     def __init__(self, seconds: float | None, tests: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,7 +74,7 @@ class SessionBudget:
         self.ended(test)
 
     def ended(self, test: str) -> None:
-        """Record the end of a test that measures. If a test is skipped before it begins, other tests get its share."""
+        """Record that a test has ended; if it was skipped before it began, other tests get its time."""
         if self.again:
             self._run_again.add(test)
         elif test not in self._calls:
@@ -83,7 +82,7 @@ class SessionBudget:
             self._begun += 1
 
     def next_call(self, test: str) -> tuple[CallId, CallProgress]:
-        """Returns a test's next call and the call's results of the first pass; NotTimed if no time is left."""
+        """Returns the id and the progress of a test's next call; raises NotTimed if no time is left."""
         if self.defers and self.left <= 0:
             self._unbegun += 1
             raise NotTimed(f"--ddpperf-budget={self._seconds:g}s was spent before this call: neither counted nor timed")
@@ -126,11 +125,11 @@ class SessionBudget:
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
-        """Give a call its time: ``max_time`` of its settings from ``begun`` on, or less if the session has less time.
+        """Set the time limit of a call: ``max_time``, or less if the session's budget requires this.
 
-        In the first pass each benchmark has an equal share, and a test that has not begun counts as one benchmark. The
-        time to count and verify such tests is reserved. ``compared``: whether suspected slowdowns need confirmation,
-        for which half of the time is reserved. ``benchmarks``: how many benchmarks the call measures side by side.
+        In the first pass, the budget is divided equally among benchmarks. ``begun``: when the call began. ``compared``:
+        whether to reserve half of the time to confirm suspected slowdowns. ``benchmarks``: the number of benchmarks in
+        the call.
 
         Returns:
             True if the session's budget limits the time, False if the call's ``max_time`` limits it.
@@ -181,14 +180,14 @@ class SessionBudget:
         return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
-        """Returns whether another round fits into the call's time; ``screening``: into the time to find suspects."""
+        """Returns whether a round fits into the call's time or, with ``screening``, before confirmations begin."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def over(self, *, last: bool) -> float:
-        """Returns the share of the call's time that has passed, 0 to 1; ``last``: whether no interim verdict follows.
+        """Returns the fraction of the call's time that has passed, including the time of a second pass.
 
-        All interim verdicts together may raise a false alarm with one fixed probability. A later verdict may use more
-        of that probability. The call's time includes the second pass, even if the test does not run again.
+        The fraction limits the false alarms that interim verdicts may cause (alpha spending). ``last``: whether no
+        interim verdict follows.
         """
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.leaves_time:
@@ -201,10 +200,9 @@ class SessionBudget:
         return asks and self.two_passes and not self.again
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Record the time that a call needs in the second pass, and how many seconds it lacked for its first verdict.
+        """Record the time that a call needs in the second pass.
 
-        A call without a suspected or possible slowdown leaves the rest of its time to other calls. If time is left at
-        the end, such a call gets some of it to prove that nothing has changed.
+        If no slowdown is suspected or possible, other calls get the rest of this call's time.
         """
         from pytest_ddpperf.run.budget.allocation import Priority, request_of
 
@@ -219,7 +217,7 @@ class SessionBudget:
             self._progress[call].request = request
 
     def leave_untimed(self, call: CallId) -> None:
-        """Record that a call was only counted: the second pass may give it time that other tests leave."""
+        """Record that a call was only counted, so that the second pass may time its benchmarks."""
         from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 
         if self.defers:

@@ -69,7 +69,7 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """Returns (launchers, number to start) for each revision and each set of environment variables (``env=``)."""
+        """Returns the launchers of each revision and each ``env=``, with the number of launchers to start."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
@@ -104,7 +104,7 @@ class BenchmarkLaunches:
         self._memory = None if free is None else free - needed * enough
 
     def keep(self, number: int) -> None:
-        """Ends all launchers but the first ``number`` of each revision: at most ``number`` launches now run at once."""
+        """Keeps ``number`` launchers of each revision and ends the others, so that fewer launches can run at once."""
         if number < self._together:
             self._together = number
             self._slots = {variables: min(known, number) for variables, known in self._slots.items()}
@@ -117,7 +117,10 @@ class BenchmarkLaunches:
             side.abort()
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
-        """Returns the limits of time, number and memory of launches; ``screening``: seconds to the first verdict."""
+        """Returns the limits of time, number and memory for planning launches.
+
+        ``screening``: seconds until the first verdict. ``shared``: whether the session's budget sets this time.
+        """
         return LaunchLimits(
             settings=self.settings, screening=screening, slots=self._together, memory=self._memory, shared=shared
         )
@@ -141,9 +144,10 @@ class BenchmarkLaunches:
         patience: int = 1,
         turns: TurnSlot | None = None,
     ) -> LaunchResult[Any]:
-        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, which launcher number ``slot`` starts.
+        """Calls ``function(ctx, *args)`` on new ranks, and returns the results of the ranks.
 
-        The deadline is ``patience`` times the setting ``timeout``. With ``turns``, several launches take turns.
+        ``slot``: the number of the launcher that starts the ranks. ``patience``: a factor for the setting ``timeout``.
+        ``turns``: the launch's place in the queue of interleaved launches.
         """
         launchers = self._own.with_variables(variant.variables)
         run = launchers[slot].run
@@ -194,9 +198,9 @@ class BenchmarkLaunches:
 
 
 class TimedLaunches:
-    """Runs timed and diagnosing launches of variants; the first output of each variant goes to the test's report.
+    """Runs timed and diagnosing launches of variants, and reports the first output of each variant.
 
-    If one launch has chosen settings of data loading, all later launches use these, so that launches are comparable.
+    After a launch has chosen settings of data loading, later launches use the same settings.
     """
 
     def __init__(self, launches: BenchmarkLaunches, sections: list[tuple[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""One call of a verb that measures, such as ``check``: its launches, from the preparation to the rounds."""
+"""One call that measures, such as ``ddpperf.check``: its launches, from the preparation to the rounds."""
 
 from __future__ import annotations
 
@@ -74,10 +74,7 @@ class BenchmarkRun:
         self.launches = BenchmarkLaunches(session, settings, paired, test=test, times=times)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
-        """Returns the variants with the results of pilots (short trial launches), counting and verification.
-
-        One launch of a variant usually gives all three; none is needed if this session already has the results.
-        """
+        """Returns the variants with the results of pilots (short trial launches), counting and verification."""
 
         def launch(variant: Variant, job: jobs.PrepareJob) -> LaunchResult[jobs.RankPrepared]:
             training = replace(job.training, roots=self._session.sides.roots(reference=variant.of_reference))
@@ -115,16 +112,16 @@ class BenchmarkRun:
         return not (self._untimed or self.settings.counts == "only")
 
     def _ready(self) -> None:
-        """Waits until ranks can be launched; the measuring time of the call begins at the end of the first wait."""
+        """Waits until ranks can be launched; the first call of this method begins the measuring time."""
         self.launches.ready()
         self._begun = self._session.budget.now() if self._begun is None else self._begun
 
     def measure(
         self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until ``judge`` decides to stop; without a judge, in a few launches.
+        """Measures prepared variants side by side until ``judge`` stops; without a judge, in a few launches.
 
-        ``compared``: whether half of the time is reserved to confirm suspected slowdowns.
+        ``compared``: whether to reserve half of the time to confirm suspected slowdowns.
         """
         if not self._timed:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
@@ -179,13 +176,13 @@ class BenchmarkRun:
         return Measuring(variants, limits, run, observer, budget, rounds)
 
     def _accepted(self, judge: Judge) -> list[Result]:
-        """Returns the judge's results, without accepted failures: undecided times have to be measured despite them."""
+        """Returns the judge's results, in which accepted regressions no longer count as failures."""
         from pytest_ddpperf.judge.benchmark import with_accepted
 
         return [with_accepted(result, self._accepts) for result in judge.results]
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
-        """Runs the profiler if settings request this: returns variants with profiled communication, writes traces."""
+        """Profiles variants and writes traces if settings say so; returns the variants with their communication."""
         if not self.settings.profile:
             return variants
         found = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
@@ -247,7 +244,7 @@ class BenchmarkRun:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """Lets launches show a status line in this context, then clears it; if a rank skips, skips the test."""
+        """Lets launches show a status line in this context, then clears it; skips the test if a rank skips."""
         try:
             with skipping():
                 yield
@@ -264,5 +261,5 @@ class BenchmarkRun:
 
 
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
-    """Returns each variant's identity and whether it is a reference: facts that stay equal if the test runs again."""
+    """Returns an identity of each variant that stays equal if the test runs again."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]

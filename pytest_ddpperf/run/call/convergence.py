@@ -140,9 +140,9 @@ def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
 
 
 def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
-    """Raises QualityLost if a strategy trains worse than the first one, or differs from it by more than rounding.
+    """Raises QualityLost if a strategy trains worse than the first one, or differs by more than rounding errors.
 
-    Raises nothing unless ``failing`` contains ``regressed``, the verdict on such strategies.
+    Raises nothing if ``failing`` lacks the verdict ``regressed``.
     """
     lines = lost(found)
     if lines and Verdict.REGRESSED in failing:

@@ -56,7 +56,7 @@ class JudgedRun(BenchmarkRun):
     _beside_baseline = False  # whether the reference is the commit of the stored baselines
 
     def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
-        """Verifies, measures and judges the variants; reports the results, and fails the test for a failing verdict."""
+        """Verifies, measures and judges variants; fails the test for a failing verdict. ``derive`` computes metrics."""
         from pytest_ddpperf.analysis.conclusions import concluded
         from pytest_ddpperf.analysis.diagnosis import analysis_of
 
@@ -144,7 +144,7 @@ class JudgedRun(BenchmarkRun):
         return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self) -> tuple[Result, ...]:
-        """Returns the results of candidates that fit into memory; measures again without a reference that failed."""
+        """Measures and judges the candidates that fit into memory; if a reference fails, measures again without it."""
         references = self._references(self._fit.left)
         session = self._session
         # A probe of a bisection asks on which side of its tolerance a commit is.
@@ -163,7 +163,7 @@ class JudgedRun(BenchmarkRun):
                 return tuple(map(with_environments, results))
 
     def _references(self, variants: Sequence[Variant]) -> ComparedWith:
-        """Returns the references: another revision, or the baselines, whose commit is measured too if possible."""
+        """Returns the references: another revision, the commit of the baselines, or only the stored baselines."""
         if self._paired is not None and not self._beside_baseline:
             self._learn(self._paired)
             return PairedReferences(
@@ -191,7 +191,7 @@ class JudgedRun(BenchmarkRun):
         )
 
     def _instead_of(self, references: ComparedWith, error: errors.DdpperfError) -> ComparedWith | None:
-        """Returns the references that remain for another measurement after an error; None if the error is final."""
+        """Returns the references for another attempt after an error, or None if there is no other attempt."""
         if isinstance(error, errors.RankFailed):
             again = self.settings.calibrate is None and self._fit.tries_again(error)
             return self._references(self._fit.left) if again else None
@@ -213,7 +213,7 @@ class JudgedRun(BenchmarkRun):
     def _stored_times(
         self, variants: Sequence[Variant], baselines: Sequence[StoredBaseline], why: Unpaired
     ) -> StoredReferences:
-        """Returns the baselines as references, with ``why``, the reason why their commit is not measured."""
+        """Returns the stored baselines as references; ``why``: the reason not to measure the baselines' commit."""
         if why.lacking:
             self._end_if_needed(why.reason)
         told = tuple(replace(stored, unpaired=why.reason) for stored in baselines)
@@ -226,7 +226,7 @@ class JudgedRun(BenchmarkRun):
         self.progress.kept["paired"] = paired
 
     def _end_if_needed(self, reason: str) -> None:
-        """Ends the session if ``require_baseline`` is set; ``reason``: why a baseline's commit is not measured."""
+        """Ends the session if ``require_baseline`` is set; ``reason``: why the baseline's commit cannot be measured."""
         if self.settings.require_baseline:
             told = f"{KNOBS['require_baseline'].option}: {self._test}: only gross slowdowns could fail: {reason}"
             pytest.exit(told, returncode=pytest.ExitCode.USAGE_ERROR)
@@ -239,7 +239,7 @@ class JudgedRun(BenchmarkRun):
         self.launches.start(variants)
 
     def _calibrated(self, number: int) -> tuple[Measurement, ...]:
-        """Measures the candidates ``number`` times side by side with themselves; returns the last measurements."""
+        """Compares each candidate with itself, ``number`` times; returns the last measurements."""
         runs: list[tuple[Result, ...]] = []
         for _ in range(number):
             printed = len(self.sections)
@@ -256,7 +256,7 @@ class JudgedRun(BenchmarkRun):
         return self.measured
 
     def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
-        """Gives each variant the number of steps of its comparable baseline; returns the variants and all baselines."""
+        """Returns the variants, with the numbers of steps of their comparable baselines, and all baselines."""
         found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
         steps = [None if base.differs or base.record is None else base.record.plan.steps for base in found]
         return [replace(variant, steps=each) for variant, each in zip(variants, steps, strict=True)], found

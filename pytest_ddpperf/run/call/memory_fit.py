@@ -34,9 +34,9 @@ class MemoryFit:
         self._tries: Counter[tuple[str, int]] = Counter()
 
     def tries_again(self, error: RankFailed) -> bool:
-        """Returns whether to measure again after a rank ran out of memory; raises RankFailed if no benchmark is left.
+        """Returns whether to measure again after a rank ran out of memory.
 
-        A benchmark that runs out of memory is tried again; after the second time it is not measured.
+        A benchmark that runs out of memory twice is no longer measured. Raises RankFailed if no benchmark is left.
         """
         __tracebackhide__ = True
         key = error.benchmark
@@ -64,7 +64,10 @@ def under_limit_of(record: BaselineRecord, variant: Variant) -> Variant:
 def largest(
     fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
 ) -> int | None:
-    """Finds the largest number for which ``fits`` is True, by doubling and bisection; None if ``start`` fails."""
+    """Returns the largest number for which ``fits`` is True, by doubling and bisection; None if ``start`` does not fit.
+
+    ``limit``: the largest number to try. ``resolution``: the relative error at which the bisection stops.
+    """
     if not fits(start):
         return None
     fitting = start
@@ -89,7 +92,11 @@ def search(
     memory_limit: int | None = None,
     resolution: float = 0.0,
 ) -> BatchSize:
-    """Returns the largest batch size with which each rank has enough memory and uses at most ``memory_limit`` bytes."""
+    """Returns the largest batch size that fits into the memory of each rank.
+
+    ``probe``: a function that trains with a batch size. ``start``, ``limit``: the first and the largest size to try.
+    ``memory_limit``: bytes per rank. ``resolution``: the relative error that the result may have.
+    """
     _require_size("start", start)
     if limit is not None:
         _require_size("limit", limit)
@@ -117,11 +124,7 @@ def search(
 
 
 def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
-    """Raises an error if the last ten doublings of the batch size, up to half of ``size``, did not raise peak memory.
-
-    The search would never end then. Without growth, the last of the eleven peaks is the highest by chance with a
-    probability of 1/11; in this case the check before the next doubling raises the error.
-    """
+    """Raises an error if ten doublings of the batch size did not raise peak memory, as the search would never end."""
     latest = trials.get(size // 2)
     if latest is None or latest.peak is None:
         return
@@ -158,7 +161,7 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
 
 
 def required_limit(memory_limit: int | None, device: str) -> int | None:
-    """Returns ``memory_limit``, bytes of a rank; raises SettingError if it is None on the CPU."""
+    """Returns ``memory_limit``, in bytes per rank; raises SettingError if there is no limit for ranks on the CPU."""
     if memory_limit is None and device == "cpu":
         raise SettingError(
             "find_batch_size on the CPU needs memory_limit, because all processes share the machine's memory: give "

@@ -57,7 +57,7 @@ LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 
 
 class Purpose(Enum):
-    """The purpose of a launch: to measure step times, the growth of memory, or growth and the time of each phase."""
+    """The purpose of a launch: to time steps, to see whether memory grows, or to diagnose both time and memory."""
 
     TIMES = "how long steps take"
     GROWTH = "whether memory grows"
@@ -80,7 +80,7 @@ class LaunchLimits:
 
     @property
     def few(self) -> int:
-        """The number of launches that must fit into ``screening`` seconds, the time to the first verdict."""
+        """The number of launches that are planned to end within ``screening`` seconds."""
         return min(self.settings.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 
@@ -96,7 +96,7 @@ class LaunchPlans:
 
 
 def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner) -> LaunchPlans:
-    """Plans the launches of variants by short trial launches (pilots), which it runs if they are missing."""
+    """Plans the launches of variants from the results of pilots (short trial launches), and runs missing pilots."""
     share = limits.screening / limits.few / len(variants)
     pilots = [_piloted(variant, limits, run, share) for variant in variants]
     groups, findings = grouped(variants, pilots, limits)
@@ -158,7 +158,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
 
 
 def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: float) -> Pilot:
-    """Returns a variant's pilot (short trial launch); launches it again if it was slow: caches may have been cold."""
+    """Returns a variant's pilot (short trial launch); repeats a slow pilot, because caches may have been cold."""
 
     def launched() -> Pilot:
         plan = pilot_plan(warmup_of(variant, limits.settings.warmup), limits.settings.steps)
@@ -181,11 +181,7 @@ def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: f
 
 
 def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
-    """Rounds the steps of a launch of ``seconds`` down to whole periods.
-
-    A period is an epoch, if its length is known and at least one epoch fits. Otherwise a round number of
-    steps is used: it has whole periods of work that recurs in each 2nd, 5th, 10th, 20th, 50th or 100th step.
-    """
+    """Rounds a launch's number of steps down to whole epochs if one fits into ``seconds``, else to a round number."""
     if pilot.epoch is not None and pilot.epoch <= steps and pilot.epoch * pilot.step <= seconds:
         return max(1, steps // pilot.epoch) * pilot.epoch
     unit = next((unit for unit in ROUND_STEPS if steps >= 2 * unit), 1)
@@ -193,13 +189,13 @@ def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
 
 
 def max_steps(variant: Variant) -> int:
-    """Returns the largest number of steps that a launch of a variant times; a script must have at least as many."""
+    """Returns the largest number of timed steps in a launch of the variant."""
     on_device = variant.environment.device == "cuda" and not isinstance(variant.subject, Script)
     return MAX_DEVICE_STEPS if on_device else MAX_STEPS
 
 
 def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
-    """Returns ``plan``, with the period of long steps if such steps recur regularly in the launches of ``sides``."""
+    """Adds the period of long steps to ``plan``, if long steps recur regularly in the launches of all ``sides``."""
     period = long_steps([launch.step_times for launches in sides for launch in launches]).period
     return plan if period is None else PeriodicPlan(warmup=plan.warmup, steps=plan.steps, period=period)
 
@@ -220,18 +216,17 @@ MAX_GPU_SHARE = 0.9  # of each GPU's memory: the most that launches interleaved 
 
 
 def can_interleave(variants: Sequence[Variant], wanted: bool | None) -> bool:  # noqa: FBT001  a setting
-    """Returns whether launches can be interleaved, by their devices and ``wanted``, the setting ``interleave``."""
+    """Returns whether launches can be interleaved: as ``wanted`` says, or if it is None, as the devices allow."""
     return all(wanted or (wanted is None and variant.environment.device in INTERLEAVED) for variant in variants)
 
 
 def grouped(
     variants: Sequence[Variant], pilots: Sequence[Pilot], limits: LaunchLimits
 ) -> tuple[Groups, tuple[Finding, ...]]:
-    """Groups the variants whose launches are interleaved; also returns findings if they are not all in one group.
+    """Returns the groups of variants to interleave, and findings if there is more than one group.
 
-    Compared variants have to be timed alike, so all variants form one group if memory suffices, else each candidate
-    forms a group with its reference. Background work forbids interleaving: a DataLoader would prepare batches while
-    another launch has its turn.
+    All variants form one group if memory suffices. Otherwise, each candidate forms a group with its reference. A
+    variant with background work is not interleaved: a DataLoader would prepare batches during another launch's turn.
     """
     everybody = tuple(range(len(variants)))
     alone: Groups = tuple((i,) for i in everybody)

@@ -68,7 +68,10 @@ def prepared(
     *,
     timed: bool = True,
 ) -> list[Variant]:
-    """Prepares each variant, or takes its ``known`` results; returns them. ``timed``: whether timed launches follow."""
+    """Prepares each variant in a launch; returns the variants with the results.
+
+    ``known``: earlier results, which are reused. ``timed``: whether timed launches follow.
+    """
     done: list[Variant] = []
     wrong: list[tuple[Variant, Discrepancy]] = []
     picked: dict[int, tuple[str, str]] = {}  # by world size; compared variants load alike
@@ -99,8 +102,8 @@ def prepared(
 def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> Prepared:
     """Launches a variant's preparation and returns its results.
 
-    A verification that shares its processes with other tasks is trusted only if all tasks succeed. Otherwise a
-    separate launch verifies before any other failure is raised, because incorrect training is more serious.
+    If a launch that also times or counts fails, or its verification is doubtful, another launch only verifies.
+    Incorrect training is reported before other failures, because it is the most serious one.
     """
     if job.reference is not None:
         verification = _beside_reference(variant, job.reference, job, launch)
@@ -128,7 +131,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
 
 
 def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, launch: PreparingLauncher) -> Verification:
-    """Compares the first steps of a user's step or script with the same training in a single process."""
+    """Compares the first steps of a parallel training with those of ``reference``, which trains in one process."""
     from pytest_ddpperf.training.correctness.traces import compared
 
     tracing = replace(job, timed=False, counted=False, traced=True, reference=None)

@@ -32,7 +32,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredReferences:
-    """The references of candidates whose reference revision is not measured: stored baselines."""
+    """Stored baselines as references, which are not measured again."""
 
     baselines: tuple[StoredBaseline, ...]  # in the candidates' order
     both_sides: tuple[Variant, ...]  # all variants to measure: the candidates
@@ -66,7 +66,7 @@ class PairedReferences:
 
     @property
     def both_sides(self) -> list[Variant]:
-        """All variants to measure: the candidates, then the references that can run, in the same order."""
+        """All variants to measure: the candidates, followed by the references that can run."""
         kept = [variant for variant in self.variants if variant.key not in self.lacking]
         if self.baselines:  # their counts are stored
             stored = {each.key: counts_of(known) for each, known in zip(self.variants, self.baselines, strict=True)}
@@ -123,7 +123,7 @@ class Unpaired(NamedTuple):
 
 
 def times_of(stored: StoredBaseline) -> BaselineRecord | None:
-    """Returns a baseline's record if it has times of the same environment and training settings; else None."""
+    """Returns a baseline's record if its step times can be compared with those of this run; else None."""
     record = None if stored.differs else stored.record
     return record if record is not None and record.timed else None
 
@@ -131,11 +131,7 @@ def times_of(stored: StoredBaseline) -> BaselineRecord | None:
 def side_of_baselines(
     test: str, baselines: Sequence[StoredBaseline], settings: Settings, session: Session
 ) -> RevisionSide | Unpaired:
-    """Checks out the commit of a test's baselines; returns the checkout with its launchers, or why it is not measured.
-
-    It is not measured if no baseline has comparable times, if the baselines are to be replaced, or in a run without
-    times.
-    """
+    """Returns a checkout of the baselines' commit, with its launchers, or the reason not to measure the commit."""
     records = [record for stored in baselines if (record := times_of(stored)) is not None]
     if not records or settings.save is not None or settings.counts == "only":
         return Unpaired()
@@ -150,7 +146,7 @@ def side_of_baselines(
 
 
 def _side(test: str, records: Sequence[BaselineRecord], session: Session, *, fetch_it: bool) -> RevisionSide | Unpaired:
-    """Returns the checkout of the records' commit, or why it is not measured; raises an error if git lacks it."""
+    """Returns a checkout of the records' commit, or why the commit is not measured; raises GitError if git lacks it."""
     commits = {session.archive.commit_of(test, record, fetch_it=fetch_it) for record in records}
     if len(commits) > 1:
         return Unpaired("the baselines of this test are of several commits: save them together", lacking=True)
@@ -167,7 +163,7 @@ def cannot_run(revision: str, reason: str) -> str:
 
 
 def environment_beside(session: Session, environment: Environment) -> Environment:
-    """Returns the environment of the reference's ranks, given the candidate's; LaunchError if the ranks cannot run."""
+    """Returns the environment of the reference's ranks; ``environment``: the environment of the candidate's ranks."""
     side = session.sides.reference
     if side is None or side.revision.python is None:
         return environment
@@ -181,10 +177,7 @@ def environment_beside(session: Session, environment: Environment) -> Environmen
 
 
 def with_environments(result: Result) -> Result:
-    """Adds a finding to a result if the environments of candidate and reference differ.
-
-    If the reference could not run, only differences of packages are known.
-    """
+    """Adds a finding to a result if the environments of candidate and reference differ."""
     reference, differ = result.paired, tuple[str, ...]()
     if reference is None or reference.python is None:
         return result

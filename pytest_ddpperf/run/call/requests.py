@@ -49,10 +49,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Returns whether ``subject`` is a function ranks -> Workload, judging by the name of its first parameter.
-
-    Any other function builds a step.
-    """
+    """Returns whether ``subject`` is a function ranks -> Workload, judging by the name of its first parameter."""
     if isinstance(subject, (Workload, Script)) or not callable(subject):
         return False
     with contextlib.suppress(TypeError, ValueError):
@@ -61,7 +58,10 @@ def grows(subject: object) -> bool:
 
 
 def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) -> Mapping[int, Subject]:
-    """Returns the subject for each number of ranks: ``subject``, or the Workload that it returns for this number."""
+    """Returns the subject for each number of ranks; a function ranks -> Workload is called with each number.
+
+    Such a function needs the ``mode`` weak, and FLOPs must be ``counted``; otherwise SettingError is raised.
+    """
     if not grows(subject):
         return dict.fromkeys(sizes, subject)
     if mode == "strong" or not counted:
@@ -74,7 +74,7 @@ def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) ->
 
 
 def of_size(function: Callable[[int], object], size: int, what: str) -> Workload:
-    """Calls a function with a size and returns its Workload; SettingError if it returns another object."""
+    """Returns ``function(size)``; raises SettingError if this is no Workload. The error calls ``size`` ``what``."""
     workload = function(size)
     if not isinstance(workload, Workload):
         kind = type(workload).__name__
@@ -97,7 +97,7 @@ class VerbCall:
     own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that only one variant has
 
     def for_variant(self, variant: NamedVariant, key: str, verb: str = "compare") -> VerbCall:
-        """Returns this call with the settings of ``variant``, one of the compared trainings, in place of its own."""
+        """Returns this call with the settings of ``variant``; error messages name the variant ``key``."""
         if not variant.settings:
             return self
         where = f"ddpperf.{verb}(variants={{{key!r}: ...}})"
@@ -126,7 +126,10 @@ class VerbCall:
         mode: Mode | None = None,
         reference: Subject | None = None,
     ) -> Variant:
-        """Returns the variant, with all settings, for a Workload, a Script or a function ``build(ctx) -> step``."""
+        """Returns the variant that trains ``subject`` with all settings of this call.
+
+        ``reference``: the same training in one process, for verification. ``mode``: weak or strong scaling.
+        """
         _require_count("samples_per_step", self.samples_per_step)
         _require_count("tokens_per_step", self.tokens_per_step)
         if name is not None and not isinstance(name, str):
@@ -162,7 +165,7 @@ class VerbCall:
         )
 
     def _require_mesh(self, subject: Subject, world_size: int) -> tuple[Finding, ...]:
-        """Raises an error if subject or ranks do not fit the mesh; returns a finding if it has no data dimension."""
+        """Raises an error if subject or ranks do not fit the mesh; returns a finding if the mesh splits no data."""
         if self.settings.mesh is None:
             return ()
         said = f"mesh={','.join(f'{name}={size}' for name, size in self.settings.mesh.items())}"
@@ -183,7 +186,7 @@ class VerbCall:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject
 
     def _reference(self, reference: Subject, resolved: Strategy | None) -> Subject:
-        """Returns the one-process training that ``reference=`` gives; SettingError if a Workload is measured."""
+        """Returns the one-process training ``reference``; raises SettingError if the measured subject is a Workload."""
         if resolved is not None:
             raise SettingError(
                 "reference=... is only for a step or a Script; leave it out: a Workload is its own reference"
@@ -193,7 +196,7 @@ class VerbCall:
         return self._found(reference)
 
     def _recipe(self, subject: Subject) -> tuple[Mapping[str, str], tuple[Finding, ...]]:
-        """Returns the training settings that are not defaults, and findings on settings that the subject ignores."""
+        """Returns the training settings that differ from their defaults, and findings on settings without effect."""
         recipe = dict(self.settings.recipe)
         if not isinstance(subject, Workload):
             return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()

@@ -36,14 +36,11 @@ class Observer:
 
 
 class Measuring:
-    """Measures variants side by side, in rounds of launches, and then diagnoses them.
+    """Measures variants side by side in rounds of launches, and then diagnoses them.
 
-    A round is one launch of every variant that is still undecided, in random order; every second round reverses the
-    order of the previous one, so that each variant comes first as often as last. The plan of steps is fixed before the
-    first round. After the judge's verdict, a diagnosing round follows.
-
-    ``time`` decides whether another round fits. ``earlier`` has the rounds of the first pass over the suite, which this
-    measuring continues.
+    A round launches every undecided variant once, in random order. Every second round reverses the previous order, so
+    that each variant is as often first as last. ``time`` decides whether another round fits. ``earlier``: the rounds of
+    the first pass, which are continued.
     """
 
     def __init__(  # noqa: PLR0917 - each is of another kind
@@ -83,7 +80,7 @@ class Measuring:
                 wanted, least = self._confirm(action)
 
     def _confirm(self, action: Action) -> tuple[int, int]:
-        """Begins to confirm suspected slowdowns; returns the wanted and least number of rounds."""
+        """Begins to confirm suspected slowdowns; returns the wanted and the minimum number of rounds."""
         # A suspicion is no verdict, so confirming goes on even if time is up.
         self._confirming, self.rounds.deferred = True, None
         self.rounds.choose(action.benchmarks)
@@ -116,7 +113,7 @@ class Measuring:
             interim = again
 
     def _in_time(self, interim: Interim, seconds: float | None = None) -> Interim:
-        """Returns ``interim`` with new facts: whether another round (or ``seconds``) fits into the call's time."""
+        """Returns ``interim`` with updated flags: whether the call has ``seconds`` (default: one round) left."""
         seconds = self._round_seconds if seconds is None else seconds
         last = interim.last or not self._time.goes_on(seconds)
         confirmable = self._confirming or interim.defers or self._time.goes_on(seconds, screening=True)
@@ -257,7 +254,7 @@ class Rounds:
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
     def _arranged(self, order: Sequence[int] = ()) -> list[int]:
-        """Returns indices of variants in ``order`` (default: random), but each reference next to its candidate."""
+        """Returns the indices of variants in ``order`` (default: random), with each reference next to its candidate."""
         order = order or self._draw.sample(range(len(self._variants)), len(self._variants))
         keys = [self._variants[i].key for i in order]
         return sorted(order, key=lambda i: (keys.count(key := self._variants[i].key) == 1, keys.index(key)))
@@ -275,13 +272,13 @@ class Rounds:
         self.durations.append(seconds / self.part(self._launched_last))
 
     def part(self, launched: Collection[int] | None = None) -> float:
-        """Returns the duration of a round (default: the next one) as a fraction of a round of all variants."""
+        """Returns a round's duration as a fraction of a round of all variants; ``launched``: the round's variants."""
         launched = self._chosen if launched is None else launched
         return math.fsum(self.plans.seconds[i] for i in launched) / math.fsum(self.plans.seconds)
 
     @property
     def parts(self) -> dict[Key, float]:
-        """The fraction of a round of all variants that each benchmark takes, by the benchmark's key."""
+        """The duration of each benchmark's launches in a round, as a fraction of a round of all variants."""
         keys = [variant.key for variant in self._variants]
         return {key: self.part([i for i, other in enumerate(keys) if other == key]) for key in dict.fromkeys(keys)}
 
@@ -300,7 +297,7 @@ class Rounds:
         self._chosen = frozenset(i for i, one in enumerate(self._variants) if keys is None or one.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Lets only later launches confirm the suspected metrics; returns the number of earlier launches."""
+        """Makes only later launches confirm the ``suspects`` (metrics); returns the number of earlier launches."""
         seen = max(len(self._launches[i]) for i in self._chosen)
         for i in self._chosen:
             self._fresh_from[i] = len(self._launches[i])

@@ -24,9 +24,9 @@ class TimeSheet:
         self.note_launch(self._begun)  # the time before the first launch, in which a session finds out about torch
 
     def note_launch(self, begun: float, **worked: float) -> None:
-        """Records a launch from ``begun`` until now: ``worked`` has seconds by purpose; the rest counts as its start.
+        """Records the seconds of a launch from ``begun`` until now; seconds without a purpose count as starting time.
 
-        Code under test may have patched the clocks of ranks, so these seconds are limited to the launch's duration.
+        ``worked``: seconds by purpose, cut to the launch's duration, because tests may have patched the ranks' clocks.
         """
         left = self.now() - begun
         for part, seconds in worked.items():
@@ -43,7 +43,7 @@ class TimeSheet:
 
 
 def slow_starts(launches: Sequence[Launch], steps: int | None) -> list[Finding]:
-    """Returns a finding if launches spent more time on starting than on steps, and at least 1 s per launch."""
+    """Returns a finding if launches took longer to start than to run steps; ``steps``: the setting, None if unset."""
     working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
     starting = sum(launch.seconds for launch in launches) - working
     if not 0 < working < starting or starting < SLOW_START * len(launches):

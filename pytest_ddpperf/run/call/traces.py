@@ -78,7 +78,7 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
 
 
 def merge(group: TracedGroup, file: Path, option: str) -> str:
-    """Merges the ranks' traces into ``file``; returns how clocks were aligned, or why no file was written, as text."""
+    """Merges the ranks' traces into ``file``; returns how clocks were aligned, or why no file was written."""
     try:
         alignment = align(group.traces)
     except TraceError as error:

@@ -55,9 +55,10 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> NamedVariants:
-    """Returns the trainings to compare: several subjects, strategies of one Workload, or settings of one subject.
+    """Returns the trainings that a call compares: subjects, strategies of a Workload, or settings of a subject.
 
-    ``over`` names the training that others are compared with; ``more`` has strategies that hooks add, by name.
+    ``over``: the training to compare the others with. ``more``: strategies that hooks add. ``variants``: settings by
+    name.
     """
     canonical: Callable[[Any], str] = str
     if variants is not None:
@@ -112,7 +113,7 @@ def _named(
     *,
     verb: str,
 ) -> NamedVariants:
-    """Returns the trainings and the name of the one to compare the others with; SettingError for fewer than two."""
+    """Returns the trainings to compare with the training ``over``; raises SettingError for fewer than two trainings."""
     if len(named) < MIN_VARIANTS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(named))
@@ -130,7 +131,7 @@ def _with_settings(
     *,
     verb: str,
 ) -> NamedVariants:
-    """Returns one training for each entry of ``variants``; ``strategy`` applies to entries that name no strategy."""
+    """Returns a training for each entry of ``variants``; ``strategy`` is the default for entries without a strategy."""
     if isinstance(subject, Mapping):
         raise SettingError(
             f"ddpperf.{verb}(variants=...) is for one Workload, Script or step; a dict of several has no variants"
@@ -174,7 +175,7 @@ class Pilot:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(BenchmarkId):
-    """A training that is measured, of the candidate or the reference: what each rank builds, and the group of ranks."""
+    """A training of the candidate or the reference to measure: what each rank builds, and in which process group."""
 
     subject: Any  # a training.subject.Subject
     resolved: Strategy | None  # None if the subject brings its own
@@ -197,7 +198,7 @@ class Variant(BenchmarkId):
 
     @property
     def label(self) -> str:
-        """The name, the number of ranks, and whether it is the reference, as a title for the ranks' output."""
+        """A title for the ranks' output: the variant's name, its number of ranks, and a mark for a reference."""
         return f"{self.name} w{self.world_size}" + ", other revision" * self.of_reference
 
 
@@ -216,7 +217,7 @@ def measurement_of(
     diagnoses: Sequence[Launch] = (),
     fresh_from: int = 0,
 ) -> Measurement:
-    """Returns the measurement of launches; only ``launches[fresh_from:]`` count when a slowdown is confirmed."""
+    """Returns a variant's measurement; only launches from index ``fresh_from`` on may confirm a suspected slowdown."""
     measured = Measurement(
         **variant.identity_fields,
         plan=plan,
@@ -233,7 +234,7 @@ def measurement_of(
 
 
 def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
-    """Returns the launch of a round; WorkloadError if ranks skipped different steps because of fp16 overflows."""
+    """Returns the launch of round ``number``; raises WorkloadError if ranks skipped different steps after overflows."""
     if len({rank.skipped_steps for rank in ranks}) > 1:
         counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
         raise WorkloadError(

@@ -1,8 +1,8 @@
 """The resources, settings and reports of a pytest session.
 
-Every pytest run imports ``configuration``. Python's own finder imports it here, from the installation's bytecode.
-pytest's finder would look for asserts to rewrite, which these modules do not have, and would compile the modules in
-every run that cannot store bytecode, as in a fresh container.
+Every pytest run imports ``configuration``. Python's own finder imports this module from its installed bytecode.
+pytest's finder would search the module for asserts to rewrite, although the module has none. In a container that cannot
+store bytecode, pytest's finder would also compile the module in every run.
 """
 
 from __future__ import annotations

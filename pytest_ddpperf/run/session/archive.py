@@ -76,7 +76,7 @@ class Archive:
         )
 
     def network(self, environment: Environment) -> NetworkFile | None:
-        """Returns the latency and bandwidth that ``ddpperf network`` stored for an environment; None if it has not."""
+        """Returns the latency and bandwidth that ``ddpperf network`` stored for an environment, or None."""
         return read_network(network_file(self._baselines, environment))
 
     def on_network(self, measurement: Measurement) -> tuple[Finding, ...]:
@@ -96,11 +96,10 @@ class Archive:
         return () if found is None else (found,)
 
     def commit_of(self, test: str, record: BaselineRecord, *, fetch_it: bool = False) -> str:
-        """Returns the commit of the code that a baseline measured; raises GitError, with advice, if none is known.
+        """Returns the commit of the code that a baseline measured; raises GitError, with advice, if it is unknown.
 
-        Uncommitted code is often committed together with its baselines. So the commit that added the baseline
-        is returned if it contains the measured code. ``fetch_it``: whether to fetch a commit that is missing
-        here.
+        If the code was not committed, the commit that added the baseline is used if it contains the same code.
+        ``fetch_it``: whether to fetch a missing commit.
         """
         root, came_with = self._root, None
         try:
@@ -138,7 +137,7 @@ class Archive:
         return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
-        """Stores a test's results as baselines if possible; returns stored results with warnings, by ``id(result)``."""
+        """Stores a test's results as baselines; returns the stored results, with warnings, by ``id(result)``."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
         if now.commit is None:
             why = f"nothing is committed in {self._root}: commit the code, then save again"

@@ -73,7 +73,7 @@ def _command_words(config: Any) -> Iterator[str]:
 
 
 class _Switched(argparse.Action):
-    """An argparse action for an option that contains its value, such as ``--ddpperf-NAME=off``: stores the value."""
+    """An argparse action that stores the value of an option with ``=``, such as ``--ddpperf-NAME=off``."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
@@ -85,7 +85,7 @@ class _Switched(argparse.Action):
 def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     """Returns the settings of ini file and command line; raises SettingError if they are invalid or contradictory.
 
-    Quick runs, simulated ranks, and a ``probe``, which a bisection starts, have no session budget.
+    Quick runs, simulated ranks and runs that a bisection starts (``probe``) have no session budget.
     """
     ini = dict(_ini_values(config))
     # A name without a value sets nothing: so -o can take back a setting of the file.
@@ -106,7 +106,7 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
 
 
 def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str, str]) -> Settings:
-    """Returns settings from values of the ini file (``given``), overridden by the command line's (``said``)."""
+    """Returns settings from the ini file (``given``) and from the command line (``said``), which has priority."""
     from pytest_ddpperf.run.session.refusals import NOT_QUICK, require_consistent, require_no_test
 
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
@@ -131,7 +131,7 @@ def counts_alone(config: pytest.Config) -> bool:
 
 
 def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
-    """Yields the plugin's settings in the ini file and in ``-o``, with the types of TOML."""
+    """Yields name and value of each setting in the ini file and in ``-o``, with the numbers and booleans of TOML."""
     # getini refuses numbers and booleans of TOML for settings that may be texts, too.
     values: Mapping[str, object] = vars(config).get("_inicfg") or vars(config).get("inicfg", {})  # of pytest 9, and 8
     beside = dict(word.split("=", 1) for word in vars(config).get("_override_ini", ()) if "=" in word)  # -o of pytest 8
@@ -181,7 +181,7 @@ def mark_ours(items: Iterable[pytest.Item]) -> None:
 def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest.Item]:
     """Returns the measuring tests that pytest-benchmark's options let run; marks the others as skipped.
 
-    ``--benchmark-skip`` skips all of them; ``--benchmark-only`` skips none: its mark on these tests is removed.
+    With ``--benchmark-skip``, none runs. With ``--benchmark-only``, all run, because their skip marks are removed.
     """
     if config.getoption("benchmark_only", default=False):  # the stronger one, if both are given
         for item in measuring:
@@ -235,7 +235,10 @@ def may_be_task(settings: Settings) -> bool:
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether another process of torchrun, srun or mpirun runs the tests; UsageError if it cannot do so."""
+    """Returns whether this process leaves the tests to another process of torchrun, srun or mpirun.
+
+    Raises UsageError if the processes cannot connect or share the tests.
+    """
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 
@@ -251,7 +254,7 @@ def may_follow(settings: Settings) -> bool:
 
 
 def timeout_of(config: pytest.Config) -> TestTimeout | None:
-    """Returns the plugin that knows pytest-timeout's deadlines, registered if needed; None without pytest-timeout."""
+    """Returns the plugin that knows pytest-timeout's deadlines, after registering it; None without pytest-timeout."""
     plugins = config.pluginmanager
     if plugins.has_plugin("timeout") and not plugins.has_plugin(_TIMEOUT):
         from pytest_ddpperf.run.session.timeouts import TestTimeout

@@ -88,7 +88,7 @@ def finish(ours: Session) -> None:
 
 
 def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:
-    """Fails the run and reports that ``number`` benchmarks did not run: workers of pytest-xdist disturb each other."""
+    """Fails the run and reports that ``number`` benchmarks did not run, because pytest-xdist's workers disturb them."""
     ours.outputs.complaints.append(
         f"{format_count(number, 'benchmark')} did not run, because benchmarks disturb each other in the workers of "
         "pytest-xdist; run them with -n 0"
@@ -137,7 +137,7 @@ def _record(session: Session, history: Path, ended: str) -> None:
 
 
 def _write_report(kind: str, document: Callable[[], str], typed: Callable[[], Run], file: Path, option: str) -> None:
-    """Writes one report; on GitHub, a report in Markdown also goes into the summary of the job."""
+    """Writes one report of a ``kind``; on GitHub, a Markdown report is also added to the job's summary."""
     from pytest_ddpperf.reports.files import write_text
 
     if kind == "json":

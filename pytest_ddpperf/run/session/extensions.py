@@ -28,9 +28,9 @@ _COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "
 
 
 class Extensions:
-    """The hooks of one session; ``hook`` is pytest's object that calls hooks, or None without hooks.
+    """Calls the hooks of one session; ``hook`` is pytest's object that calls hooks, or None without hooks.
 
-    While ``waits()`` is True, a test may run again, so hook calls about it are stored until ``tell`` or ``forget``.
+    While ``waits()`` is True, tests may run again, and hook calls are stored until ``tell`` or ``forget`` is called.
     """
 
     def __init__(self, hook: Any = None, waits: Callable[[], bool] = lambda: False) -> None:
@@ -180,7 +180,7 @@ def _require_new(hook: str, noun: str, names: Iterable[str], known: Container[st
 
 
 def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:
-    """Returns an added metric's samples, if any; SettingError unless they are finite and at most one per launch."""
+    """Returns the samples of a metric that a hook added, or None; raises SettingError if the samples are invalid."""
     try:
         samples = row.samples(measurement)
     except Exception as error:

@@ -40,8 +40,8 @@ class Holder:
 class Locks:
     """The locks of this process by name, each on a file in the folder of temporary files.
 
-    The files stay empty and are only read: other users who can write there can neither make this process write, nor
-    pass it data. A path that is no regular file, such as a link, counts as free and is never locked.
+    Other users may write in this folder, so the files stay empty and are opened only for reading. A path that is no
+    regular file, such as a link, counts as free and is never locked.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -131,7 +131,10 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def holder(file: os.stat_result, root: Path = Path("/")) -> Holder:
-    """Return the process that locks a file; else one that locks a file with the same inode on another device."""
+    """Return the process that locks a file, according to the kernel's list of locks.
+
+    If the list lacks the file, a file with the same inode number on another device counts.
+    """
     lines = map(str.split, kernel_text(root / "proc/locks").splitlines())
     # 1: FLOCK ADVISORY WRITE 1234 08:01:131 0 EOF; those that wait have -> second
     held = [words for words in lines if words[1:2] == ["FLOCK"] and words[5].endswith(f":{file.st_ino}")]
@@ -159,7 +162,7 @@ class Leases:
 
     @property
     def finding(self) -> tuple[Finding, ...]:
-        """The finding that another run measures on the machine, for all results of the session; else empty."""
+        """A finding that another run measures on this machine, or an empty tuple if there is no such run."""
         found = self._beside
         return () if found is None else (Finding("measured_beside", {"pid": found.pid, "folder": found.folder}),)
 
@@ -178,8 +181,8 @@ class Leases:
     def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
         """Reserve a GPU for each rank; return True if CUDA now lists the GPUs in another order.
 
-        The first GPUs are reserved if they are free, else other GPUs of the same model. If GPUs are ``fixed``,
-        wait for the first GPUs.
+        If the first GPUs are in use, other GPUs of the same model are reserved. With ``fixed``, this method waits for
+        the first GPUs.
 
         Raises:
             LaunchError: too few GPUs became free in time; the message names a process that holds one.
@@ -203,7 +206,7 @@ class Leases:
 
     @contextlib.contextmanager
     def sharing(self, gpus: Gpus, ranks: int) -> Iterator[None]:
-        """Let ranks that do not measure share these GPUs with other such ranks; LaunchError as in ``on_gpus``."""
+        """Reserve GPUs for ranks that do not measure; ranks of other runs that do not measure may share the GPUs."""
         names = [name for name in names_of(gpus)[:ranks] if not self._locks.holds(name)]
         if self._seconds is None or not names:
             yield
@@ -258,6 +261,6 @@ def names_of(gpus: Gpus) -> list[str]:
 
 
 def _visible(environ: MutableMapping[str, str], count: int) -> list[str] | None:
-    """Returns the GPUs in CUDA_VISIBLE_DEVICES, by default 0, 1, ...; None if they are not ``count`` GPUs."""
+    """Returns the GPUs in CUDA_VISIBLE_DEVICES (default: 0, 1, ...), or None if their number is not ``count``."""
     given = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return [str(number) for number in range(count)] if not given else given if len(given) == count else None

@@ -30,7 +30,7 @@ class Probe:
     python: Interpreter | None = None  # interpreter that runs this checkout, in place of the commit ``measured``
 
     def revision(self, reference: Revision) -> Revision:
-        """Returns the revision to measure: the ``reference`` at the bisected commit, or with the probe's Python."""
+        """Returns ``reference`` with the probe's Python if the probe has one, else with the probe's commit."""
         if self.python is not None:
             return replace(reference, python=self.python)
         return Revision(self.measured, self.measured, reference.root, python=reference.python)
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:
-    """Wraps ``derive``, which returns measurements with metrics: only the probe's metric can then fail a test."""
+    """Changes ``derive``, which adds metrics to measurements, so that only the probe's metric can fail a test."""
 
     def gated(one: Measurement) -> Measurement:
         counts = probe.benchmark in {None, one.key}

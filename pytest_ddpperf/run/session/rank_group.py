@@ -210,7 +210,7 @@ class RankGroup:
 def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[str, str]:
     """Returns CUDA_VISIBLE_DEVICES with this pytest-xdist worker's share of the GPUs, as {name: value}.
 
-    Empty if the share is smaller than the number of ranks: then the ranks of several workers share all GPUs.
+    The result is empty if the share is smaller than the number of ranks. Then all workers share all GPUs.
     """
     workers, number = int(environ["PYTEST_XDIST_WORKER_COUNT"]), int(environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     share = gpus // workers
