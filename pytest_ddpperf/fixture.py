@@ -560,7 +560,7 @@ class Ddpperf:
             pytest.skip(f"ddpperf.{verb} was skipped: ddpperf simulate runs only ddpperf.check and ddpperf.measure")
         own = signature(getattr(self, verb)).parameters.values()
         others = [each.name for each in own if each.kind is each.KEYWORD_ONLY]
-        given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
+        given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", suggestions=others)
         settings = session.forced(given, counts=counts)
         require_consistent(settings)
         return VerbCall(

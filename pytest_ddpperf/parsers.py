@@ -1,4 +1,4 @@
-"""The parser of each kind of setting; each returns the value, or raises ValueError with the form that it expects."""
+"""The parsers of settings. A parser returns the value, or raises ValueError with the form that it expects."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def steps_or_warmup(value: object) -> int | str:
 
 
 def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | None]:
-    """Returns a parser that also accepts None and the word in ``none``, and returns None for both."""
+    """Wraps ``parse`` so that the value None, and the word given as ``none``, are parsed as None."""
 
     def parse_optional(value: object) -> T | None:
         if value is None or (isinstance(value, str) and value.strip().lower() == none):
@@ -147,12 +147,12 @@ def _above_zero(expected: str) -> Callable[[object], float]:
 
 
 def fraction(value: object) -> float:
-    """Parses a fraction of at least 0: ``0.03`` or ``"3%"``. Above 1 it needs a percent sign; a plain 3 is refused."""
+    """Parses a fraction of at least 0: ``0.03`` or ``"3%"``. Numbers above 1 need a percent sign, so 3 is refused."""
     return _share(value, "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%")
 
 
 def positive_fraction(value: object) -> float:
-    """Parses a fraction above 0, otherwise as :func:`fraction`."""
+    """Parses a fraction above 0, in the forms that ``fraction`` accepts."""
     expected = "a fraction above 0 and up to 1, such as 0.1, or a percentage, such as 10%"
     if (share := _share(value, expected)) == 0:
         raise ValueError(expected)
@@ -222,21 +222,21 @@ def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
     return parse_argument
 
 
-def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
-    """Returns a question that suggests the known word most similar to ``word``; empty if no known word is similar."""
+def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Returns a question that suggests the most similar known word; empty if the similarity is below ``cutoff``."""
     import difflib  # only for messages: loading the plugin stays cheap
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"did you mean {close[0]}?" if close else ""
 
 
 def instead(hint: str, known: Iterable[str]) -> str:
-    """Returns ``hint`` (a result of ``closest``, or empty), followed by a list of the known words."""
+    """Returns ``hint``, such as "did you mean warmup?", followed by a sentence that lists the known words."""
     return f"{hint} There are {', '.join(known)}" if hint else f"there are {', '.join(known)}"
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
-    """Returns a parser that accepts ``choices`` in any case; also True for ``on``, and False for ``off`` or ``no``."""
+    """Returns a parser for one of ``choices``, in any case. It reads True as ``on``, and False as ``off`` or ``no``."""
     booleans = {"on": "true", "off": "false", "no": "false"}  # as TOML and Python have them
     found = {word: choice for choice in choices for word in (choice.lower(), booleans.get(choice, choice.lower()))}
 

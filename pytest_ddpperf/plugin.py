@@ -152,7 +152,7 @@ def session_of(config: pytest.Config) -> Session:
 
 
 def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, str]]]:
-    """Return the settings of a test that starts ranks, and the list of its report's sections."""
+    """Return the settings of a test, and the list to which sections of the test's report are added."""
     from pytest_ddpperf.launch.processes import require_linux
 
     require_linux()  # before modules are imported that another system lacks
@@ -208,9 +208,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip the rest of a test if it reads a time, but the run only counts; the test's counts are already judged.
+    """Skip the rest of a test that reads a time although this run only counts.
 
-    If a verdict has failed a test, and another plugin runs the test again, nothing is measured: the verdict stays.
+    If a verdict has failed a test, and another plugin repeats the test, raise the same error without measuring again.
     """
     if STANDS in item.stash:
         raise item.stash[STANDS].with_traceback(None)
@@ -272,7 +272,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count the benchmarks that the workers of pytest-xdist skipped: the workers send their reports."""
+    """Count the benchmarks that workers of pytest-xdist skipped, from the reports that the workers send."""
     if report.skipped and hasattr(report, LEFT_OUT) and hasattr(report, "node"):
         stash = report.node.config.stash
         stash[NUMBER_LEFT_OUT] = stash.get(NUMBER_LEFT_OUT, 0) + 1

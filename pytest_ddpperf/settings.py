@@ -1,4 +1,4 @@
-"""All settings, each declared once: the command line, the ini file, markers and call arguments follow from this."""
+"""All settings, each declared once; the command line, the ini file, markers and arguments use these declarations."""
 
 from __future__ import annotations
 
@@ -71,22 +71,22 @@ def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | No
 
 
 def _of_session(default: T, parse: Callable[[object], T], text: str, metavar: str | None = None, **more: Any) -> T:
-    """Returns the field of ``Settings`` for a setting that a single test cannot change."""
+    """Declares a setting that a single test cannot change; ``text`` is the setting's help text."""
     return _knob(default, parse, text, metavar, per_test=False, **more)
 
 
 def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
-    """Returns the field for a setting that is on or off; if it is off by default, its option needs no value."""
+    """Declares a setting that is on or off; ``text`` is the setting's help text."""
     return _knob(default, parsers.switch, text, "true|false" if default else None, flag=not default, **more)
 
 
 def _training(default: T, parse: Callable[[object], T], text: str, **more: Any) -> T:
-    """Returns the field for a setting that changes what a training step does; only tests can set it."""
+    """Declares a setting that changes what a training step does; ``text`` is the setting's help text."""
     return _knob(default, parse, text, **_STEP, **more)
 
 
 def _of_records(module: str, name: str) -> Callable[[object], Any]:
-    """Returns the parser ``name`` of a module in ``records``, imported only when a value is parsed."""
+    """Returns the parser ``name`` of a module in ``records``; the first call of the parser imports the module."""
 
     def parse(value: object) -> Any:
         return getattr(import_module(f"pytest_ddpperf.records.{module}"), name)(value)
@@ -448,7 +448,7 @@ class Settings:
     )
 
     def __init__(self, **values: Any) -> None:
-        """Sets the given settings, and all others to defaults; raises an error for ``accept`` without a reason."""
+        """Sets the given settings, and all others to defaults; raises an error if ``accept`` has no reason."""
         unknown = values.keys() - KNOBS.keys()
         if unknown:
             raise TypeError(f"Settings has no field {min(unknown)}")
@@ -461,7 +461,7 @@ class Settings:
 
     @property
     def recipe(self) -> Mapping[str, str]:
-        """The training settings with other values than the default, as texts by name, to distinguish benchmarks."""
+        """The training settings that differ from their defaults, as texts by name."""
         default = Settings()
         said = {name: getattr(self, name) for name, knob in KNOBS.items() if knob.training}
         if self.accumulation_steps == 1:
@@ -484,12 +484,12 @@ class Settings:
 
     @property
     def accepting(self) -> bool:
-        """Returns whether this run's results replace the baselines that it compares with; worse results then pass."""
+        """Returns whether this run overwrites the baselines that it compares with, and so accepts worse results."""
         return self.save is not None and self.save == self.compared
 
     @property
     def failing(self) -> frozenset[Verdict]:
-        """The verdicts that fail a test: ``fail_on``, and with ``require_baseline`` also new and incompatible."""
+        """The verdicts that fail a test: ``fail_on``; with ``require_baseline`` also ``new`` and ``incompatible``."""
         missing = {Verdict.NEW, Verdict.INCOMPATIBLE} if self.require_baseline else set()
         return self.fail_on | missing
 
@@ -497,26 +497,26 @@ class Settings:
 KNOBS: Mapping[str, Knob] = {f.name: Knob(f.name, f.default, **f.metadata) for f in dataclasses.fields(Settings)}
 
 
-def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Knob, object], str]) -> Settings:
-    """Returns the settings with the values in ``layer``, parsed; in an error, ``where`` names the source of a value."""
+def overlay(settings: Settings, layer: Mapping[str, object], source: Callable[[Knob, object], str]) -> Settings:
+    """Returns the settings, updated with ``layer``'s values; ``source`` describes a value's source in errors."""
     parsed = {}
     for name, raw in layer.items():
         knob = KNOBS[name]
         try:
             parsed[name] = knob.parse(raw)
         except ValueError as error:
-            raise SettingError(f"{where(knob, raw)}: expected {error}") from None
+            raise SettingError(f"{source(knob, raw)}: expected {error}") from None
     return dataclasses.replace(settings, **parsed)
 
 
 def overlay_words(
-    settings: Settings, words: Mapping[str, object], *, where: str, others: Sequence[str] = ()
+    settings: Settings, words: Mapping[str, object], *, where: str, suggestions: Sequence[str] = ()
 ) -> Settings:
-    """Returns the settings with the values in ``words``, the keyword arguments of a marker or of a call."""
+    """Returns the settings, updated with arguments of a marker or call, which ``where`` names in error messages."""
     known = [name for name, knob in KNOBS.items() if knob.per_test]
     for word in words:
         if word not in known:
-            raise SettingError(f"{where}({word}=...): {_unknown(word, [*others, *known])}")
+            raise SettingError(f"{where}({word}=...): {_unknown(word, [*suggestions, *known])}")
     return overlay(settings, words, lambda knob, raw: f"{where}({knob.name}={raw!r})")
 
 
@@ -532,7 +532,7 @@ _INSTEAD = {
 
 
 def instead_of(name: str) -> str:
-    """Returns advice for a user who gave an option or ini setting that does not exist; empty if there is none."""
+    """Returns advice for a user who gave an option or ini setting that does not exist; empty without advice."""
     if name in KNOBS and KNOBS[name].per_test:
         in_file = f", or {KNOBS[name].ini} in the ini file" * (KNOBS[name].given == "ini")
         return f"give {name}= to @pytest.mark.ddpperf or to the call{in_file}"

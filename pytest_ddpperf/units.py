@@ -42,7 +42,7 @@ class Scale:
 
 
 def scale(values: Iterable[float], unit: str) -> Scale:
-    """Returns one unit in which a group of values is easy to read; it fits the median of their sizes."""
+    """Returns the unit in which a group of values is easy to read, chosen by the median of their sizes."""
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     typical = statistics.median(sizes) if sizes else 0.0
     if unit == "1":
@@ -65,9 +65,9 @@ def _largest(steps: tuple[tuple[float, str], ...], typical: float) -> tuple[floa
 
 
 def significant(value: float) -> str:
-    """Formats a number with three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012.
+    """Formats a number to three digits, with all digits before the point and at most three decimals: 4182, 0.012.
 
-    A number that is too small for three decimals has two digits: 0.0042, 4.2e-06.
+    A number below 0.01 has two digits: 0.0042, 4.2e-06.
     """
     size = abs(value)
     if size < 0.00995:  # noqa: PLR2004 - in three decimals it would have one digit or none
@@ -84,7 +84,7 @@ def format_number(value: float) -> str:
 
 
 def span(text: Callable[[Any], str], values: Iterable[Any]) -> str:
-    """Formats the least and the greatest value with ``text``: ``12 to 38``, ``12 % to 38 %``; equal texts once."""
+    """Formats the least and the greatest value with ``text``: ``12 to 38``; equal texts appear once."""
     every = list(values)
     return " to ".join(dict.fromkeys((text(min(every)), text(max(every)))))
 
@@ -108,14 +108,14 @@ def ordinal(number: int) -> str:
 
 
 def power_of_two(nbytes: float, *, above: bool = False) -> str:
-    """Formats the largest power of two <= ``nbytes``, or with ``above`` the smallest power >= ``nbytes``: ``32MiB``."""
+    """Rounds ``nbytes`` down, or with ``above`` up, to a power of two, and formats the result: ``32MiB``."""
     number = 1 << (math.ceil(nbytes) - 1).bit_length() if above else 1 << max(0, int(nbytes).bit_length() - 1)
     shift, unit = next(((shift, unit) for shift, unit in _BINARY if number >> shift), (0, ""))
     return f"{number >> shift}{unit}"
 
 
 def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
-    """Formats several counts in one unit, with all digits if fewer digits would hide that they differ."""
+    """Formats counts in one unit, with as many digits as show that the counts differ."""
     values = list(values)
     plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
     scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}
@@ -126,7 +126,7 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
 
 
 def _differ_as(values: Sequence[float], texts: Sequence[str]) -> bool:
-    """Returns whether rounded texts show each difference of successive values, with an error of at most 50 %."""
+    """Returns whether rounded texts show the differences of successive values with an error of at most 50 %."""
     told = [float(text.split()[0].replace(",", "")) for text in texts]
     unit = max(map(abs, values), default=0.0) / (max(map(abs, told), default=0.0) or 1.0)
     pairs = zip(pairwise(values), pairwise(told), strict=True)
@@ -161,9 +161,9 @@ def format_percent(share: float) -> str:
 
 
 def format_difference(difference: float, unit: str, of: Iterable[float] = ()) -> str:
-    """Formats an absolute change with its sign, in the unit that fits its size: -0.07 in unit ``1`` is ``-0.070``.
+    """Formats a difference with its sign, in the unit that fits its size: -0.07 in unit ``1`` is ``-0.070``.
 
-    ``of`` are the two subtracted values. A difference as small as their rounding errors is shown as ``0``.
+    ``of`` has the two subtracted values. A difference as small as their rounding errors becomes ``0``.
     """
     if abs(difference) <= _ROUNDING * max(map(abs, of), default=0.0):
         return "0"

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddpperf.instruments.clock import settle
-from pytest_ddpperf.records.network import ELEMENT, Beside, CollectiveTimes, RankSweep, SweepPlan
+from pytest_ddpperf.records.network import ELEMENT, CollectiveTimes, Overlap, RankSweep, SweepPlan
 
 _CALL_BYTES = 2**22  # that the calls of a turn send together, unless their number is outside these limits
 _CALLS = (3, 10)
@@ -38,7 +38,7 @@ def sweep(rank: int, ranks: int, device: torch.device, plan: SweepPlan) -> RankS
     pairs = list(combinations(range(ranks), 2)) if ranks <= _ALL_PAIRS else neighbours
     messages: dict[int, list[float]] = {}
     message = torch.zeros(max(1, plan.pair_bytes // ELEMENT), device=device)
-    beside, compute = list[Beside](), _products(device)
+    beside, compute = list[Overlap](), _products(device)
     least_calls, most_calls = _CALLS
     order = random.Random(plan.seed)  # noqa: S311  the same on all ranks
     for turn in range(-1, plan.rounds):  # the first one, number -1, only warms up
@@ -118,7 +118,7 @@ def _products(device: torch.device) -> Callable[[int], None]:
     return compute
 
 
-def _beside(ranks: int, size: int, buffer: torch.Tensor, compute: Callable[[int], None]) -> Beside:
+def _beside(ranks: int, size: int, buffer: torch.Tensor, compute: Callable[[int], None]) -> Overlap:
     """Times an all-reduce, matrix products that take about twice as long, and both at the same time."""
     whole, device = buffer[: _elements(size, ranks)], buffer.device
 
@@ -138,7 +138,7 @@ def _beside(ranks: int, size: int, buffer: torch.Tensor, compute: Callable[[int]
     wanted = torch.tensor(2 * sending / one * _TRIED, device=device)
     dist.all_reduce(wanted, op=dist.ReduceOp.MAX)  # as many on all ranks
     products = max(1, min(_MOST, round(wanted.item())))
-    return Beside(computing=timed(lambda: compute(products)), sending=sending, both=timed(lambda: together(products)))
+    return Overlap(computing=timed(lambda: compute(products)), sending=sending, both=timed(lambda: together(products)))
 
 
 def _meet(device: torch.device) -> None:

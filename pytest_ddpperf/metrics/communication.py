@@ -163,10 +163,10 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
-    """Returns the collectives of all steps, each with its record on every rank; None if the ranks' collectives differ.
+    """Pairs the collectives of all ranks, step by step; returns None if the ranks call different collectives.
 
-    Several collectives may be under way at once, and ranks may begin them in different orders. So the first all-reduce
-    of a size in a step is paired with the first all-reduce of this size on the other ranks, and so on.
+    Several collectives may run at once, and ranks may start them in different orders. So the first all-reduce of 4 MiB
+    in a step is paired with the first one of 4 MiB on each other rank, and so on.
     """
     instances: list[Instance] = []
     for steps in zip(*(rank.steps for rank in ranks), strict=True):
@@ -183,7 +183,7 @@ def _alike(collective: Collective) -> tuple[str, float]:
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
-    """Returns which rank most often enters collectives last, and in what fraction of them; None for a single rank."""
+    """Returns the rank that most often enters a collective last, and the fraction of collectives it enters last."""
     if not instances or len(instances[0]) == 1:
         return None
     last = Counter(min(range(len(ranks)), key=lambda rank: ranks[rank].seconds) for ranks in instances)
@@ -192,7 +192,7 @@ def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
 
 
 def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, ...]:
-    """Returns the bandwidth of all-reduces, all-gathers and so on: the bytes of all calls / their transfer time."""
+    """Returns the bandwidth of each kind of collective: the bytes of all calls divided by their transfer time."""
     found = []
     for kind in dict.fromkeys(instance[0].kind for instance in instances):
         own = [instance for instance in instances if instance[0].kind == kind]

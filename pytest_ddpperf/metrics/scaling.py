@@ -24,19 +24,18 @@ DeriveSeries: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement
 
 
 def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """Returns ``measured`` unchanged, for calls such as ``check`` that derive no speedups from their measurements."""
+    """Returns ``measured`` unchanged. Calls such as ``check`` use this function because they compute no speedups."""
     return measured
 
 
 def with_efficiency(
     points: Sequence[Measurement], mode: Mode, base_size: int = 0, *, grows: bool = False
 ) -> tuple[Measurement, ...]:
-    """Returns the points of a scaling curve, with speedup and scaling efficiency relative to the first point.
+    """Adds speedup and scaling efficiency, relative to the first point, to the points of a scaling curve.
 
-    Efficiency can fail a test only if the first point has ``base_size`` ranks, or if that is 0: a larger first point
-    means that smaller groups did not fit into memory. Times of an oversubscribed point can fail no test, because its
-    ranks share cores or GPUs. If the model ``grows`` with the ranks, a rank's work is its counted FLOPs of a step, not
-    its batch.
+    Efficiency can fail a test only if the first point has ``base_size`` ranks, or if ``base_size`` is 0. A larger first
+    point means that smaller groups did not fit into memory. Times cannot fail a test if the ranks share cores or GPUs.
+    ``grows``: whether the model grows with the number of ranks; then FLOPs measure a rank's work, not its batch.
     """
     base = points[0]
     scaled = [_over_base(base, before, point, mode, grows=grows) for before, point in pairwise(points)]
@@ -44,11 +43,11 @@ def with_efficiency(
 
 
 def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = False) -> tuple[Measurement, ...]:
-    """Returns measurements with their speedup and memory relative to ``over``, from the rounds that measured both.
+    """Adds speedup and memory ratio, relative to the measurement named ``over``, from the rounds that measured both.
 
-    If ``over`` was not measured, because it does not fit into memory, the first measurement is the base. ``gated``:
-    whether a smaller speedup is a regression. This must be false if the base is a strategy or a subject, because the
-    speedup also falls if the base becomes faster. If one of the two is oversubscribed, the speedup is never gated.
+    If ``over`` does not fit into memory, the first measurement is the base. A smaller speedup can fail a test only if
+    ``gated`` is true. ``gated`` must be false if the base is a strategy or a Workload of the test, because the speedup
+    also falls if the base becomes faster. Speedups of ranks that share cores or GPUs never fail a test.
     """
     base = next((point for point in measured if point.name == over), measured[0])
     gated = gated and base.name == over  # a replaced base makes the gain another one than before
@@ -70,7 +69,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive`` so that the CPU time can fail a test, as it may with a reference of the same rounds."""
+    """Wraps ``derive`` so that CPU time can fail the test, for a reference that is measured in the same rounds."""
 
     def gated(point: Measurement) -> Measurement:
         series = (replace(series, gated=series.gated or series.rules.stands_in) for series in point.series)
@@ -95,15 +94,15 @@ def work_of_rank(point: Measurement) -> float:
 
 
 def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: float = 1.0) -> tuple[Series, ...]:
-    """Returns ``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, with a sample for each common round.
+    """Returns the scaling efficiency and the speedup of ``point`` over ``base``, with a sample for each common round.
 
-    With the step times T of n ranks and T0 of m ranks: strong scaling keeps the global batch, so the speedup is T0 / T
-    (Amdahl 1967). Weak scaling keeps the batch of a rank, so a step does n / m times the work, and the speedup is n T0
-    / (m T) (Gustafson 1988), times ``work``: the work of a rank in ``point`` / in ``base``. Efficiency is speedup
-    divided by the ideal speedup, n / m; 1 is perfect.
+    Let a step take T on n ranks in ``point``, and T0 on m ranks in ``base``. Strong scaling fixes the global batch, so
+    the speedup is T0 / T (Amdahl 1967). Weak scaling fixes each rank's batch, so the speedup is (n T0) / (m T)
+    (Gustafson 1988). Weak speedup is also multiplied by ``work``, a rank's work in ``point`` / in ``base``. Efficiency
+    is the speedup divided by n / m; 1 is perfect.
 
-    The efficiency of an oversubscribed group is not gated, because its ranks share cores, which they do not in real
-    training. Speedup is never gated, because it is efficiency on another scale. Empty without a common round.
+    Speedup never fails a test, because efficiency judges the same times. Efficiency fails no test if ranks share cores,
+    which they do not in real training. The result is empty if no round is common.
     """
     partners, sizes = _partners(base, point), (point.world_size, base.world_size)
     if not partners:
@@ -121,8 +120,8 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: floa
 def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False) -> tuple[Series, ...]:
     """Returns the ``speedup`` of ``other`` over ``base``, with a sample for each common round.
 
-    Speedup is the quotient of samples per second, or of steps per second if a rank does not know its samples. Unless
-    ``gated``, it cannot fail a test: it would also fall if the base became faster.
+    Speedup compares samples per second, or steps per second if a rank's samples are unknown. It can fail a test only if
+    ``gated`` is true, because it also falls if the base becomes faster.
     """
     partners = _partners(base, other)
     sizes = base.effective_batch_size, other.effective_batch_size
@@ -133,7 +132,7 @@ def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False
 
 
 def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
-    """Returns ``memory_ratio``, the quotient of the peaks of ``other`` and ``base``, a sample for each common round.
+    """Returns ``memory_ratio``, the peak of ``other`` divided by the peak of ``base``, for each common round.
 
     The peaks are of allocated memory on GPUs and of resident memory on the CPU. Empty if the devices differ.
     """
@@ -148,7 +147,7 @@ def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
 
 
 def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int) -> tuple[Finding, ...]:
-    """Returns a finding if the larger group does less work per second than the smaller one, beyond chance."""
+    """Returns a finding if ``world_size`` ranks do significantly less work per second than ``base_size`` ranks."""
     return tuple(
         Finding("negative_scaling", {"world_size": world_size, "base_size": base_size, "speedup": series.value})
         for series in scaling
@@ -157,7 +156,7 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
 
 
 def _over_base(base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool) -> Measurement:
-    """Adds scaling metrics over ``base`` to a point; also findings if ``base`` or the previous point is faster."""
+    """Adds speedup and efficiency over ``base`` to ``point``, and findings if ``base`` or ``before`` is faster."""
     over_base, over_before = (work_of_rank(point) / work_of_rank(one) if grows else 1.0 for one in (base, before))
     series = scaling_series(base, point, mode, over_base)
     findings = dict.fromkeys(  # the smaller group may be the base itself
@@ -192,15 +191,15 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """Returns the scatter of base step / other step within launches; ``turns``: whether launches were interleaved."""
+    """Returns how much the quotient of two launches' step times scatters from block to block inside the launches."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 
 def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool) -> Series:
-    """Returns the series ``name`` of quotients, one for each round; ``within``: their scatter within launches.
+    """Returns a metric ``name`` whose samples are quotients of two measurements, one for each round.
 
-    An undecided quotient keeps no benchmark undecided (``alarm_only``), because the step times are judged as well.
+    An undecided quotient does not make a benchmark undecided (``alarm_only``), because step times are judged anyway.
     """
     return series_from(
         samples,

@@ -101,7 +101,7 @@ class Metric:
 
 
 def series_of(measurement: Measurement, added: Sequence[Metric] = ()) -> tuple[Series, ...]:
-    """Returns the series of all metrics in the table, then of ``added`` ones; metrics without samples are omitted."""
+    """Returns the series of all metrics in the table and of the ``added`` metrics; omits metrics without samples."""
     if not measurement.launches:
         return ()
     return tuple(
@@ -112,15 +112,15 @@ def series_of(measurement: Measurement, added: Sequence[Metric] = ()) -> tuple[S
 
 
 def step_time(measurement: Measurement) -> Samples:
-    """Returns the mean seconds of a timed step for each launch; a step takes as long as on its slowest rank."""
+    """Returns the mean seconds of a timed step for each launch; the slowest rank decides how long a step takes."""
     return tuple(map(mean_step, measurement.launches))
 
 
 def cpu_time(measurement: Measurement) -> Samples | None:
-    """Returns CPU seconds of a step on the busiest rank, for each launch; None if unknown.
+    """Returns the CPU seconds of a step on the busiest rank, for each launch; None if unknown.
 
-    In launches with several blocks of steps, only the blocks with the least CPU time count. Ranks that wait for a core
-    make steps longer, but use CPU time only if they spin. So the CPU time shows additional work even if steps scatter.
+    Waiting for a core lengthens a step, but uses CPU time only if the rank spins. So CPU time shows additional work
+    even if step times scatter.
     """
     return complete(map(busiest_cpu, measurement.launches))
 
@@ -151,7 +151,7 @@ token_throughput = rate_of(lambda rank: rank.tokens_per_step)
 
 @of_launches
 def straggler_skew(launch: Launch) -> float | None:
-    """Returns max / median - 1 of the ranks' median step times, a number from 0; None for one rank."""
+    """Returns max / median - 1 of the ranks' median step times: 0 if all ranks are equally fast. None for one rank."""
     times = [median(rank.step_times) for rank in launch.ranks]
     return max(times) / median(times) - 1 if len(times) > 1 else None
 
@@ -167,10 +167,7 @@ def per_rank(of_group: Sampler) -> Sampler:
 
 
 def counted_series(counts: Counts) -> tuple[Series, ...]:
-    """Returns a series with one exact value for each metric that was counted, in the order of ``COUNTS``.
-
-    The comparison decides whether a count that differs between steps can fail a test, because that needs the baseline.
-    """
+    """Returns a series with one exact value for each metric that was counted, in the order of ``COUNTS``."""
     return tuple(
         Series(
             metric=metric,
@@ -191,19 +188,19 @@ def counted_series(counts: Counts) -> tuple[Series, ...]:
 
 
 def _step_metric(name: str, unit: str, samples: Sampler, **columns: Any) -> Metric:
-    """Returns the table's row for a time (unit s) or a rate; candidate and reference are compared by their ratio."""
+    """Returns the table's row for a time (unit s) or a rate, which is compared by ratio."""
     better: Better = "lower" if unit == "s" else "higher"
     return Metric(name=name, unit=unit, better=better, family="absolute", scale="ratio", samples=samples, **columns)
 
 
 def _bytes_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
-    """Returns the table's row for a metric in bytes; candidate and reference are compared by their ratio."""
+    """Returns the table's row for a metric in bytes, which is compared by ratio."""
     defaults = {"family": "absolute", "scale": "ratio", "rules": _BYTES}
     return Metric(name=name, unit="B", better="lower", samples=samples, **{**defaults, **columns})
 
 
 def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
-    """Returns the table's row for a fraction; it is compared by difference, not by ratio, as it may be near 0."""
+    """Returns the table's row for a fraction, which is compared by difference because it may be near 0."""
     defaults = {"unit": "1", "better": "lower", "family": "relative", "scale": "difference", "gated": False}
     return Metric(name=name, samples=samples, **{**defaults, "bounds": (0.0, math.inf), **columns})
 
@@ -283,5 +280,5 @@ _RULES = {**dict.fromkeys(COUNTS, _COUNTED), **{metric.name: metric.rules for me
 
 
 def rules_of(metric: str) -> MetricRules:
-    """Returns the judging rules of a metric; plain rules for a metric that is not in the table."""
+    """Returns the judging rules of a metric; the default rules if the metric is not in the table."""
     return _RULES.get(metric, PLAIN)

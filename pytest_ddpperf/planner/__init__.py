@@ -1,4 +1,4 @@
-"""Predicts communication, memory and step time of a training: formulas with sources, and simulated ranks.
+"""Predicts communication, memory and step time of a training, by published formulas and with simulated ranks.
 
 Functions raise SettingError for impossible arguments.
 """

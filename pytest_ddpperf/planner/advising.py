@@ -1,4 +1,4 @@
-"""Advice on strategy, precision and batch size (``ddpperf.advise``): predicts memory and step time of candidates."""
+"""Advises on strategy, precision and batch size (``ddpperf.advise``), by predicting memory and step time."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ def advised(
     memory: float | str | None,
     measure: Callable[[Workload, Candidate], float] | None = None,
 ) -> StrategyAdvice:
-    """Predicts memory and step time of every candidate, with the settings of the call; returns all candidates.
+    """Predicts memory and step time of all candidates, and returns them, the fastest first.
 
-    A candidate is a combination of a strategy, a precision and a batch size; None stands for the call's defaults.
-    ``measure`` returns the seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
+    A candidate is a combination of a strategy, a precision and a batch size. For ``strategies`` and ``precisions``,
+    None stands for a default list; for ``batch_sizes``, it stands for the workload's own size. ``measure`` returns the
+    seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
     """
     __tracebackhide__ = True
     limit = _limit(memory, call.settings.accelerator)
@@ -118,9 +119,9 @@ def _workloads(
 def _simulated(
     predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, live_line: str
 ) -> tuple[Candidate, VerbCall, NamedVariant]:
-    """Simulates a rank; returns the candidate, and the call and the variant from which its step is predicted.
+    """Simulates one rank of a candidate; returns the candidate, and the call and variant with which to predict a step.
 
-    The candidate has the peak bytes of a rank's tensors, or the reason why the rank ran out of memory.
+    The candidate has the peak bytes of the rank's tensors, or says that the rank ran out of memory.
     """
     __tracebackhide__ = True
     words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
@@ -151,7 +152,7 @@ def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
 
 
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Returns the candidates, each with its ``standing``; the least predicted time per sample comes first."""
+    """Sorts candidates by predicted time per sample, the fastest first, and sets ``standing``, the place of each."""
 
     def place(candidate: Candidate) -> tuple[bool, float]:
         prediction = candidate.prediction

@@ -23,7 +23,7 @@ _GBIT = 1e9 / 8  # bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """A link between ranks: the seconds that every message takes at least, and bytes per second in one direction."""
+    """A link between ranks: the latency of a message in seconds, and the bytes per second in one direction."""
 
     latency: float
     bandwidth: float
@@ -35,7 +35,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The work of one rank in a collective; bytes are multiples of the buffer's size."""
+    """The work of one rank in a collective: messages, and bytes as multiples of the buffer's size."""
 
     messages: float  # number of messages, one after another
     sent: float  # bytes that the rank sends
@@ -59,7 +59,7 @@ def _lg(n: int) -> int:
 
 
 def _halving_doubling(n: int) -> Terms:
-    """Returns the terms of Rabenseifner's all-reduce; ranks beyond a power of two send their buffers to other ranks."""
+    """Returns a rank's work in Rabenseifner's all-reduce; some ranks send whole buffers if n is no power of two."""
     part = (n - 1) / n
     if n & (n - 1) == 0:
         return Terms(2 * _lg(n), 2 * part, part)
@@ -118,16 +118,16 @@ def collective_time(
 
     Args:
         collective: one of ``COLLECTIVES``.
-        size_bytes: the whole buffer: a rank's buffer for an all-reduce, a broadcast and an all-to-all, the gathered one
-            for an all-gather, the unscattered one for a reduce-scatter.
+        size_bytes: the whole buffer: the gathered buffer of an all-gather, the buffer before a reduce-scatter, and one
+            rank's buffer for other collectives.
         world_size: number of ranks; a single rank takes no time.
         network: the links between them.
         algorithm: one of ``ALGORITHMS``, other than hierarchical.
         reduction: seconds to add up one byte.
 
     Raises:
-        SettingError: an argument is impossible. Except for an all-reduce, ``halving_doubling`` and
-            ``recursive_doubling`` need a power of two.
+        SettingError: an argument is impossible. ``halving_doubling`` and ``recursive_doubling`` need a power of two,
+            except for an all-reduce.
     """
     n = require_ranks("world_size", world_size)
     size, per_byte = require_number("size_bytes", size_bytes), require_number("reduction", reduction)
@@ -245,12 +245,12 @@ def hybrid_nodes(sharding: str, world_size: int, ranks_per_node: int | None) -> 
 
 
 def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
-    """Returns bytes per second as nccl-tests' algbw: the size of the whole buffer divided by the time."""
+    """Returns algbw of nccl-tests in bytes per second: the size of the whole buffer divided by the time."""
     return require_number("size_bytes", size_bytes) / require_number("seconds", seconds, positive=True)
 
 
 def bus_bandwidth(collective: str, size_bytes: float, world_size: int, seconds: float) -> float:
-    """Returns busbw of nccl-tests in bytes per second, which a link's bandwidth limits for any number of ranks.
+    """Returns busbw of nccl-tests in bytes per second, which can be compared with a link's bandwidth.
 
     busbw is algbw times 2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and
     1 for a broadcast (nccl-tests, doc/PERFORMANCE.md).

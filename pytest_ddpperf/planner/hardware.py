@@ -49,7 +49,7 @@ _LINKS = (
 
 
 def link_of(device: str, names: Sequence[str]) -> str | None:
-    """Returns the kind of link between GPUs of one machine, by the GPUs' names; None if it is unknown."""
+    """Returns the kind of link between the GPUs of one machine, by the GPUs' ``names``; None on CPU, or if unknown."""
     if device != "cuda" or not names:
         return None
     name = names[0].upper()
@@ -71,14 +71,14 @@ class Accelerator:
     def seconds(self, flops: float, moved: float, *, low: bool = False, tf32: bool = False) -> float:
         """Returns the seconds of an operator, by the roofline model (Williams, Waterman and Patterson 2009).
 
-        ``moved``: bytes that the operator reads and writes; ``low``: computes in bf16 or fp16; ``tf32``: may use TF32.
+        The operator reads and writes ``moved`` bytes. ``low``: it computes in bf16 or fp16. ``tf32``: it may use TF32.
         """
         products = self.low_products if low else self.tf32_products if tf32 else self.products
         return max(self.operator, flops / products, moved / self.bandwidth)
 
 
 def _known(model: str, bandwidth: float, memory: float, source: str) -> Accelerator:
-    """Returns the accelerator that torch calls ``model``; ``source``: the document that gives bandwidth and memory."""
+    """Returns the accelerator that torch calls ``model``; ``source`` cites the document with bandwidth and memory."""
     fp32, tf32, half = (peak_flops(model, precision) for precision in ("fp32", "tf32", "bf16"))
     assert fp32 is not None and tf32 is not None and half is not None  # noqa: S101, PT018  all of them have these
     return Accelerator(

@@ -1,4 +1,4 @@
-"""The bytes of training state on a rank, by the definitions of ZeRO and FSDP."""
+"""Computes the bytes of training state on a rank, as ZeRO and FSDP define it."""
 
 from __future__ import annotations
 

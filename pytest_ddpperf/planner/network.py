@@ -1,4 +1,4 @@
-"""Measures the network between ranks, and fits the time of a collective by its size: a latency and a bandwidth."""
+"""Measures the network between ranks, and fits a latency and a bandwidth to the times of each collective."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Line = tuple[float, float]  # latency and seconds a byte
 
 
 def largest_bandwidths(fit: network.CollectiveFit) -> tuple[float, float]:
-    """Returns bytes per second for the largest size, as nccl-tests' algbw and busbw."""
+    """Returns algbw and busbw of nccl-tests for the largest measured size, in bytes per second."""
     size, seconds = fit.max_bytes, fit.seconds(fit.max_bytes)
     return algorithm_bandwidth(size, seconds), bus_bandwidth(fit.collective, size, fit.world_size, seconds)
 
 
 def timings(ranks: Sequence[network.RankSweep]) -> tuple[network.Timing, ...]:
-    """Returns the seconds of the fastest call of each collective and size; a call lasts as long as on its slowest rank.
+    """Returns the seconds of the fastest call, for each collective and size.
 
-    The fastest call is used, because other calls are mostly slower for reasons outside of the network.
+    Each call is timed on its slowest rank. Other calls are mostly slower for reasons outside of the network.
     """
     return tuple(
         network.Timing(collective=each[0].collective, nbytes=each[0].nbytes, seconds=min(_calls(each)))
@@ -50,26 +50,23 @@ def timings(ranks: Sequence[network.RankSweep]) -> tuple[network.Timing, ...]:
 
 
 def _calls(each: Sequence[network.CollectiveTimes]) -> list[float]:
-    """Returns the seconds of each call of one size, on its slowest rank."""
+    """Returns the seconds of each call of one collective and size, timed on the call's slowest rank."""
     calls = zip(*(zip(one.begun, one.waited, strict=True) for one in each), strict=True)
     return [max(begun + waited for begun, waited in call) for call in calls]
 
 
 def usual_times(ranks: Sequence[network.RankSweep]) -> float:
-    """Returns how many times longer a median call takes than the fastest call: the median over collectives and sizes.
-
-    Each call lasts as long as on its slowest rank.
-    """
+    """Returns median call time / fastest call time, the median of this quotient over all collectives and sizes."""
     sizes = map(_calls, zip(*(rank.times for rank in ranks), strict=True))
     found = [statistics.median(calls) / min(calls) for calls in sizes]
     return statistics.median(found) if found else 1.0
 
 
 def taken_share(ranks: Sequence[network.RankSweep]) -> float:
-    """Returns the share of an all-reduce's time by which simultaneous computing gets longer: the median over rounds.
+    """Returns how much longer computing takes during an all-reduce, as a fraction of the all-reduce's own time.
 
-    0 means that computing continues at full speed, 1 that computing stops until the all-reduce ends. A round takes as
-    long as on its slowest rank.
+    0 means that computing continues at full speed, 1 that computing stops until the all-reduce ends. The result is the
+    median over rounds.
     """
     shares = []
     for each in zip(*(rank.beside for rank in ranks), strict=True):
@@ -81,16 +78,16 @@ def taken_share(ranks: Sequence[network.RankSweep]) -> float:
 
 
 def fit_collectives(measured: Sequence[network.Timing], world_size: int) -> tuple[network.CollectiveFit, ...]:
-    """Returns a fit for each collective, as ``fit_sizes`` does."""
+    """Fits a cost to the times of each collective, with ``fit_sizes``."""
     names = dict.fromkeys(timing.collective for timing in measured)
     return tuple(fit_sizes([one for one in measured if one.collective == name], world_size) for name in names)
 
 
 def fit_sizes(measured: Sequence[network.Timing], world_size: int) -> network.CollectiveFit:
-    """Returns the fit of one collective: one line or two lines, whichever predicts omitted sizes better.
+    """Fits one line or two lines to the times of one collective, whichever predicts omitted sizes better.
 
-    To compare them, each size between the smallest and the largest is omitted in turn. Errors are relative to the time,
-    so that small messages weigh as much as large ones. SettingError if there are fewer than four sizes.
+    To compare them, each size between the smallest and the largest is omitted in turn. Raises SettingError if there are
+    fewer than four sizes.
     """
     points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
     if len({size for size, _ in points}) < SIZES:
@@ -127,7 +124,7 @@ def _one_line(points: Points) -> list[tuple[float, Line]]:
 
 
 def _two_lines(points: Points) -> list[tuple[float, Line]]:
-    """Returns (largest size, line) for the two lines that fit best, or for one line if there are fewer than 6 sizes."""
+    """Fits two lines and returns (largest size, line) for each; fits one line if there are fewer than 6 sizes."""
     splits = [(points[:i], points[i:]) for i in range(_LEAST, len(points) - _LEAST + 1)]
     if not splits:
         return _one_line(points)
@@ -143,7 +140,7 @@ def _squares(points: Points) -> float:
 
 
 def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]]) -> list[float]:
-    """Returns, for each size between the outermost ones, the relative error if a fit of all other sizes predicts it."""
+    """Returns the relative error for each inner size, as ``lines`` predicts it from all other sizes."""
     errors = []
     for i in range(1, len(points) - 1):
         size, seconds = points[i]
@@ -158,10 +155,10 @@ _PER_DECADE = 3  # sizes between a size and ten times this size
 
 
 def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
-    """Returns sizes from ``least`` to ``most`` in bytes, at least three per decade and at least four in all.
+    """Returns sizes in bytes from ``least`` to ``most``: at least three per decade, and at least four.
 
-    Each size is a whole number of elements on every rank, so it can be sent exactly. SettingError if the largest is not
-    twice the smallest, or if there are no four such sizes.
+    Each size is a whole number of elements on each of the ``ranks``. Raises SettingError if ``most`` is less than twice
+    ``least``, or if there are fewer than four such sizes.
     """
     if most < 2 * least:
         raise SettingError(f"--max-size={most} must be at least twice --min-size={least}; give a wider range")
@@ -179,7 +176,7 @@ def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
 
 
 def network_environment(launcher: Launcher, world_size: int, device: str, backend: str) -> Environment:
-    """Returns the facts that the speed of the network between ``world_size`` ranks on this machine depends on."""
+    """Returns the environment, such as machine and backend, on which the speed of the network between ranks depends."""
     machine = launcher.machine()
     placement = place(device, backend, world_size, machine)
     gpus = None
@@ -195,7 +192,7 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
 def measure_network(
     launcher: Launcher, found: Environment, plan: network.SweepPlan, timeout: float
 ) -> tuple[NetworkFile, tuple[network.RankSweep, ...]]:
-    """Times collectives on fresh ranks in an environment; returns the fitted network, and each rank's times."""
+    """Times the collectives of ``plan`` in the environment ``found``; returns the fitted network, and all times."""
     from pytest_ddpperf.baselines.network import NetworkFile  # its msgspec is not for ranks, which import this module
 
     launched = launcher.run(

@@ -1,4 +1,4 @@
-"""Checks that a training on a network can be predicted, and makes the job that is timed for the prediction."""
+"""Checks that a step on a network can be predicted, and makes the job that simulated ranks run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WARMUP = 3  # steps before the timed ones
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """A training whose step is predicted; ``together``: the number of simulated ranks that compute at the same time."""
+    """A training whose step is predicted; ``together`` simulated ranks compute at the same time."""
 
     variant: Variant
     call: VerbCall
@@ -27,7 +27,7 @@ class Training:
 
     @property
     def key(self) -> object:
-        """Returns a key that is equal for trainings with equal computing, so that equal computing is timed once."""
+        """Returns a key; trainings with equal keys compute the same, so their computing is timed only once."""
         variant = self.variant
         return (
             variant.strategy,
@@ -87,9 +87,10 @@ def require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
 def require_network(
     settings: Settings, environment: Environment, room: int, stored: Callable[[Environment], object | None]
 ) -> None:
-    """Raises SettingError unless ``settings`` gives a network, ``stored`` returns a measured one, or there is one rank.
+    """Raises SettingError if the network between several ranks is unknown: neither chosen in ``settings`` nor measured.
 
-    ``room``: the number of ranks that this machine runs without sharing cores or GPUs.
+    ``stored`` returns the measured network of an environment, or None. ``room`` is the number of ranks that this
+    machine can run without sharing cores or GPUs.
     """
     ranks = environment.world_size
     if settings.network is not None or ranks == 1 or stored(environment) is not None:

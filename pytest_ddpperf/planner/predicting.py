@@ -1,4 +1,4 @@
-"""Predicts step times: the timed or modelled computing of simulated ranks, and transfers on a model of a network."""
+"""Predicts step times from the computing of simulated ranks, timed or modelled, and from a model of the network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Predictor:
     def predict(
         self, call: VerbCall, variant: NamedVariant, name: str | None = None, ranks: int | None = None
     ) -> Prediction:
-        """Predicts a variant's step time on ``ranks`` ranks (default: the call's), and lists it in reports."""
+        """Predicts a variant's step time on ``ranks`` ranks (default: the call's), and adds it to the reports."""
         __tracebackhide__ = True
         (found,) = self.predictions([(call, variant, name)], ranks)
         self._list(found, None)
@@ -61,7 +61,7 @@ class Predictor:
     def what_if(
         self, call: VerbCall, subject: Subject | Mapping[str, Subject], variants: GivenVariants, strategy: GivenStrategy
     ) -> WhatIf:
-        """Predicts the step times of several trainings, and the gains over the first one; adds them to the reports."""
+        """Predicts the step times of several trainings and their gains over the first one; adds all to the reports."""
         __tracebackhide__ = True
         if variants is None and not isinstance(subject, Mapping):
             raise SettingError(
@@ -90,7 +90,7 @@ class Predictor:
         return whole
 
     def _list(self, prediction: Prediction, gain: Gain | None) -> None:
-        """Adds a prediction to reports, or replaces it if the test runs again; SettingError if its name is taken."""
+        """Adds a prediction to the reports; raises SettingError if this run of the test already used the same name."""
         made = Predicted(test=self.test, prediction=prediction, gain=gain)
         if made.key in self.known:
             raise SettingError(
@@ -104,7 +104,7 @@ class Predictor:
     def predictions(
         self, asked: Sequence[tuple[VerbCall, NamedVariant, str | None]], ranks: int | None = None
     ) -> list[Prediction]:
-        """Predicts each (call, variant, name) in ``asked``, as ``outcomes`` does; raises the first RankFailed."""
+        """Predicts each (call, variant, name) in ``asked``; raises RankFailed if a rank runs out of memory."""
         __tracebackhide__ = True
         found = self.outcomes(asked, ranks)
         for failure in found:
@@ -115,9 +115,9 @@ class Predictor:
     def outcomes(
         self, asked: Sequence[tuple[VerbCall, NamedVariant, str | None]], ranks: int | None = None
     ) -> list[Prediction | RankFailed]:
-        """Returns a prediction for each (call, variant, name) asked, or a RankFailed if a rank ran out of memory here.
+        """Returns for each (call, variant, name) in ``asked`` a prediction, or a RankFailed if a rank lacks memory.
 
-        Trainings with equal computing are timed only once. Launches of different trainings alternate.
+        Trainings that compute the same are timed only once. Launches of different trainings alternate.
         """
         __tracebackhide__ = True
         trainings = [self.training(call, variant, name, ranks) for call, variant, name in asked]
@@ -149,7 +149,7 @@ class Predictor:
         ]
 
     def training(self, call: VerbCall, variant: NamedVariant, name: str | None, ranks: int | None = None) -> Training:
-        """Returns the training to time, to predict ``variant``; ``ranks``: number of ranks (default: the call's)."""
+        """Returns the training to time, in order to predict ``variant`` on ``ranks`` ranks (default: the call's)."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, variant, ranks)
         session, settings = self.session, call.settings
@@ -165,7 +165,7 @@ class Predictor:
         return Training(variant=timed, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
-        """Returns the prediction from a timeline; ``samples``: one rank's in a step; ``lost``: as in ``Prediction``."""
+        """Returns the prediction of a training from its timeline and the ``samples`` of one rank in a step."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
@@ -211,8 +211,7 @@ class Predictor:
     def peak_bytes(self, call: VerbCall, variant: NamedVariant, live_line: str) -> float:
         """Returns the peak bytes of rank 0's tensors in a step, from a simulation.
 
-        Raises RankFailed if the step needs real tensors, not FakeTensors, and these tensors do not fit into memory
-        here.
+        Raises RankFailed if the step needs real tensors, and these do not fit into the memory of this machine.
         """
         __tracebackhide__ = True
         training = replace(self.training(call, variant, None), together=1)

@@ -1,4 +1,4 @@
-"""The predicted time of a step, with an error band: from the step's timeline and the times of transfers."""
+"""Predicts the time of a step, with an error band, from the step's timeline and the times of transfers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NamedNetwork:
         require_ranks("ranks_per_node", self.ranks_per_node)
 
     def seconds(self, transfer: Transfer) -> float:
-        """Returns seconds by ring formulas; in two levels if a group has several ranks on each of several nodes."""
+        """Returns the seconds of a transfer by ring formulas, with separate rings inside nodes and between nodes."""
         local, between = (HARDWARE[link] for link in CLUSTERS[self.name])
         inside = max(1, min(transfer.ranks, self.ranks_per_node // transfer.stride))
         nodes = -(-transfer.ranks // inside)
@@ -89,9 +89,9 @@ def like(transfer: Transfer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedNetwork:
-    """A measured network: for each collective, a fit of its fastest calls, for the number of ranks that was measured.
+    """A measured network, with a fit of the fastest calls for each collective and number of ranks.
 
-    ``usual``: time of a median call / of the fastest call; ``taken``: the fraction of computing that a transfer stops.
+    ``usual``: median call time / fastest call time. ``taken``: the fraction of computing that stops during a transfer.
     """
 
     name: str
@@ -101,12 +101,12 @@ class FittedNetwork:
 
     @property
     def band(self) -> Band:
-        """Returns the band from the fastest to usual calls, widened on both sides by twice the fits' median error."""
+        """Returns the band from the fastest to the median calls, widened on both sides by the errors of the fits."""
         error = _SPREAD * max((fit.error for fit in self.fits), default=0.0)
         return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
 
     def seconds(self, transfer: Transfer) -> float:
-        """Returns seconds by the fit; a transfer below the smallest measured size takes as long as this size."""
+        """Returns the seconds of a transfer by the fit; no transfer takes less than the smallest measured size."""
         if transfer.ranks == 1:
             return 0.0
         name = like(transfer)
@@ -152,9 +152,11 @@ def predicted(
     samples: float | None = None,
     lost: float = 0.0,
 ) -> Prediction:
-    """Returns the prediction of a timeline on a network; SettingError if the network has no cost for a transfer.
+    """Predicts a step from its timeline and from the costs of its transfers on ``network``.
 
-    WorkloadError if the step takes no time at all.
+    ``samples`` is the number of samples of all ranks in the step. ``lost`` is the fraction of the cores that other
+    processes took. Raises SettingError if ``network`` has no cost for a transfer, and WorkloadError if the step takes
+    no time.
     """
     costs = [network.seconds(transfer) for transfer in timeline.transfers]
     launches = len(timeline.launches)
@@ -183,9 +185,9 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """Returns the mean of several launches' timelines of the same step, with the scatter of computing between launches.
+    """Returns the mean timeline of several launches of one step, and how much computing varies between launches.
 
-    SettingError if launches send different transfers.
+    Raises SettingError if launches send different transfers.
     """
     first = timelines[0]
     if any(_shape(one) != _shape(first) for one in timelines):
@@ -211,11 +213,11 @@ def _shape(timeline: Timeline) -> object:
 
 
 def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:
-    """Computes the times of a step; a transfer starts once it is called and the transfer before it has ended.
+    """Predicts the times of a step: a transfer starts when it has been called and the previous transfer has ended.
 
-    All ranks are assumed to be equal. A transfer takes its seconds in ``costs``; times of computing are multiplied by
-    ``computing``. ``taken`` is the fraction of computing that stops during a transfer: 1 if the core that computes also
-    has to send, 0 if sending does not slow computing.
+    All ranks are assumed to be equal. ``costs`` has the seconds of each transfer, and ``computing`` is a factor for the
+    times of computing. ``taken`` is the fraction of computing that stops during a transfer: 1 if the same core computes
+    and sends, 0 if sending does not slow computing.
     """
     if len(costs) != len(timeline.transfers):
         raise SettingError(f"costs has {len(costs)} numbers for {len(timeline.transfers)} transfers; give one for each")
@@ -237,7 +239,7 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
 
 
 def _computed(now: float, work: float, sent: float, taken: float) -> float:
-    """Returns when ``work`` seconds of computing from ``now`` end, at ``1 - taken`` of the speed until ``sent``."""
+    """Returns the end of ``work`` seconds of computing from ``now`` on, slowed by a transfer until ``sent``."""
     beside = max(0.0, sent - now)
     done = beside * (1 - taken)
     return now + work / (1 - taken) if work <= done and taken < 1 else now + beside + work - done

@@ -1,4 +1,4 @@
-"""Causes of a slow network: a slow rank, a slow link, a wrong interface, a wrong backend; each as a sentence."""
+"""Finds causes of a slow network: a slow rank, a slow link, a wrong interface or a wrong backend."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SlowLink:
 
 @dataclass(frozen=True, slots=True)
 class WrongInterface:
-    """A network interface that an environment variable names although it is down, or although another one is faster."""
+    """A network interface that an environment variable selects, although the interface is down or another is faster."""
 
     variable: str
     interface: str
@@ -76,10 +76,10 @@ class WrongInterface:
 
 
 def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
-    """Returns, for each collective, the rank that others wait for, if it is mostly the same rank and the wait is long.
+    """Returns, for each collective, the rank that others mostly wait for; omits collectives with short waits.
 
-    A late rank is the last one to hand its work to the backend. A call's duration proves nothing: in an all-to-all over
-    a slow link, the ranks that do not use this link end first.
+    A late rank is the last one to hand its work to the backend. The durations of calls cannot show this rank, because a
+    slow link also makes calls end at different times.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for each in zip(*(rank.times for rank in ranks), strict=True):
@@ -100,10 +100,10 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 
 
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
-    """Returns the links that are much slower than the fastest third; one entry for a rank whose links are all slow.
+    """Returns the links that are slow in most rounds; one entry for a rank whose links are all slow.
 
-    A link counts as slow if even its fastest message is slow (see ``SlowLink.times``): disturbances do not slow every
-    message. It must be slow in most rounds, because a busy machine may slow a link for a while.
+    A link is slow if even its fastest message takes much longer than messages on the fastest third of the links. A busy
+    machine may slow a link for a while, so the link must be slow in most rounds.
     """
     pairs = {
         (rank, other): seconds
@@ -127,7 +127,7 @@ def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
 
 
 def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """Returns the slow links among these (pair of ranks: seconds), each with its time divided by the usual time."""
+    """Returns the slow links in ``pairs`` (seconds by pair of ranks), each with its time divided by the usual time."""
     usual = sorted(pairs.values())[(len(pairs) - 1) // 3]  # of three ranks one may be slow, and so two links of three
     return {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
 

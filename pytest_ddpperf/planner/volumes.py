@@ -1,4 +1,4 @@
-"""The bytes that a rank sends in an optimizer step with DDP or FSDP, from a model's parameters; the buckets of DDP.
+"""Computes the bytes that a rank sends in an optimizer step with DDP or FSDP, and the buckets of DDP.
 
 Sources: PyTorch FSDP (Zhao et al. 2023, section 3.2), and torch itself.
 """
@@ -88,7 +88,7 @@ class Traffic:
 
     @property
     def send_bytes(self) -> float:
-        """Returns the bytes that a rank sends: for an all-reduce 2(n-1)/n times the buffer, for others (n-1)/n."""
+        """Returns the bytes that a rank sends: 2(n-1)/n buffers for an all-reduce, (n-1)/n for other collectives."""
         parts = 2 if self.collective == "all_reduce" else 1
         return self.calls * self.nbytes * parts * (self.ranks - 1) / self.ranks
 
@@ -163,8 +163,8 @@ def estimate_fsdp_comm_cost(
     HYBRID_SHARD is FULL_SHARD in each node, with an all-reduce of each part between nodes. NO_SHARD only all-reduces
     gradients. The estimate gathers all units again in backward; torch keeps the outermost unit, and so sends less.
 
-    For M bytes of gradients, and W ranks in N = W/G nodes of G ranks, HYBRID_SHARD sends 2 (M/G)(N-1)/N bytes between
-    nodes, by a ring of the N ranks with the same part. The paper prints 2 M (W-1)/(G W), which is not 0 for one node.
+    For M bytes of gradients, a rank of HYBRID_SHARD sends 2 (M/G)(N-1)/N bytes to other nodes. N is the number of
+    nodes and G the ranks of a node. The paper prints 2 M (W-1)/(G W) with W = N G, which is not 0 for one node.
 
     Args:
         model: the module that FSDP would wrap; only its parameters are used.
@@ -198,7 +198,7 @@ def estimate_fsdp_comm_cost(
 
 
 def _parts(ranks: int, units: int, **sent: tuple[int, float]) -> list[Traffic]:
-    """Returns the traffic; ``sent`` maps a collective's name to (calls per unit, bytes of all units together)."""
+    """Returns the traffic of a step; ``sent`` has the calls per unit and the total bytes of each collective."""
     return [
         Traffic(collective=name, ranks=ranks, calls=calls * units, nbytes=nbytes / units)
         for name, (calls, nbytes) in sent.items()

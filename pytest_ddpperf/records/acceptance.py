@@ -1,4 +1,4 @@
-"""Intended worsenings, which a test or a run accepts."""
+"""Worsenings of metrics that a test or a run accepts in advance."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Acceptance:
     def covers(self, worse: Comparison) -> bool:
         """Returns whether a metric's worsening is within the accepted limit.
 
-        A count's worsening is its largest growth: of the total, or of the parts that grew, on any rank. A finite limit
-        never accepts fewer batch rows or backward passes.
+        For a count, the largest growth on any rank decides, of the total or of all growing parts together. A finite
+        limit never accepts fewer batch rows or backward passes.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
             return self.limit == math.inf
@@ -44,7 +44,7 @@ class Acceptance:
 
 
 def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
-    """Returns growths of a count: of its growing parts together (in all and by rank), and of each rank's total."""
+    """Returns how much a count grew: its total on each rank, and the sum of its growing parts."""
     before, after = (counts.details.get(metric, {}) for counts in (then, now))
     parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
     of_ranks = zip(*parts_on_ranks(metric, then, now).values(), strict=False)
@@ -54,7 +54,7 @@ def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
 
 
 def belongs(test: str, node: str) -> bool:
-    """Returns whether a node id names the test, the test's file or class, or its function without parameters."""
+    """Returns whether ``node`` is the test's file, class or function, or the test itself."""
     return f"{test}[".startswith((f"{node}::", f"{node}["))
 
 

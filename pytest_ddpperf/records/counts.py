@@ -1,4 +1,4 @@
-"""Counts of the work in one step, such as calls of collectives: equal in every run and on every machine."""
+"""Counts of the work in one step, such as calls of collectives, which do not vary between runs or machines."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ COLLECTIVES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCopy:
-    """One rank's checksums of its copy of the model and of its data, to compare with other ranks."""
+    """The checksums of one rank's model and data, to compare ranks with each other."""
 
     place: tuple[str, ...] = ()  # its mesh coordinates in dimensions that do not split data
     samples: tuple[int, ...] = ()  # checksums of the samples its loaders drew; empty if none draws by number
@@ -110,7 +110,7 @@ class RankCopy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alike:
-    """The ranks whose data are equal, and the ranks whose parameters differ; a field is None if unknown."""
+    """The ranks that trained on equal data, and the ranks whose parameters differ; None in a field means unknown."""
 
     samples: tuple[int, ...] | None = None  # the ranks that drew the same samples as another one
     batches: tuple[int, ...] | None = None  # the ranks that trained on the same batches as another one
@@ -127,10 +127,10 @@ class Counts:
     """The counts of one step, on one rank or on all ranks.
 
     Attributes:
-        totals: by metric (``COUNTS`` has all names), the number in one step: one call of the measured function. If many
-            steps were counted, it is their mean, or the mean of the period after which steps repeat.
+        totals: by metric (``COUNTS`` has all names), the number in one step, which is one call of the measured
+            function. If many steps were counted, the mean, over whole periods if the steps repeat.
         details: by metric, the parts of the total: operators, modules, buckets, categories of memory. They add up to
-            the total. Only for ``ddp_buckets``, they are the bytes of the buckets, and the total is their number.
+            the total, except for ``ddp_buckets``: its parts are bytes of buckets, and its total is their number.
         unstable: metrics that cannot be compared exactly because they differ irregularly between steps, each with its
             difference. For metrics that are counted in whole steps, ``totals`` and ``details`` have the largest step.
         by_rank: the totals by rank of metrics that differ between ranks; ``totals`` has the largest one.
@@ -140,8 +140,8 @@ class Counts:
         copy: one rank's checksums of the model that it trains; only for one rank.
         alike: which ranks have equal data and parameters; None if nothing was compared.
         steps: the number of steps in which the cheap counts, such as calls of collectives, were taken.
-        varying: by metric and detail (``""``: the total), the values in these steps, if they differ, as components (see
-            ``rhythm``). Only collectives, optimizer steps and similar counts have details here.
+        varying: by metric and part (``""``: the total), the values in these steps, if they differ, as components (see
+            ``rhythm``). Only collectives, optimizer steps and similar counts have parts here.
     """
 
     totals: Mapping[str, float]
@@ -174,12 +174,12 @@ class Counts:
 
 
 def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns a metric's (before, now) totals for each rank; empty if all ranks are equal before and now."""
+    """Returns a metric's (before, now) totals for each rank; empty if the ranks are equal before and equal now."""
     return _by_rank(*((counts.by_rank.get(metric, ()), counts.totals[metric]) for counts in (then, now)))
 
 
 def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tuple[float, float]]]:
-    """Returns (before, now) pairs by rank for each detail of a metric that differs between ranks, before or now."""
+    """Returns (before, now) pairs by rank, for each detail of a metric that differs between ranks."""
     sides = (then, now)
     if any(metric in counts.by_rank and metric not in counts.details_by_rank for counts in sides):
         return {}  # of a baseline from before details were kept by rank
@@ -192,14 +192,14 @@ def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tup
 
 
 def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], float]) -> list[tuple[float, float]]:
-    """Returns (before, now) pairs by rank; counts without values by rank have one value for all ranks."""
+    """Returns (before, now) pairs by rank; a side without values by rank repeats its single value."""
     number = max(len(ranks) for ranks, _ in (then, now))
     before, after = (ranks or (value,) * number for ranks, value in (then, now))
     return list(zip(before, after, strict=False))  # if world sizes differ, the ranks that both have
 
 
 def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns (before, now) totals of a count, for all ranks and each rank, that differ by more than may be ignored."""
+    """Returns (before, now) totals of a count, for all ranks and each rank, whose difference is too large to ignore."""
     row, pairs = count_row(metric), [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)]
     pairs = surely_changed(metric, "", then, now, pairs)
     if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in WORK):
@@ -213,9 +213,9 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 def surely_changed(
     metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Returns the (before, now) ``pairs`` that changed for sure: counting other steps would not undo the difference.
+    """Returns the (before, now) ``pairs`` that surely changed, whichever steps were counted.
 
-    The pairs are values of a ``part`` of a count (``""``: of the total), for all ranks together or for each rank.
+    The pairs are values of one ``part`` of a count, or of the total if ``part`` is empty.
     """
     more, less = _doubt(metric, part, then, now)
     shifts = ((pair, pair[1] - pair[0], _shift(metric, part, then, now, pair) or 0.0) for pair in pairs)
@@ -223,7 +223,7 @@ def surely_changed(
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns the (before, now) pairs of all parts of a count, in all and by rank, that surely changed."""
+    """Returns the (before, now) values of a count's parts that surely changed, for all ranks together and each rank."""
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = {name: [(before.get(name, 0.0), after.get(name, 0.0))] for name in {**before, **after}}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
@@ -246,7 +246,7 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
 
 
 def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]) -> float | None:
-    """Returns by how much all steps changed alike; None if the differences between steps changed, too."""
+    """Returns the amount by which all steps changed equally; None if they did not change equally."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before), (new, after) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
@@ -257,9 +257,9 @@ def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float,
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """Returns the largest (growth, fall) of a count's ``part`` that counting other steps of a run might explain.
+    """Returns the largest growth and the largest fall of ``part`` that the choice of the counted steps may explain.
 
-    If only ``then`` or ``now`` has unusual steps, counting more steps might show unusual steps on the other side, too.
+    If only ``then`` or ``now`` has unusual steps, counting more steps might show unusual steps in the other one.
     """
     old, new = (counts.varying.get(metric, {}).get(part, ()) for counts in (then, now))
     before, after = rhythm_of_all(old), rhythm_of_all(new)
@@ -271,13 +271,13 @@ def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, fl
 
 
 def may_be_another_step(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether the FLOPs of forward grew or fell as a count did, or are unknown: a step may do other work."""
+    """Returns whether a count and the FLOPs of forward both grew or both fell, or whether the FLOPs are unknown."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
 
 
 def is_lost(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether ``metric``, a part of another count, vanished, or fell while the rest of that count grew."""
+    """Returns whether ``metric``, a part of a larger count, vanished, or fell while the rest of that count grew."""
     if not any(after < before for before, after in beyond_floor(metric, then, now)):
         return False
     whole, fall = count_row(metric).wanted_of, then.totals[metric] - now.totals[metric]

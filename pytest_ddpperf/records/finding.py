@@ -29,15 +29,15 @@ class Finding:
 
     Attributes:
         code: identifies the sentence of the remark in ``reports.findings``, in snake_case.
-        facts: the values that the sentence contains, by name. A fact is a sentence itself only if others wrote it, such
-            as an error message, or if it comes from a file.
+        facts: the values that the sentence contains, by name. A fact is a whole sentence only if it comes from
+            elsewhere, such as an error message or a line of a file.
     """
 
     code: str
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        """Hashes the code alone: facts may be of any type."""
+        """Hashes only the code, because facts may be of unhashable types."""
         return hash(self.code)
 
 

@@ -108,7 +108,7 @@ class RankLaunch:
         communication: later steps with and without synchronisation of gradients; None if they were not run.
         no_headroom: the memory that was lacking for copies of the training state, if steps without synchronisation were
             not run because of this; equal on all ranks.
-        kept: why the user's step synchronises gradients in every call; empty if it can leave this out.
+        kept: why the user's step always synchronises gradients; empty if it can also run without synchronising them.
         rates: speeds of this rank's device in micro-benchmarks; None without phases or enough memory.
         held: bytes that this process held before and after each of a few separate steps; empty if unknown.
         samples_per_step: this rank's samples in one step; None if unknown.
@@ -166,12 +166,12 @@ class Launch:
     """One fresh process group, from start to end: the unit of statistics.
 
     Attributes:
-        round: its round of the run; launches of variants in one round are partners.
+        round: number of the round in the run; launches of several variants in one round are compared.
         ranks: the report of each rank, by rank.
         seconds: duration of the whole launch, including the start of its processes.
         health: state of the machine during the launch; None if it was not read.
         step_times: seconds of each timed step; a step lasts as long as on its slowest rank.
-        figures: a cache of figures that were computed from the launch, by name; a copy by ``replace`` has none.
+        figures: a cache of values that were computed from the launch, by name; ``dataclasses.replace`` empties it.
     """
 
     round: int
@@ -213,7 +213,7 @@ class TimeSpent:
     verifying: comparing the training with a single process.
     counting: counting the work of one step.
     measuring: timed steps, and their warm-up.
-    diagnosing: steps that show growth of memory, phases and communication; the profile.
+    diagnosing: additional steps that measure phases, communication and growth of memory, and the profiler.
     other: judging, launches that failed, and time between launches.
     """
 
@@ -240,7 +240,7 @@ class TimeSpent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LongSteps:
-    """The steps of some launches that took more than twice the median step time of their launch."""
+    """The steps, in some launches, that took more than twice the median step time of their launch."""
 
     number: int  # number of long steps
     steps: int  # number of all steps

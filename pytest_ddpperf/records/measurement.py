@@ -38,8 +38,8 @@ class Interval:
 class Environment:
     """The facts about machine, software and group that a result depends on.
 
-    Fields that are compared ("keyed") decide which baseline belongs to a run. ``recorded`` holds useful facts that do
-    not decide this, such as host, kernel and full versions. Measured states, such as load and clocks, are never keyed.
+    Times are compared only with a baseline that is equal in the "keyed" fields. ``recorded`` has more facts, such as
+    host and kernel, which may differ. Measured states, such as load and clocks, are never keyed.
     """
 
     device: str  # kind of device the ranks compute on: "cpu" or "cuda"
@@ -95,11 +95,11 @@ def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchmarkId:
-    """The identity of a benchmark of a test.
+    """The identity of a benchmark: its name, strategy, settings, environment and number of ranks.
 
     Attributes:
         name: the benchmark's name within its test, such as ``ddp`` or ``ddp w2``.
-        strategy: strategy with its options; ``custom`` for a step that is parallel by itself.
+        strategy: strategy with its options; ``custom`` for a step whose own code is parallel.
         mode: ``weak`` or ``strong`` for a point of a scaling curve; None for another benchmark.
         environment: the machine, the software and the group.
         recipe: settings of the training that differ from the defaults, such as ``{"precision": "bf16"}``; also
@@ -115,7 +115,7 @@ class BenchmarkId:
 
     @property
     def identity_fields(self) -> dict[str, Any]:
-        """The fields of the identity by name, for another record of the same benchmark."""
+        """The fields of the identity by name, to make another record of the same benchmark."""
         return {column.name: getattr(self, column.name) for column in fields(BenchmarkId)}
 
     @property
@@ -146,14 +146,14 @@ class Measurement(BenchmarkId):
     Attributes:
         plan: the number of steps of each launch.
         launches: timed launches, in the order measured.
-        fresh_from: number of launches until a metric looked worse; later launches have to confirm this.
+        fresh_from: number of launches until a metric looked worse; only later launches can confirm the regression.
         diagnoses: launches after the timed ones, which measure phases, communication and growth of memory.
         findings: notes on the numbers; ``reports.findings`` has their sentences.
         series: the metrics; ``measurement["step_time"]`` is one of them.
         counts: counts of a step on all ranks; None if nothing was counted.
         profile: communication in the profiler's records; None if no launch was profiled.
         over: name of the variant that the speedup is relative to; None if there is no speedup.
-        turns: whether its launches were interleaved with other launches, which makes steps a little longer.
+        turns: whether the launches were interleaved with other launches, which makes steps a little longer.
     """
 
     plan: Plan
@@ -169,7 +169,7 @@ class Measurement(BenchmarkId):
 
     @property
     def fresh(self) -> tuple[Launch, ...]:
-        """The launches that have to confirm a suspicion; all launches if there was no suspicion."""
+        """The launches that must confirm a suspected regression; all launches if nothing was suspected."""
         return self.launches[self.fresh_from :]
 
     @property
@@ -250,7 +250,7 @@ class Measurement(BenchmarkId):
         return sum(known) if known and len(known) == len(counts) else None
 
     def __iter__(self) -> Iterator[str]:
-        """Iterates over the names of its metrics."""
+        """Iterates over the names of the metrics."""
         return iter([series.metric for series in self.series])
 
     def __getitem__(self, metric: str) -> Series:
@@ -281,8 +281,8 @@ class MetricRules:
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether it is measured in launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
-        stands_in: whether it decides in place of an undecided step time, if the reference is measured in the same
-            rounds; otherwise it is not gated.
+        stands_in: whether it can fail a test if the step time is undecided; only if the reference is measured in the
+            same rounds.
         drifts: whether it changes with the machine's speed, as times, rates and quotients of times do, unlike bytes,
             counts and losses.
         usual_scatter: usual standard deviation between launches, for runs with few launches; None if unknown.
@@ -290,7 +290,7 @@ class MetricRules:
         after_steps: whether values are comparable only after the same number of steps.
         weight: its share of the significance level, relative to the benchmark's other gated metrics; 0 if it has no
             noise.
-        alarm_only: whether it may fail a test, but is ignored while it is undecided and the times are not worse.
+        alarm_only: whether it may fail a test, but does not make a benchmark undecided unless times are worse.
     """
 
     timed: bool = False
@@ -307,13 +307,13 @@ class MetricRules:
 
     @property
     def interleaved(self) -> bool:
-        """Returns whether interleaving of launches changes the metric, because it lengthens steps a little."""
+        """Returns whether interleaved launches change the metric, because interleaving makes steps a little longer."""
         return self.timed or self.partnered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """One metric of one measurement: a sample for each launch that has the metric, their common value and interval.
+    """One metric of one measurement: a sample for each launch, and a value with its confidence interval.
 
     Attributes:
         metric: name of the metric.
@@ -325,7 +325,7 @@ class Series:
         min_tolerance: the smallest useful tolerance, as a fraction (absolute for differences).
         samples: one number for each launch.
         value: the value over all launches, in ``unit``.
-        interval: interval of the value; None if its scatter is unknown.
+        interval: confidence interval of ``value``; None if the scatter is unknown.
         within: for each launch, the influence of each block of steps on the launch's sample (or on its logarithm, for
             ratios), by jackknife: see ``influences`` in ``stats.launches``; empty if it is not computed from steps.
         own: the part of the standard deviation between launches that differences between blocks do not explain.

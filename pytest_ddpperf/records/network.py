@@ -16,7 +16,7 @@ ELEMENT = 4  # bytes of an element that is sent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepPlan:
-    """The plan of a measurement; each round calls every collective with every size, in a random order by ``seed``."""
+    """The plan of a network measurement: each round calls every collective with every size, in a random order."""
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]  # bytes of the whole buffer, ascending; every rank has a whole number of elements
@@ -27,10 +27,10 @@ class SweepPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveTimes:
-    """The seconds of each call of one collective with one size on one rank, in the order of calls.
+    """The times of each call of one collective with one size on one rank, in the order of calls.
 
-    ``begun``: seconds until the call had handed its work to the backend; ``waited``: seconds from then until the result
-    arrived; ``handed``: the time when the work was handed over, by the clock that all ranks of a machine share.
+    ``begun``: seconds until the call gave its work to the backend. ``waited``: seconds from then until the result came.
+    ``handed``: the time at which the backend got the work, on a clock that all ranks of a machine share.
     """
 
     collective: str
@@ -41,7 +41,7 @@ class CollectiveTimes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Beside:
+class Overlap:
     """Seconds of computing alone, of an all-reduce alone, and of both at the same time, on one rank."""
 
     computing: float
@@ -55,12 +55,12 @@ class RankSweep:
 
     times: tuple[CollectiveTimes, ...]  # the calls of each collective and size
     pairs: Mapping[int, tuple[float, ...]]  # the seconds of the fastest message of each turn, by the other rank
-    beside: tuple[Beside, ...] = ()  # computing during an all-reduce, one for each round
+    beside: tuple[Overlap, ...] = ()  # computing during an all-reduce, one for each round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """The seconds of the fastest call of one collective with one size; a call lasts as long as on its slowest rank."""
+    """The seconds of the fastest call of one collective with one size; each call is timed on its slowest rank."""
 
     collective: str
     nbytes: int

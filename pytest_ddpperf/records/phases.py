@@ -1,4 +1,4 @@
-"""The time and memory of a step by phase and section, and its communication, on a rank or in a group."""
+"""Records of the time and memory of a step by phase and section, and of the step's communication."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ KINDS = (  # a name that others begin with comes after them
 
 
 def collective_kind(name: str) -> str:
-    """Returns the name in ``KINDS`` of a collective of NCCL or torch: ``all_gather`` for ``_allgather_base``."""
+    """Converts the name of a collective in NCCL or torch, such as ``_allgather_base``, to a name in ``KINDS``."""
     plain = name.replace("_", "").lower()
     return next((kind for kind in KINDS if plain.startswith(kind.replace("_", ""))), name)
 
@@ -100,7 +100,7 @@ class BlockTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryHeadroom:
-    """The bytes that copies of the training state need on all ranks of a machine, and the free bytes."""
+    """The memory in bytes that all ranks of a machine need for copies of the training state, and the free memory."""
 
     needed: int
     free: int
@@ -134,7 +134,7 @@ class ProfiledStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The seconds of communication in backward by DDP's logger, averaged over the steps that the logger samples."""
+    """The seconds of communication during backward, from DDP's logger, averaged over the steps that DDP samples."""
 
     communication: float  # from the start of the first all-reduce to the end of the last one
     overlapped: float  # from the same start to the end of backward's computation
@@ -186,7 +186,7 @@ class CommunicationProfile:
 
     @property
     def busy_share(self) -> float:
-        """The busy time as a share of the step; communication costs less than this, because part of it is hidden."""
+        """The share of the step in which collectives run, including the part that computing hides."""
         return self.busy / self.step
 
     @property

@@ -24,7 +24,7 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """A point of a step at which a transfer starts, or the rank waits for one."""
+    """A point of a step at which a transfer starts, or at which the rank waits for a transfer to end."""
 
     computed: float  # seconds of computing since the previous moment
     transfer: int  # index of the transfer in ``Timeline.transfers``
@@ -33,7 +33,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
-    """A step of one rank, or several steps after which the work repeats."""
+    """The computing and the transfers of one rank, in one step or in the ``steps`` after which the work repeats."""
 
     transfers: tuple[Transfer, ...]  # its collectives, in the order in which they start
     moments: tuple[Moment, ...]  # the points that interrupt computing, in order
@@ -64,7 +64,7 @@ class Replayed:
 
     @property
     def efficiency(self) -> float:
-        """The fraction of the step that is computing: the efficiency of weak scaling compared with one rank."""
+        """The fraction of the step that is computing; this equals the efficiency of weak scaling from one rank."""
         return self.computing / self.seconds
 
 
@@ -115,7 +115,7 @@ class Prediction(Replayed):
 
     @property
     def reach(self) -> float:
-        """Returns the largest relative error of the timed computing, with 95 % confidence."""
+        """Returns the relative error of the timed computing, with 95 % confidence."""
         return self.errors * self.scatter
 
     @property
@@ -131,7 +131,8 @@ class Prediction(Replayed):
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
         """Returns (corner of this prediction, corner of ``base``) pairs whose errors can occur together.
 
-        On the same network, these are pairs of the same corner; else transfers may have different errors.
+        On one network, transfers have the same error in both predictions; on two networks, their errors are
+        independent.
         """
         if self.network == base.network:
             return list(zip(self.corners, base.corners, strict=True))
@@ -141,8 +142,8 @@ class Prediction(Replayed):
     def gain_over(self, base: Prediction) -> Gain:
         """Returns the share of ``base``'s time per sample that this training saves; per step if samples are unknown.
 
-        Modelled times err alike in both predictions, so each corner is compared with the same corner of ``base``. Timed
-        computing adds the scatter of both trainings' quotients by launch, or both errors without common launches.
+        Modelled times have the same errors in both predictions, so each corner is compared with the same corner of
+        ``base``. The band also covers the scatter of timed computing.
         """
         scatter = self._quotient_error(base)
         known = self.samples is not None and base.samples is not None
@@ -152,7 +153,7 @@ class Prediction(Replayed):
         return Gain(value=1 - value, low=1 - max(ends) * (1 + scatter), high=1 - min(ends) * (1 - min(1.0, scatter)))
 
     def _quotient_error(self, base: Prediction) -> float:
-        """Returns the relative error (95 % confidence) of this computing time / ``base``'s; 0 for the same timeline."""
+        """Returns the relative error of the quotient of both predictions' computing times, with 95 % confidence."""
         if self.timeline is base.timeline:
             return 0.0
         pairs = list(zip(self.timeline.launches, base.timeline.launches, strict=False))
@@ -163,7 +164,7 @@ class Prediction(Replayed):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """The share of a sample's time that a change is predicted to save, with its band; below 0 if it costs."""
+    """The share of the time per sample that a change is predicted to save, with an error band; negative if slower."""
 
     value: float  # most likely
     low: float  # at worst
@@ -182,7 +183,7 @@ class WhatIf:
     """Predictions of several trainings by name; gains are relative to the first training.
 
     With ``found = ddpperf.what_if(...)``, ``found["more ranks"]`` is a prediction, and ``found.gain("more ranks")``
-    says how much of the first training's time it saves.
+    says how much of the first training's time the training "more ranks" saves.
     """
 
     predictions: Mapping[str, Prediction]
@@ -200,7 +201,7 @@ class WhatIf:
         return next(iter(self.predictions))
 
     def gain(self, name: str) -> Gain:
-        """Returns the fraction of the first training's time per sample that this one saves; may raise SettingError."""
+        """Returns the share of the first training's time per sample that the training ``name`` saves."""
         __tracebackhide__ = True
         if name not in self.predictions:
             raise SettingError(f"gain({name!r}): there is no such name; give one of {', '.join(self.predictions)}")
@@ -214,7 +215,7 @@ class WhatIf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """A prediction in a test, and its gain over the call's first prediction; None for the first prediction."""
+    """A prediction in a test; ``gain`` compares it with the call's first prediction, and is None for the first."""
 
     test: str
     prediction: Prediction
@@ -237,14 +238,14 @@ class Candidate:
     Attributes:
         name: strategy and settings in one line.
         strategy: in a form that ``ddpperf.check`` accepts.
-        settings: in a form that ``ddpperf.check`` accepts, without defaults.
+        settings: settings that differ from the call's, in a form that ``ddpperf.check`` accepts.
         batch_size: samples of a rank's batch; None if the workload has one size.
         memory: the most bytes of tensors that a rank needs in a step; None if it could not be simulated.
         fits: whether these bytes fit into the available memory.
         reason: why the candidate does not fit, or could not be simulated or timed; empty if there is a prediction.
         prediction: prediction of the candidate's step; None if the candidate does not fit, or could not be timed.
         measured: seconds of a step on ranks of this machine; None if no ranks ran it.
-        standing: the place by predicted time per sample; "maybe as good" if the band overlaps the best candidate's.
+        standing: the place by predicted time per sample; "maybe as good" if its band overlaps the best one's band.
     """
 
     name: str
@@ -261,7 +262,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyAdvice:
-    """Advice on how to train: all candidates, first those with a prediction, ordered by predicted speed.
+    """Advice on how to train: all candidates, the fastest prediction first, candidates without a prediction last.
 
     Attributes:
         test: pytest node id; empty outside of a test.

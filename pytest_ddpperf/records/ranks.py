@@ -15,10 +15,10 @@ _OTHERS = 3  # sets of other ranks' lines that are kept, in addition to the line
 
 
 def merged(ranks: Sequence[Counts]) -> Counts:
-    """Merges the counts of all ranks: takes the largest count if ranks differ; ``by_rank`` keeps all of them.
+    """Merges the counts of all ranks: ``totals`` has the largest value of each metric, ``by_rank`` all values.
 
-    The details of a metric come from the first rank with the largest total. A metric is omitted if the profiler could
-    not count it on some rank, or if some rank only guessed it.
+    The details of a metric come from the first rank with the largest total. Metrics that are profiled or guessed are
+    omitted if a rank lacks them.
     """
     metrics = [
         metric
@@ -78,7 +78,7 @@ def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[floa
 
 
 def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts]) -> dict[str, tuple[CallSite, ...]]:
-    """Returns the sites of ranks whose sites differ from ``most``, by the numbers of these ranks, such as ``"1 3"``."""
+    """Returns the lines of code of ranks that differ from ``most``; the key ``"1 3"`` stands for ranks 1 and 3."""
     found: dict[tuple[CallSite, ...], list[str]] = {}
     for rank, counts in enumerate(ranks):
         if (sites := counts.sites.get(metric, ())) and sites != most:
@@ -87,7 +87,7 @@ def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts])
 
 
 def as_rank(metric: str, rank: int, counts: Counts) -> Counts:
-    """Returns counts in which a metric has the total of one rank, and its parts and lines of code if they are known."""
+    """Returns ``counts`` with one rank's values of ``metric``: the total and, if known, parts and lines of code."""
     values = counts.by_rank.get(metric, ())
     if rank >= len(values):
         return counts
@@ -122,7 +122,7 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
 
 
 def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int, ...] | None:
-    """Returns ranks with ``place`` and value of another rank; None for an unknown value, or if all places differ."""
+    """Returns the ranks that have the ``place`` and the value of another rank; None if this is unknown."""
     places = Counter((each.place, value) for each, value in zip(ranks, values, strict=True))
     if None in values or len({each.place for each in ranks}) == len(ranks):
         return None
@@ -132,7 +132,8 @@ def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int,
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
     """Returns the ranks whose parameters differ but should be equal, and the name of the first such parameter.
 
-    They should be equal on ranks of one DDP, else on ranks of one mesh ``place``; None without such ranks of one model.
+    Parameters should be equal on the ranks of one DDP or, without DDP, on ranks with the same ``place`` in a mesh. The
+    ranks are None if nothing can be compared.
     """
     teams: dict[Hashable, list[int]] = {}
     for rank, each in enumerate(ranks):

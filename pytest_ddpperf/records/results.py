@@ -28,7 +28,7 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineRecord(BenchmarkId):
-    """The record of one benchmark in a baseline file: its figures at that time, and their origin."""
+    """The record of one benchmark in a baseline file: the measured figures, and their origin."""
 
     plan: Plan
     series: tuple[Series, ...]
@@ -52,7 +52,7 @@ class BaselineRecord(BenchmarkId):
 
     @property
     def counts_from(self) -> Provenance:
-        """The date and the code of the counts."""
+        """The date at which the counts were taken, and the version of the counted code."""
         return self.counted or Provenance(date=self.date, commit=self.commit, dirty=self.dirty)
 
 
@@ -163,15 +163,15 @@ class Comparison:
         verdict: verdict on this metric alone.
         note: the reason for the verdict, if the numbers do not show it; else None.
         difference: the change of a count that is not comparable (the note says why); else None.
-        suspicious: whether it looks so much worse that fresh launches have to judge it.
-        promising: whether it looks so much better than another revision that more launches have to judge it.
-        enough: about how many launches would show that a suspected metric is worse, or that an undecided one is not;
-            None if no number suffices, or if it is unknown.
+        suspicious: whether it looks so much worse that new launches must confirm the regression.
+        promising: whether it looks so much better than another revision that more launches must confirm this.
+        enough: estimated number of launches that would decide a suspected or undecided metric; None if no number would,
+            or if it is unknown.
         df: degrees of freedom of the standard error.
         base_samples: one number for each launch of ``baseline``; for another revision, from the same rounds in the same
             order as the samples of ``series``.
-        worse_in: number of the candidate's samples that were worse than the reference's sample of the same round, or if
-            not ``paired``, than the reference's median; None for fewer than two samples, or without a comparison.
+        worse_in: number of the candidate's samples that were worse than the reference's sample of the same round (if
+            ``paired``) or than the reference's median; None for fewer than two samples, or without a comparison.
         paired: whether candidate and reference were measured in the same rounds.
     """
 
@@ -208,8 +208,8 @@ class StepAnalysis:
         sections: the parts of a step that the user named, averaged over ranks, launches and steps.
         memory_by_rank: memory of each rank by kind, averaged over launches; in bytes, except alloc_retries and ooms.
         memory_by_phase: memory that each phase of a step used on a rank; the largest figures over ranks and launches.
-        still_sent: communication that remains in steps without synchronisation, which exposed communication does not
-            include; empty if nothing remains.
+        still_sent: communication that also happens without synchronisation, so that exposed communication does not
+            include it; empty if there is none.
         synchronised_step: seconds of a synchronised step while exposed communication was measured; None if it was not.
     """
 
@@ -269,12 +269,12 @@ class Result:
 
     @property
     def pair(self) -> PairedRevision | None:
-        """The other revision, or the baseline's commit, if it was measured in the same rounds; else None."""
+        """The other revision, or the baseline's commit, if measured in the same rounds as the benchmark; else None."""
         return self.reference if isinstance(self.reference, PairedRevision) else self.reference.pair
 
     @property
     def baseline(self) -> BaselineRecord | None:
-        """The stored record that reports show; it may come from another machine if nothing was timed."""
+        """The stored record that reports show. If nothing was timed, the record may come from another machine."""
         stored = self.reference
         if isinstance(stored, PairedRevision):
             return None

@@ -1,4 +1,4 @@
-"""Work that is not in every step, such as a log in every 10th: its period, and its mean per step."""
+"""Describes work that is not in every step, such as a log in every 10th step: its period, and its mean per step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Components: TypeAlias = tuple[tuple[float, ...], ...]
 
 
 class Rhythm(NamedTuple):
-    """The mean of consecutive steps, and the range in which the mean of all steps must lie."""
+    """The mean of consecutive steps, and the bounds ``low`` and ``high`` of the mean over all steps."""
 
     mean: float
     low: float
@@ -26,19 +26,18 @@ class Rhythm(NamedTuple):
 
 
 def period_of(steps: Sequence[object]) -> int:
-    """Returns the number of steps after which values repeat, if two periods were seen; 0 if nothing repeats."""
+    """Returns the number of steps after which values repeat; 0 if ``steps`` do not contain two full periods."""
     number = len(steps)
     periods = range(1, number // 2 + 1)
     return next((each for each in periods if all(steps[i] == steps[i - each] for i in range(each, number))), 0)
 
 
 def rhythm_of(values: Sequence[float]) -> Rhythm:
-    """Returns the mean of consecutive steps, and the range in which the mean of all steps must lie.
+    """Returns the mean of consecutive steps, with bounds for the mean over all steps.
 
-    If values repeat and two periods were seen, the mean is exact. Otherwise, if there are two values, steps with the
-    rarer value are special: at regular distances, their number is wrong by at most one; at irregular distances, they
-    count as random, with the 99 % interval of a binomial share. With more values, the range is from the least to the
-    largest.
+    If ``values`` contain two full periods, the mean is exact. Otherwise, if there are two values, the rarer one may
+    come at regular distances; then its number is wrong by at most one. At irregular distances, a 99 % binomial interval
+    gives the bounds. With more values, the smallest and the largest are the bounds.
     """
     number, period, low, high = len(values), period_of(values), min(values), max(values)
     if period:
@@ -56,10 +55,10 @@ def rhythm_of(values: Sequence[float]) -> Rhythm:
 
 
 def components_of(parts: Iterable[Sequence[float]]) -> Components:
-    """Groups the parts of a count (values by step) by the steps in which they vary; returns each group's sums by step.
+    """Groups the parts of a count that vary in the same steps, and returns the sum of each group in each step.
 
-    Work in every 5th step and other work in every 9th step have a period each, but their sum has none in 20 steps. If
-    sums repeat, two periods are returned, from the largest sum on, so that the first counted step does not matter.
+    Work in every 5th step and other work in every 9th step have separate periods, but their sum has none in 20 steps.
+    Repeating sums are shifted to begin with the largest, so that the first counted step does not matter.
     """
     alike: dict[tuple[int, ...], list[Sequence[float]]] = {}
     for values in parts:
@@ -76,13 +75,13 @@ def _without_phase(values: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def rhythm_of_all(components: Components) -> Rhythm:
-    """Returns the rhythm of the sum of all components; without components, it is 0 in each step."""
+    """Returns the rhythm of the sum of all components; the sum is 0 if there are no components."""
     means, lows, highs, irregular = zip(*map(rhythm_of, components), strict=True) if components else ((), (), (), ())
     return Rhythm(math.fsum(means), math.fsum(lows), math.fsum(highs), any(irregular))
 
 
 def unusual_of(components: Components) -> tuple[list[list[float]], float]:
-    """Returns each component's sorted deviations from its most frequent value, and the mean deviation of a step."""
+    """Returns the sorted deviations of each component from its most frequent value, and their mean per step."""
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
     return sorted([*filter(None, each)] for each in more), math.fsum(math.fsum(each) / len(each) for each in more)
 
@@ -97,7 +96,7 @@ class Levels(NamedTuple):
 
 
 def levels_of(values: Sequence[float], mean: float) -> Levels:
-    """Returns a count's usual and unusual value; ``values``: its component that varies; ``mean``: the count's mean."""
+    """Returns a count's usual and unusual value, from its ``mean`` and from the ``values`` of its varying part."""
     period, rest = period_of(values), round(mean - rhythm_of(values).mean, 6)  # of sums of fractions
     seen = values[:period] if period else values
     at = _rarer(seen)

@@ -1,4 +1,4 @@
-"""The lines of code that cause a count, and their changes: they explain a verdict, but do not decide it."""
+"""The lines of code that cause a count, and their changes. The lines explain a verdict, but do not decide it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ SiteChange = tuple[CallSite | None, CallSite | None]
 def changed_sites(
     then: Iterable[CallSite], now: Iterable[CallSite], same: Mapping[tuple[str, int], int] | None = None
 ) -> list[SiteChange]:
-    """Returns the changed sites: first new ones, then grown ones, then shrunk ones, then sites that are gone.
+    """Returns the changed lines of code: first new ones, then grown ones, then shrunk ones, then lines that are gone.
 
-    New sites that may only have moved, because an equal site is gone elsewhere, come last among the new ones. Whatever
-    their numbers, lines of a function are paired if they have equal text, and lines between such pairs in order. A text
-    may also have moved to another function or file. If several lines have the same text, ``same`` (from ``same_lines``)
-    decides. A change names a caller only if some of the line's callers changed, not all.
+    Lines are paired by equal text, and lines between such pairs by their order; line numbers do not matter. A line may
+    also have moved to another function or file. If several lines have the same text, ``same`` (from ``same_lines``)
+    decides. A change names a caller only if some, but not all, of the line's callers changed.
     """
     old_lines, new_lines = (_grouped(sites, caller="", caller_source="") for sites in (then, now))
     before, after = _by_place(old_lines), _by_place(new_lines)
@@ -69,7 +68,7 @@ def changed_sites(
 
 
 def _grouped(sites: Iterable[CallSite], **common: str) -> dict[CallSite, list[CallSite]]:
-    """Groups sites that differ only in value and ``common``; a group's key has ``common`` and the sum of values."""
+    """Groups sites that are equal except for value and the fields in ``common``; a group's key has the summed value."""
     groups: dict[CallSite, list[CallSite]] = {}
     for site in sites:
         groups.setdefault(replace(site, value=0.0, **common), []).append(site)  # type: ignore[arg-type]  # all are str
@@ -96,7 +95,7 @@ def _caller_of(site: CallSite) -> CallSite:
 
 
 def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSite]]:
-    """Groups sites with equal part, function, and called function of other packages (``through``), sorted by line."""
+    """Groups sites with equal part, file, function and ``through`` (a function of another package), sorted by line."""
     places: dict[tuple[object, ...], list[CallSite]] = {}
     for site in sorted(sites, key=lambda site: (site.line, site.through)):
         through = re.sub(r":\d+ ", " ", site.through)
@@ -110,7 +109,7 @@ def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
 
 
 def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[str, int], int]:
-    """Returns the present line numbers by (file, earlier number), from the order and the text of all sites."""
+    """Returns the present line number for each (file, earlier line number), found by the text and order of lines."""
     sides = [
         sorted({(site.file, site.line, site.source) for site in sites if not site.through}) for sites in (then, now)
     ]
@@ -125,7 +124,7 @@ def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[
 def _aligned(
     before: Sequence[CallSite], after: Sequence[CallSite], same: Mapping[tuple[str, int], int]
 ) -> list[SiteChange]:
-    """Pairs a function's sites before and after: by equal text, and between such pairs, by their order."""
+    """Pairs a function's sites before and after by equal text, and the sites between such pairs by order."""
     lines = {(site.source, same.get((site.file, site.line))) for site in before}  # their present lines
     there = {site.source for site in after if (site.source, site.line) in lines}
     copies = [site.source in there and (site.source, site.line) not in lines for site in after]
@@ -154,12 +153,12 @@ def _rank(change: SiteChange, lost: Collection[tuple[str, bool, float]]) -> tupl
 
 
 def part_of(kind: str, name: str, value: object) -> str:
-    """Returns the name of a class's setting in counts: ``DistributedDataParallel: static_graph=True``."""
+    """Returns the name under which counts list a setting of a class: ``DistributedDataParallel: static_graph=True``."""
     return f"{kind}: {name}={value}"
 
 
 def setting_of(part: str) -> tuple[str, str, str]:
-    """Splits a name of ``part_of`` into class, setting and value; setting and value may be empty."""
+    """Splits a part's name, as ``part_of`` makes it, into class, setting and value; the last two may be empty."""
     kind, _, setting = part.partition(": ")
     name, _, value = setting.partition("=")
     return kind, name, value

@@ -15,7 +15,7 @@ class ScalingCurve:
     """A benchmark measured with several numbers of ranks side by side.
 
     Attributes:
-        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank): it defines efficiency.
+        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank), which defines efficiency.
         points: a measurement per world size, ascending; all larger sizes are compared with the first.
     """
 
@@ -41,14 +41,14 @@ class ScalingCurve:
         return next((point for point in self.points if not point.unfit), self.points[0])
 
     def efficiency(self, world_size: int) -> float:
-        """Returns the share of the ideal speed; it is 1 at the first point (strong: T1/(n Tn), weak: T1/Tn).
+        """Returns the share of the ideal speed; 1 at the first point (strong scaling: T1/(n Tn), weak scaling: T1/Tn).
 
-        If the model grows with the ranks: T1/Tn times a rank's FLOPs over the FLOPs of a rank at the first point.
+        If the model grows with the ranks, the share is T1/Tn times the factor by which a rank's FLOPs grew.
         """
         return self.point(world_size)["scaling_efficiency"].value
 
     def speedup(self, world_size: int) -> float:
-        """Returns the work per second, relative to the first point (strong: T1/Tn, weak: n T1/Tn)."""
+        """Returns the work per second relative to the first point (strong scaling: T1/Tn, weak scaling: n T1/Tn)."""
         return self.point(world_size)["speedup"].value
 
 
@@ -59,7 +59,7 @@ class SideBySide:
     Attributes:
         over: the name of the base: the given one, or the first one that fits into memory if the given one does not fit.
         names: all names, in the given order: a strategy as text, or a name from the test.
-        measurements: in the same order.
+        measurements: one for each of ``names``, in the same order.
         canonical: function that converts any spelling of a name to the spelling in ``names``.
     """
 
@@ -130,7 +130,7 @@ class SideBySide:
         return (best, *(n for n in known if n != best and max(better * end for end in self._ends(n, metric)) >= least))
 
     def _ends(self, name: str, metric: str) -> tuple[float, float]:
-        """Returns the ends of a metric's interval; without an interval, an exact value twice, or else infinite ends."""
+        """Returns the ends of a metric's interval: infinite if the interval is unknown, equal if the value is exact."""
         series = self[name][metric]
         if series.interval is not None:
             return series.interval.low, series.interval.high
@@ -141,7 +141,7 @@ class SideBySide:
 
 
 def _over_itself(measured: Measurement, *metrics: str) -> Measurement:
-    """Returns the base of a comparison, with ``metrics`` added that are 1 in each launch: the base over itself."""
+    """Adds ``metrics`` with the value 1 to the base of a comparison, because the base is compared with itself."""
     ones = (
         Series(
             metric=metric,
@@ -187,7 +187,7 @@ class FinalValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """By how much a strategy's last values are worse than the first strategy's, compared launch by launch."""
+    """The difference between a strategy's last values and the first strategy's, computed launch by launch."""
 
     name: str  # of the strategy
     quantity: str  # ``loss``, or the name of a metric
@@ -203,9 +203,9 @@ class Standing:
     def agreement(self) -> Agreement:
         """Returns the verdict on the difference from the first strategy's last values.
 
-        ``worse``: significantly worse by more than the tolerance, or not finite; ``equal``: rounding explains the
-        difference; ``differs``: gradients are exact, but rounding does not explain the difference; ``within
-        tolerance``: no value in the interval exceeds the tolerance; else ``inconclusive``.
+        ``worse``: significantly worse by more than the tolerance, or not finite. ``equal``: rounding explains the
+        difference. ``differs``: gradients are exact, but rounding does not explain the difference. ``within
+        tolerance``: the whole interval is within the tolerance. ``inconclusive``: all other cases.
         """
         if not math.isfinite(self.worse.value):
             return "worse"

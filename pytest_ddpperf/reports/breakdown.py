@@ -1,4 +1,4 @@
-"""Tables of times: the phases, sections and communication of a step, and the seconds of a test's calls by purpose."""
+"""Makes tables of times: phases, sections and communication of a step, and what a test's calls spent time on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MEANINGS = {
 
 
 def phase_table(results: Sequence[Result]) -> Table:
-    """Returns a table of the phases' percentages of the step, with a row for each benchmark with measured phases."""
+    """Returns a table of each phase's percentage of the step, with a row for each benchmark with measured phases."""
     taken_apart: list[tuple[str, Mapping[str, float]]] = []
     for name, result in with_names(results):
         seconds = {phase: found.series.value for phase in PHASES if (found := find(result, f"phase_{phase}"))}
@@ -81,7 +81,7 @@ def _growth(section: SectionSummary) -> str:
 
 
 def communication_table(results: Sequence[Result]) -> Table:
-    """Returns a table of exposed and profiled communication, with a row for each benchmark that measured them."""
+    """Returns a table of exposed and profiled communication, with a row for each benchmark that has these figures."""
     named = [(name, one) for name, one in with_names(results) if find(one, EXPOSED) or one.measurement.profile]
     sizes = {_parameters(result) for _, result in named} - {None}
 

@@ -62,7 +62,7 @@ def call_tables(
     advice: Sequence[StrategyAdvice | StrategyAdviceEntry],
     calibrated: Sequence[Calibrated] = (),
 ) -> dict[str, list[Table]]:
-    """Returns the tables that show these results, by the title of the section of the report."""
+    """Returns the tables that show these results, by title of the report's section."""
     advised = [(one.test.partition("::")[2], advice_table(one)) for one in advice]
     return {
         "batch sizes": [batch_size_table(searches)] if searches else [],
@@ -132,7 +132,7 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
 
 
 def _standings(found: Convergence, one: Trainings) -> dict[str, Standing]:
-    """Returns comparisons of a strategy's last values with the first strategy's, by quantity (loss or metric)."""
+    """Returns, by quantity (loss or metric), how a strategy's last values differ from the first strategy's."""
     return {row.quantity: row for row in found.kept if row.name == one.name}
 
 
@@ -196,7 +196,7 @@ def _computing(step: Any) -> str:
 
 
 def _explained(table: Table, steps: Iterable[Any]) -> Table:
-    """Returns the table with the meanings of its columns, and a note if other processes disturbed the timing."""
+    """Adds the meanings of the columns to a table, and a note if other processes took cores while steps were timed."""
     lost = max((step.lost for step in steps), default=0.0)
     busy = f"other processes used {format_percent(lost)} of the cores during the timing: a quiet machine is faster"
     return with_meanings(replace(table, notes=(busy,) if lost > LOAD else ()), _MEANINGS_OF_PREDICTIONS)
@@ -239,7 +239,7 @@ def best_line(advice: StrategyAdvice) -> str:
 
 
 def _band(step_of: Callable[[Any], Any], unit: str, *fields: str) -> Quantity[Any]:
-    """Returns a column of a predicted figure and its band in brackets; ``fields``: names of value and both ends."""
+    """Returns a column that shows a predicted value and its band; ``fields`` names the value and both ends."""
 
     def text(item: Any, number: Callable[[float], str]) -> str:
         return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))

@@ -26,7 +26,7 @@ EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change
 
 
 def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """Returns the metrics that fail the test, the worst first; empty if the benchmark as a whole fails (broken)."""
+    """Returns the metrics that fail the test, the worst first; empty if the benchmark fails for another reason."""
     if general_cause(result, verdict):
         return phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
     return tuple(sorted(phrases.decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
@@ -47,7 +47,7 @@ def general_cause(result: Result, verdict: Verdict) -> str:
 
 
 def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
-    """Returns the causes of the worsening, the likeliest first: lines of code behind counts, else slower phases."""
+    """Returns the probable causes of a failure, the likeliest first, such as changed lines of code or slower phases."""
     general = general_cause(result, verdict)
     if general:
         return [general, *phrases.incomparable_changes(result)]
@@ -76,7 +76,7 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
 
 
 def gains(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
-    """Returns texts on counts that got better while others got worse, the largest first; empty if there are none."""
+    """Returns a text on counts that improved while the failing metrics, ``heads``, got worse; empty if none did."""
     worse = [head for head in heads if head.series.scale == "exact" and head.verdict is Verdict.REGRESSED]
     if general_cause(result, verdict) or not worse:
         return []
@@ -95,7 +95,7 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
 
 
 def parts_text(result: Result) -> str:
-    """Returns a text on phases that changed significantly like the step, by more than the step time's tolerance."""
+    """Returns a text on phases whose time changed significantly, in the same direction as the step time."""
     step = phrases.find(result, "step_time")
     if step is None or step.baseline is None or step.change is None:
         return ""

@@ -1,4 +1,4 @@
-"""Changes of counts in words: the parts of a change."""
+"""Describes changes of counts in words, part by part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIBLINGS = {
 
 
 def count_difference(metric: str, before: float, after: float) -> str:
-    """Returns a count's change: ``+6``, or ``+300.0 %`` for bytes and FLOPs; ``other`` if only its parts changed."""
+    """Returns a count's change: ``+6``, or ``+300.0 %`` for bytes and FLOPs; ``other`` if the total is unchanged."""
     unit, difference = count_row(metric).unit, after - before
     if not difference:
         return "other"
@@ -76,7 +76,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
 
 def _alone(metric: str, then: Counts, now: Counts) -> str:
-    """Returns text such as `` on rank 3 alone`` if only one rank changed, and its total is the largest; else ``""``."""
+    """Returns text such as `` on rank 3 alone`` if only one rank changed and now has the largest total; else empty."""
     changed = [(rank, new) for rank, (old, new) in enumerate(on_ranks(metric, then, now)) if old != new]
     return f" on rank {changed[0][0]} alone" if [value for _, value in changed] == [now.totals[metric]] else ""
 
@@ -96,7 +96,7 @@ def _part(metric: str, name: str) -> str:
 
 
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns causes that other counts show: backward recomputes or computes more, or more parameters are trained."""
+    """Returns causes that other counts show, such as activations that backward now computes again."""
     more = {part: value - then.totals.get(part, math.inf) for part, value in now.totals.items()}
     same = not (more.get("flops_forward", 1.0) or more.get("backward_passes", 0.0))
     of_new = same or not then.totals.get("flops_recomputed")  # else forward computes more, and so does its repetition
@@ -121,7 +121,7 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
-    """Returns a note that only the calls changed and not their bytes, or the other way round; else an empty text."""
+    """Returns a note if only the calls of a collective changed and not their bytes, or only the bytes; else empty."""
     if metric not in _SIBLINGS:
         return ""
     other, noun = _SIBLINGS[metric]
@@ -148,7 +148,7 @@ def _layout(buckets: Mapping[str, float]) -> str:
 def _rank_lines(
     metric: str, then: Counts, now: Counts, parts: Mapping[str, Sequence[tuple[float, float]]]
 ) -> list[str]:
-    """Returns a line for each changed rank; ``parts``: for each part (``""``: total), (before, now) pairs by rank."""
+    """Returns a line for each rank on which a part changed; ``parts`` has (before, now) pairs by rank for each part."""
     lines = [
         f"rank {rank} {f'{name} ' if name else ''}{change_text(metric, before, after)}"
         f"{changed_at(metric, name or None, as_rank(metric, rank, then), as_rank(metric, rank, now))}"

@@ -48,7 +48,7 @@ def change_text(metric: str, before: float, after: float) -> str:
 def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> str:
     """Returns the change of a count's ``part``, such as an operator, as text: ``1 -> 3 calls in 1 of 10 steps (+2)``.
 
-    ``alone``: whether no other part changed in the opposite direction. The part '' is the total.
+    An empty ``part`` stands for the total. ``alone``: whether no other part changed in the opposite direction.
     """
     before, after = (value_of(metric, part, counts) for counts in (then, now))
     rates = _rates(metric, part, then, now, alone=alone)
@@ -71,7 +71,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns the factor by which to multiply counts per step for a text on unusual steps only; 1 for other texts."""
+    """Returns the factor from counts per step to counts per unusual step if only unusual steps changed; else 1."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0
@@ -82,9 +82,9 @@ def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
 
 
 def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
-    """Returns a count's usual and unusual value of a ``part``, then and now; None unless steps have just two values.
+    """Returns the usual and the unusual value of a ``part``, then and now; None unless steps have just two values.
 
-    If only the total is known by step, its unusual steps are assumed to be those of a part that changed ``alone``.
+    If only the total is known by step, its unusual steps are assigned to the part that changed ``alone``.
     """
     named = part if count_row(metric).made_up else ""
     sides: list[Levels] = []
@@ -136,7 +136,7 @@ def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
 
 
 def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
-    """Returns a text on lines that changed a count's part ``name``, such as an operator (None: total); may be empty."""
+    """Returns a text on lines of code that changed the part ``name`` of a count; the total if ``name`` is None."""
     every = _sites_of(metric, then, now)
     sides = [of_lines(sites) if name is None else [site for site in sites if site.part == name] for sites in every]
     (before, old), (after, new) = (
@@ -164,7 +164,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
 
 
 def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[CallSite]) -> str:
-    """Returns the line at which an operator grew, as text, if baselines have lines only for all operators together."""
+    """Returns a text on the line at which an operator grew, for baselines without the lines of each operator."""
     lines = {(site.file, site.line) for site in now if site.part == name}
     more = [
         place_text(new)
@@ -178,7 +178,7 @@ def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[
 def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ...]]:
     """Returns the lines of code that cause a count, then and now.
 
-    For ``recorded_operators``, they are the lines that record operators, unless a line that calls models is new.
+    For ``recorded_operators``, these are the lines that record operators, or lines that call models if one is new.
     """
     called, own = ([counts.sites.get(name, ()) for counts in (then, now)] for name in (metric, RECORDED_LINES))
     if metric != "recorded_operators" or not all(own):
@@ -189,7 +189,7 @@ def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ..
 def _change_text(
     change: SiteChange, unit: str, scale: float, same: Mapping[tuple[str, int], int], *, alone: bool
 ) -> str:
-    """Returns a text on a changed site (``alone``: the only one): ``the new one at train.py:41 in step``."""
+    """Returns the change of one line of code as text, such as ``the new one at train.py:41 in step``."""
     (old, new), calls = change, unit == "1"
 
     def size(*values: float) -> str:
@@ -218,7 +218,7 @@ def place_text(site: CallSite) -> str:
 
 
 def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns the lines of code that make buckets, or objects that stay in memory; new and grown lines come first."""
+    """Names the lines that make DDP buckets or objects that stay in memory; if lines changed, only these lines."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
     return [f"made at {words_of(list(map(place_text, sites)))}"] if sites and metric in _MADE else []

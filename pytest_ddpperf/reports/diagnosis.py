@@ -23,7 +23,7 @@ def diagnosis_lines(results: Sequence[Result]) -> list[str]:
 
 
 def in_words(diagnosis: Diagnosis) -> Diagnosis:
-    """Returns the diagnosis with the field ``text`` filled in: of the diagnosis, of each cause and of each advice."""
+    """Fills in the field ``text`` of a diagnosis, of each cause and of each advice, and returns the diagnosis."""
     return replace(
         diagnosis,
         text=diagnosis_text(diagnosis),

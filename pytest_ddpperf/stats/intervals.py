@@ -21,10 +21,10 @@ WIDEST = 3.0  # a value has no interval if its ends differ by more than this fac
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """The change from a baseline to a new run, and its uncertainty.
+    """The change from a baseline to a new run, with its uncertainty.
 
-    Ratios are analysed as differences of logarithms, so that a doubling and a halving are equally large. Then
-    ``shift``, ``standard_error`` and the variances are on the scale of logarithms; ``estimate`` never is.
+    For ratios, ``shift``, ``standard_error`` and the variances are on a logarithmic scale, so that a doubling and a
+    halving are equally large. ``estimate`` is never on a logarithmic scale.
     """
 
     shift: float  # new minus base on the scale of analysis
@@ -40,7 +40,7 @@ class Change:
 
     @property
     def estimate(self) -> float:
-        """The estimated change: relative for ratios (0.132 is +13.2 %), absolute for differences."""
+        """The estimated change: a fraction for ratios (0.132 is +13.2 %), else a difference of the samples."""
         return from_log(self.shift) if self.logarithmic else self.shift
 
     @property
@@ -63,12 +63,11 @@ def center(
     robust: bool = False,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, Interval | None]:
-    """Returns the mean of the samples of launches, and the t interval around it, in the samples' unit.
+    """Returns the mean of samples, one from each launch, and the t interval of the mean or None.
 
-    Both are geometric (computed from logarithms) for ratios of positive samples, and arithmetic otherwise. The
-    ``expected`` scatter of launches is combined with the samples' scatter. Without expected scatter, a single
-    sample or two different samples have no interval (None). A geometric interval is also None if its upper end is
-    more than three times its lower end. ``robust``: as in ``center_of``.
+    For ratios of positive samples, mean and interval are geometric. ``expected``, the expected scatter of launches, is
+    combined with the samples' scatter. ``robust`` caps outliers. There is no interval for too few samples, or if a
+    geometric interval is too wide.
     """
     logarithmic = scale == "ratio" and min(samples) > 0
     side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, robust=robust)
@@ -91,13 +90,11 @@ def center(
 def change(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None
 ) -> Change | None:
-    """Returns the change from ``base`` to ``new``, samples of launches that were not paired, with its uncertainty.
+    """Returns the change from ``base`` to ``new``, samples of unpaired launches; None if the change is undefined.
 
-    The smaller sample gives the degrees of freedom (Hsu 1938): Welch's approximation is too optimistic for few
-    launches if the scatter is examined after each launch. A single launch borrows the scatter of the other sample.
-    Ratios of samples that are not positive have no logarithm: the change is then the difference of means as a
-    fraction of the base's mean, and the base's error is propagated to first order. Returns None for a ratio to a
-    mean of zero, and if samples are missing or not finite.
+    The smaller sample gives the degrees of freedom (Hsu 1938), because Welch's approximation is too optimistic if
+    launches are few and the scatter is examined after each launch. A single launch is assigned the scatter of the other
+    sample. Ratios of samples that are not all positive are analysed without logarithms.
     """
     if not (new and base) or not all(map(math.isfinite, (*new, *base))):
         return None
@@ -119,11 +116,11 @@ def change(
 def paired(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None, robust: bool = False
 ) -> Change | None:
-    """Returns the change from ``base`` to ``new``, measured in the same rounds, with its uncertainty.
+    """Returns the change from ``base`` to ``new``, samples of paired launches; None if the change is undefined.
 
-    A disturbance of a whole round affects both samples and cancels out (Student 1908). More rounds reduce the error
-    of both samples. As in ``change``, the result may be None, and a ratio of samples that are not positive is a
-    difference relative to the base's mean. ``expected``: the expected scatter of the differences.
+    A disturbance of a whole round cancels out in the round's difference (Student 1908). ``expected`` is the expected
+    scatter of these differences. ``robust`` caps outliers. Ratios of samples that are not all positive are analysed
+    without logarithms.
     """
     if not all(map(math.isfinite, (*new, *base))):
         return None
@@ -150,11 +147,7 @@ def paired(
 
 
 def with_launches(change: Change, launches: int) -> Change:
-    """Returns the change with the uncertainty that ``launches`` launches of the new run would give.
-
-    Estimate and scatter stay the same, and so do the ``assumed`` degrees of freedom; the others increase with
-    launches.
-    """
+    """Returns the change with the uncertainty that ``launches`` launches of the new run would give."""
     if change.sampling_variance is None:
         return change
     new, base = change.freedom
@@ -165,7 +158,7 @@ def with_launches(change: Change, launches: int) -> Change:
 
 
 def possible(interval: Interval | None, least: float, most: float) -> Interval | None:
-    """Clips an interval to the possible values, ``least`` to ``most``; None if it then contains all of them or none."""
+    """Clips an interval to ``least`` and ``most``; returns None if nothing or the whole range is left."""
     if interval is None:
         return None
     low, high = max(interval.low, least), min(interval.high, most)
@@ -210,10 +203,7 @@ def _if_finite(change: Change) -> Change | None:
 
 
 def _scatter(new: Center, base: Center) -> dict[str, Any]:
-    """Returns the fields of a ``Change`` that describe its uncertainty; empty if neither sample's scatter is known.
-
-    A single launch gets the scatter of the other sample.
-    """
+    """Returns the fields of a ``Change`` that describe the uncertainty; empty if both samples' scatter is unknown."""
     if new.variance is not None and base.variance is not None:
         freedom = (new.df, base.df)
         return {

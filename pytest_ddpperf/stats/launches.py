@@ -1,7 +1,7 @@
-"""Statistics of launches: their long steps, their blocks of steps, the mean over launches, and its error.
+"""Statistics of launches: long steps, blocks of steps, and the mean over launches with its error.
 
-Blocks of consecutive steps are nearly independent of each other, and so are the pairs of blocks of two interleaved
-launches. The scatter of blocks shows how precisely one launch measures a figure, even if there are few launches.
+Blocks of consecutive steps are nearly independent. So their scatter shows how precisely one launch measures, even if
+there are few launches.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ OUTLYING_INCREASES = 2  # how many of the largest, and of the smallest, increase
 
 
 def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
-    """Finds the long steps of launches, from the seconds of each launch's steps in order.
+    """Finds the long steps in lists of step times (seconds), one list for each launch.
 
-    A candidate takes more than ``LONG`` times the median step of its launch. A candidate is long if it takes at
-    least half of the candidates' mean, weighted by seconds: short pauses of the machine do not count if the code
-    has long pauses.
+    A long step takes more than ``LONG`` times the median of its launch, and is not much shorter than other such steps.
+    So short pauses of the machine do not count if the code's own pauses are longer.
     """
     usual = [median(times) for times in launches]
     found = [
@@ -56,7 +55,7 @@ def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
 
 
 def _period(distances: Counter[int]) -> int | None:
-    """Returns the most frequent distance between successive long steps, in steps; None if it is not frequent enough.
+    """Returns after how many steps long steps recur, or None if they do not recur regularly.
 
     Adjacent long steps are one disturbance, not a period.
     """
@@ -67,9 +66,10 @@ def _period(distances: Counter[int]) -> int | None:
 
 
 def cheapest_mean(blocks: Sequence[float], sizes: Sequence[int]) -> float:
-    """Returns the mean cost of a step in the cheapest blocks, which have the fraction ``LEAST`` of all steps.
+    """Returns the mean cost of a step in the cheapest blocks.
 
-    ``blocks``: the cost of one step in each block; ``sizes``: the number of steps of each block.
+    The cheapest blocks together have the fraction ``LEAST`` of all steps. ``blocks`` has the cost of a step in each
+    block, and ``sizes`` has each block's number of steps.
     """
     steps = left = LEAST * sum(sizes)
     total = 0.0
@@ -80,15 +80,14 @@ def cheapest_mean(blocks: Sequence[float], sizes: Sequence[int]) -> float:
 
 
 def growth_per_step(readings: Sequence[float]) -> float:
-    """Returns the robust slope of readings, one per step: how much each step adds permanently, in the same unit.
+    """Returns how much each step adds permanently to ``readings``, which were taken once per step.
 
-    Each reading is first replaced by the lowest reading from then on, because permanent growth never disappears:
-    this removes buffers that exist only after some steps. The two largest and the two smallest increases are then
-    dropped, and the others averaged. So a table that doubled or a cache that filled up in one or two steps is not
-    growth; an addition in every third step is growth, if there are ten steps.
+    First, each reading is replaced by the lowest of itself and all later readings, because permanent growth never
+    disappears. Then the largest two and the smallest two increases are dropped, so that a cache that fills in one or
+    two steps is no growth. The result is the mean of the other increases.
 
-    In 5800 series of ten steps without a leak, of 18 strategies and settings, a least-squares line rose by up to
-    152 KiB per step, the median of pairwise slopes (Theil 1950; Sen 1968) by 129 KiB, and this slope by 17 KiB.
+    In 5800 series of ten steps without a leak, this slope rose by up to 17 KiB per step. A least-squares line rose by
+    up to 152 KiB, and the median of pairwise slopes (Theil 1950; Sen 1968) by 129 KiB.
     """
     lasting = [*accumulate(reversed(readings), min)][::-1]
     increases = sorted(after - before for before, after in pairwise(lasting))
@@ -133,8 +132,8 @@ def even_sizes(steps: int) -> tuple[int, ...]:
 def influences(without: Sequence[float]) -> tuple[float, ...]:
     """Returns the jackknife influence of each block on a launch's estimate (Quenouille 1956; Tukey 1958).
 
-    Positive if a block increases the estimate; the mean is 0. ``without``: the estimates from all blocks except
-    one.
+    ``without`` has, for each block, the estimate from all other blocks. A block with a positive influence increases the
+    estimate.
     """
     mean = fmean(without)
     return tuple((len(without) - 1) * (mean - number) for number in without)
@@ -146,10 +145,10 @@ def variance_of(moved: Sequence[float]) -> float:
 
 
 def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
-    """Returns, for each pair of launches, the influences of their blocks on the difference between the two.
+    """Returns, for each pair of launches, the influences of the blocks on the difference between the launches.
 
-    ``new`` and ``base`` have the influences in each launch. They are subtracted in pairs, so a disturbance of both
-    blocks cancels out. Launches with different numbers of blocks are not paired: all blocks have an influence.
+    ``new`` and ``base`` have the influences in each launch. If both launches have equally many blocks, the
+    influences are subtracted block by block, so that a disturbance of both launches cancels out.
     """
     return tuple(map(_paired, new, base))
 
@@ -169,7 +168,8 @@ def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...
 def expected(within: Sequence[Sequence[float]], between: float) -> Expected | None:
     """Returns the expected scatter of launches, from their blocks; None if no launch has enough blocks.
 
-    ``within``: influences of each launch's blocks. ``between``: a standard deviation that only whole launches show.
+    ``within`` has the influences of each launch's blocks. ``between`` is the standard deviation of launches beyond the
+    scatter of blocks.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     if not telling:
@@ -217,10 +217,10 @@ def center_of(samples: Sequence[float], *, robust: bool = False) -> Center:
 
 
 def moderated(side: Center, expected: Expected | None) -> Center:
-    """Returns the mean with an error from measured and expected scatter, weighted by their degrees of freedom.
+    """Returns the mean with an error that combines the measured and the expected scatter.
 
-    Few launches say little about their scatter: two have one degree of freedom. The expected scatter fills this gap; it
-    has less weight if there are more launches (Smyth 2004), or if launches differ by far more than expected.
+    Both are weighted by their degrees of freedom. The expected scatter has less weight if there are more launches
+    (Smyth 2004), or if launches differ by far more than expected.
     """
     if expected is None or expected.df <= 0:
         return side
@@ -234,7 +234,7 @@ def moderated(side: Center, expected: Expected | None) -> Center:
 
 
 def _mean(samples: Sequence[float]) -> Center:
-    """Returns the mean with its standard error; sums differences from the first sample, so equal samples stay exact."""
+    """Returns the mean with its standard error, computed without rounding errors for equal samples."""
     n, first = len(samples), samples[0]
     mean = first + math.fsum([sample - first for sample in samples]) / n
     squares = math.fsum([(sample - mean) * (sample - mean) for sample in samples])
@@ -242,12 +242,9 @@ def _mean(samples: Sequence[float]) -> Center:
 
 
 def _capped(ordered: Sequence[float]) -> Center:
-    """Returns Huber's M-estimate of the mean ("Proposal 2", 1964), which caps samples ``CAP`` scales away from it.
+    """Returns Huber's M-estimate of the mean ("Proposal 2", 1964), with its error (Huber 1981, section 7.6).
 
-    The error is Huber's (1981, section 7.6); its degrees of freedom are the number of samples within the cap, less
-    one. Intervals miss the true value up to 1.25 times as often as they should if samples are normal, and less
-    often if they are disturbed. If no sample is beyond the cap, or most are equal, the result is the plain mean
-    with its standard error.
+    For normal samples, intervals miss the true value at most 1.25 times as often as intended.
     """
     n = len(ordered)
     middle = ordered[n // 2]  # subtracted, because large numbers cost digits
@@ -262,11 +259,10 @@ def _capped(ordered: Sequence[float]) -> Center:
 
 
 def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
-    """Returns the center, the distance at which samples are capped, and the number of uncapped samples.
+    """Returns the center, the capping distance and the number of uncapped samples; None if there is no solution.
 
-    The set of capped samples determines center and distance in closed form. If these lead to the same set again,
-    they are the only solution. Otherwise a step of plain iteration gives the next set. None if no solution is
-    found.
+    The set of capped samples gives center and distance in closed form. The solution is found if both give this set
+    again.
     """
     n = len(ordered)
     mean = math.fsum(ordered) / n
@@ -285,7 +281,7 @@ def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
 
 
 def _reach(deviations: Sequence[float]) -> float:
-    """Returns the capping distance, ``CAP`` scales, from the deviations of samples that are already capped."""
+    """Computes the distance from the center at which samples are capped, from their capped deviations."""
     squares = math.fsum([deviation * deviation for deviation in deviations])
     return CAP * math.sqrt(squares / (len(deviations) - 1) / CAPPED_VARIANCE)
 
@@ -295,9 +291,9 @@ def _beyond(ordered: Sequence[float], mean: float, reach: float) -> tuple[int, i
 
 
 def _solved(inside: Sequence[float], below: int, above: int) -> tuple[float, float] | None:
-    """Returns center and distance if ``inside`` are the uncapped samples; ``below`` and ``above`` count capped samples.
+    """Returns center and capping distance if ``inside`` are the uncapped samples; None if there is no solution.
 
-    The capped deviations add up to 0, and their squares to the expected sum of normal samples; None if impossible.
+    ``below`` and ``above`` are the numbers of capped samples.
     """
     if not inside:
         return None

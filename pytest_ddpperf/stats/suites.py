@@ -31,7 +31,7 @@ class CommonChange:
 
 
 def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
-    """Returns the change of the step time that all paired tests have in common; None if it is unknown."""
+    """Returns the change of the step time that a run's tests have in common; None if it is unknown."""
     paired: dict[str, list[float]] = {}
     for result in results:
         for one in result.comparisons:
@@ -41,11 +41,10 @@ def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
 
 
 def common_change(tests: Sequence[Sequence[float]]) -> CommonChange | None:
-    """Returns the common part of the relative changes of all tests: Huber's estimate over logarithms.
+    """Returns the relative change that all tests have in common: Huber's estimate of the mean of logarithms.
 
-    Each test counts once, as the mean of its variants, because these share their rounds. The interval is Student's over
-    the tests, so it includes both the scatter of each test and the differences between tests. The result is None for
-    fewer than ``MIN_TESTS`` tests, or if their scatter is unknown.
+    Each test counts once, with the mean change of its variants, because variants are measured together. Returns None
+    for fewer than ``MIN_TESTS`` tests, or if the scatter is unknown.
     """
     if len(tests) < MIN_TESTS:
         return None

@@ -31,11 +31,11 @@ def ddp(
     local_sgd_period: int = 4,
     **options: Any,
 ) -> Parallel:
-    """Returns the module wrapped in DistributedDataParallel with torch's ``options``; backward synchronises gradients.
+    """Returns the module wrapped in DistributedDataParallel with torch's ``options``.
 
-    A tied weight is synchronised once, a frozen weight never. Parameters that a step does not use need
-    ``find_unused_parameters`` or ``static_graph``; otherwise torch raises in the second step. ``comm_hook`` names a
-    hook of torch that sends gradients compressed or less often: bf16, fp16, powersgd or post_local_sgd.
+    If a step leaves parameters unused, ``find_unused_parameters`` or ``static_graph`` is needed; otherwise torch raises
+    an error in the second step. ``comm_hook`` names a hook of torch: ``bf16`` and ``fp16`` send fewer bits,
+    ``powersgd`` sends approximate gradients, and ``post_local_sgd`` averages parameters in some steps only.
     """
     if comm_hook == "powersgd":
         _require_powersgd(ctx, options)
@@ -67,10 +67,10 @@ def _require_powersgd(ctx: RankView, options: Mapping[str, Any]) -> None:
 
 
 def _one_bucket(module: nn.Module, given: float | None) -> float:
-    """Returns a ``bucket_cap_mb`` that puts all gradients into one bucket; SettingError if that is impossible.
+    """Returns a ``bucket_cap_mb`` for which DDP makes a single bucket; raises a SettingError if there is none.
 
-    PowerSGD sends the later parts of a bucket from gloo's own thread, when the first part has arrived. With several
-    buckets the ranks would send these parts in different orders, and hang or add up parts of different gradients.
+    With several buckets, PowerSGD on gloo may send parts of buckets in another order on each rank. Ranks then hang, or
+    add up parts of different gradients.
     """
     dtypes = sorted({str(parameter.dtype) for parameter in module.parameters() if parameter.requires_grad})
     if len(dtypes) > 1:
@@ -94,14 +94,14 @@ def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: A
 
 
 def _power_sgd(wrapped: DistributedDataParallel, rank: int, start: int) -> Parallel:
-    """Sends gradients as products of two thin matrices after ``start`` steps; a step's error is sent in the next."""
+    """Makes DDP approximate gradients by PowerSGD, with matrices of rank ``rank``, after ``start`` exact steps."""
     state = PowerSGDState(process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=start)
     wrapped.register_comm_hook(state, powerSGD_hook)
     return parallel_of(wrapped, lossy=True, exact_steps=_exact_steps(wrapped, start))
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
-    """Returns the number of exactly averaged steps before the hook starts; a static graph makes it one less."""
+    """Returns the number of steps in which gradients are averaged exactly, before the hook begins."""
     return max(0, start - wrapped.static_graph)
 
 

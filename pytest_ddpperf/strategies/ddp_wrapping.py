@@ -48,7 +48,7 @@ def _require_writable_buffers(module: nn.Module) -> None:
 
 
 def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
-    """Returns the ``Parallel`` of a wrapped module, with these additional fields."""
+    """Returns the ``Parallel`` of a wrapped module; ``fields`` sets further fields of the ``Parallel``."""
     module: nn.Module = wrapped.module
     return Parallel(
         wrapped,
@@ -60,10 +60,10 @@ def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
 
 
 def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a ``no_sync`` that synchronises the first backward, in which torch learns the static graph.
+    """Returns a ``no_sync`` that has no effect on the first backward, from which torch learns the static graph.
 
-    See https://github.com/pytorch/pytorch/issues/143580. The result stays the same: the first gradients are then
-    averaged twice, and gradients that are equal on all ranks do not change when they are averaged.
+    Works around https://github.com/pytorch/pytorch/issues/143580. The result is the same, because averaging does not
+    change gradients that are equal on all ranks.
     """
     learned = False
 

@@ -43,11 +43,10 @@ def fsdp1(
     reduce_dtype: str | None = None,
     replicas: int | None = None,
 ) -> Parallel:
-    """Returns the module wrapped in FullyShardedDataParallel: each block is a unit, and the rest of the model another.
+    """Returns the module wrapped in FSDP1, with a unit for each block and a unit for the rest of the model.
 
-    A tied weight inside a unit stays tied. A unit may hold both frozen and trainable parameters only with
-    ``use_orig_params``. All ranks have to use the same units in a step. A parameter that a step does not use gets a
-    gradient of zeros if the step uses its unit.
+    Without ``use_orig_params``, a unit must not have both frozen and trainable parameters. All ranks have to use the
+    same units in a step. A parameter that a step does not use gets a gradient of zeros if the step uses its unit.
     """
     if cpu_offload:
         require_gpu("fsdp1", ctx)
@@ -120,9 +119,9 @@ def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:
 def _gradients(wrapped: FullyShardedDataParallel) -> dict[str, Tensor | None]:
     """Returns the full gradients on the CPU by name; None for a gradient that no rank has.
 
-    torch gathers gradients only with ``use_orig_params``, but it always gathers parameters. So this function stores
-    values in the parameters, gathers them, and restores the parameters: first with the gradients as values, then
-    with a 1 for each gradient that exists, because a rank need not have a part of every parameter.
+    torch always gathers parameters, but gathers gradients only with ``use_orig_params``. So this function puts the
+    gradients into the parameters, gathers the parameters, and restores them. A second pass finds out which gradients
+    exist on any rank.
     """
     shards = list(wrapped.parameters())
     kept = [shard.detach().clone() for shard in shards]

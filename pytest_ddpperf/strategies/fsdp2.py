@@ -32,10 +32,9 @@ def fsdp2(
     reduce_dtype: str | None = None,
     replicas: int | None = None,
 ) -> Parallel:
-    """Returns the module, sharded in place: each block is a unit, and the rest of the model is another.
+    """Shards the module in place by FSDP2, with a unit for each block and a unit for the rest of the model.
 
-    Parameters become DTensors under their old names. A tied weight inside a unit stays tied; a frozen parameter is
-    sharded and keeps no gradient. All ranks have to use the same parameters in a step.
+    Parameters become DTensors with the same names. All ranks have to use the same parameters in a step.
     """
     if cpu_offload:
         sharding.require_gpu("fsdp2", ctx)
@@ -74,7 +73,7 @@ def fsdp2(
 
 @contextmanager
 def _no_sync(module: nn.Module) -> Iterator[None]:
-    """Lets backward accumulate full gradients on this rank; the first backward after this context reduces the sums."""
+    """Lets backward add up full gradients on this rank; the next backward outside of this context reduces the sums."""
     assert isinstance(module, FSDPModule)  # noqa: S101  fully_shard has made it one
     module.set_is_last_backward(False)
     module.set_requires_gradient_sync(False)
@@ -92,7 +91,7 @@ def _clip(module: nn.Module, max_norm: float) -> Tensor:
 
 @torch.no_grad()
 def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, device: torch.device) -> Tensor:
-    """Clips shards that lie on the CPU; their norms are added up on the GPU, because NCCL works only on GPUs."""
+    """Clips offloaded gradients to a global norm; the GPU adds up the shards' norms, because NCCL needs a GPU."""
     shards = _gradient_shards(module.parameters())
     square = torch.nn.utils.get_total_norm(shards).square().to(device)
     dist.all_reduce(square, group=mesh.get_group("shard"))
@@ -125,7 +124,7 @@ def _gradients(module: nn.Module, device: torch.device) -> dict[str, Tensor | No
 
 
 def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yields each parameter's name and shard, even if a forward pass without a backward has left it gathered."""
+    """Yields each parameter's name and shard, after releasing parameters that a forward pass has gathered."""
     for unit in module.modules():
         if isinstance(unit, FSDPModule):
             unit.reshard()

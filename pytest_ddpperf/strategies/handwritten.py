@@ -1,8 +1,8 @@
-"""The hand-written strategies, from the loop of textbooks to buckets that are sent while backward goes on.
+"""The hand-written strategies, from the textbook loop to buckets that are sent during backward.
 
-A parameter that a rank's forward pass did not use is reduced with zeros, because other ranks may have used it and wait
-for this rank. If no rank used it, its gradient becomes zeros; torch's DDP with ``find_unused_parameters`` would leave
-None, at the cost of a collective in every step. All ranks start from rank 0's parameters and buffers.
+All ranks start from rank 0's parameters and buffers. If a rank's forward pass does not use a parameter, the rank sends
+zeros, because other ranks may wait for the gradient. If no rank used the parameter, its gradient becomes zeros. torch's
+DDP with ``find_unused_parameters`` leaves None, but needs another collective in every step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Slot:
         return self.trained.parameter.dtype, self.trained.parameter.device
 
     def adopt(self) -> None:
-        """Moves the gradient into the bucket's buffer, so that only one copy exists, to which backward then adds."""
+        """Moves the gradient into the bucket's buffer, and makes ``parameter.grad`` a view of this buffer."""
         parameter, view = self.trained.parameter, self.view
         gradient = parameter.grad
         if view is not None and gradient is not None and gradient is not view:
@@ -98,7 +98,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects gradients that this backward did not compute (zeros, or sums so far), multiplied by ``share``."""
+        """Collects, multiplied by ``share``, the gradients that this backward did not compute."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:
@@ -129,14 +129,13 @@ class Bucket:
 
 
 class Reducer:
-    """A reducer that averages gradients over the ranks while backward goes on, in the same order on all ranks.
+    """A reducer that averages gradients over the ranks during backward, in the same order on all ranks.
 
-    A hook on each parameter runs when its gradient is complete, after all uses of a shared weight. The hook collects
-    the gradient, and sends the gradient's bucket if this bucket is now complete and all earlier buckets are sent. So a
-    rank on which gradients arrive in another order, or not at all, sends late, but in the same order as its peers.
+    A hook runs for each gradient that is complete. The hook sends the gradient's bucket if the bucket is complete and
+    all earlier buckets have been sent.
 
-    The first synchronised backward only notes the order in which rank 0's gradients arrive. The buckets are formed by
-    that order, so communication overlaps with backward only from the second step on.
+    In the first synchronised backward, the hooks only record the order in which gradients arrive on rank 0. The buckets
+    follow this order, so communication overlaps with backward from the second step on.
     """
 
     def __init__(self, replica: Replica, ctx: RankView, form: Callable[[Sequence[Slot]], Sequence[Bucket]]) -> None:
@@ -212,17 +211,16 @@ class Reducer:
 
 
 def reducing(module: nn.Module, ctx: RankView, form: Callable[[Sequence[Slot]], Sequence[Bucket]]) -> Parallel:
-    """Gives all ranks rank 0's model; then each backward averages gradients, in the buckets that ``form`` returns."""
+    """Copies rank 0's model to all ranks, and averages gradients in the buckets that ``form`` returns."""
     reducer = Reducer(replicate(module, ctx), ctx, form)
     return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
 
 
 def packed(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> list[list[Slot]]:
-    """Groups gradients as torch's DDP does; a group has gradients of one type and device.
+    """Groups gradients by type and device, in order of arrival; a group is full once it has ``cap`` bytes.
 
-    ``slots`` are in the order in which their gradients arrive, and groups in the order in which they become full,
-    at ``cap`` bytes. The first group of each type and device is full at ``first_cap`` bytes, if that is less, so
-    that it is sent earlier.
+    The first group of each type and device is full at ``first_cap`` bytes, so that it is sent earlier. Groups are
+    returned in the order in which they become full, as in torch's DDP.
     """
     full: list[list[Slot]] = []
     filling: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
@@ -239,7 +237,7 @@ def packed(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> li
 
 
 def single(module: nn.Module, _ctx: RankView) -> Parallel:
-    """Returns the module unchanged, for a single rank: nothing is synchronised. The reference of other strategies."""
+    """Returns the module unchanged, for a single rank, which has nothing to synchronise."""
     return Parallel(module)
 
 
@@ -288,17 +286,16 @@ def overlap(module: nn.Module, ctx: RankView) -> Parallel:
 
 
 def overlap_coalesced(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 1.0) -> Parallel:
-    """Sends gradients of at least ``coalesce_mb`` as ``overlap`` does, and several smaller gradients together.
+    """Sends gradients of at least ``coalesce_mb`` one by one during backward, and several smaller ones together.
 
-    A small gradient, such as a bias's or norm's, would take little more than the latency of its all-reduce. Small
-    gradients that arrive one after the other share a buffer and become views of it, even if large ones arrive in
-    between. A buffer is full once it holds ``coalesce_mb``.
+    An all-reduce of a small gradient, such as a bias's, costs little more than its latency. Small gradients that arrive
+    in succession share a buffer, and become views of the buffer.
     """
     return reducing(module, ctx, partial(small_together, cap=coalesce_mb * MB))
 
 
 def small_together(slots: Sequence[Slot], cap: float) -> list[Bucket]:
-    """Returns buckets in the order in which their last gradients arrive; small gradients share a bucket."""
+    """Puts each gradient of at least ``cap`` bytes into its own bucket, and smaller gradients into common buckets."""
     groups = [[slot] for slot in slots if slot.nbytes >= cap] + packed((s for s in slots if s.nbytes < cap), cap)
     place = {slot: place for place, slot in enumerate(slots)}
     groups.sort(key=lambda group: place[group[-1]])

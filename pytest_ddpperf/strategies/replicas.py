@@ -29,9 +29,9 @@ class Trained:
     strides: tuple[int, ...]  # of its gradient on every rank: the parameter's own if those leave no gaps in memory
 
     def gradient(self) -> Tensor:
-        """Returns this rank's gradient (zeros without one) in the common layout, in memory that nothing else shares.
+        """Returns this rank's gradient, or zeros, in the memory layout that all ranks share.
 
-        The result may be changed in place, and becomes ``parameter.grad``.
+        The result shares memory with no other tensor, and is set as ``parameter.grad``.
         """
         found = self.parameter.grad
         if found is not None:
@@ -98,8 +98,8 @@ class Replica:
 def replicate(module: nn.Module, ctx: RankView) -> Replica:
     """Gives all ranks the parameters and buffers of rank 0; a collective.
 
-    Only here are buffers (the statistics of a BatchNorm) made equal; afterwards each rank changes its own.
-    WorkloadError if a rank's model differs from rank 0's.
+    Afterwards, buffers such as BatchNorm's statistics may differ between ranks. Raises a WorkloadError if a rank's
+    model has another structure than rank 0's.
     """
     named = dict(module.named_parameters())
     state = {**named, **dict(module.named_buffers())}
@@ -151,7 +151,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def in_pieces(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Splits items into lists of up to 32 MiB, so that few messages suffice and no copy of a large model is needed."""
+    """Splits items into lists of up to 32 MiB, to send few messages; ``nbytes`` returns the bytes of an item."""
     piece: list[T] = []
     size = 0
     for item in items:

@@ -23,18 +23,18 @@ _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the b
 
 
 def still_sent(*, resharded: bool) -> str:
-    """Returns, in words, what FSDP sends in a step without averaging; ``resharded``: whether backward gathers again."""
+    """Describes what FSDP sends in a step without averaging; if ``resharded``, backward gathers parameters again."""
     return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
 
 
 def narrowest(*names: str | None) -> Precision:
-    """Returns the least precise of these types; fp32 if all of them are None."""
+    """Returns the least precise of the named types; fp32 if all names are None."""
     given = [precision for precision in _NARROWING if precision in names]
     return given[-1] if given else "fp32"
 
 
 def shard_mesh(ctx: RankView, replicas: int | None) -> DeviceMesh:
-    """Returns the mesh that FSDP shards over: all ranks in one row, or one row for each copy of the model.
+    """Returns FSDP's device mesh: one row of all ranks, or with ``replicas`` one row for each copy of the model.
 
     The device is given explicitly, because torch would use the machine's accelerator even if ranks compute on the CPU.
     """
@@ -73,7 +73,7 @@ def require_gpu(strategy: str, ctx: RankView) -> None:
 def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> tuple[nn.Module, ...]:
     """Returns the modules to shard one by one: first the blocks, inner before outer ones, and last the whole module.
 
-    Units that share a parameter raise a SettingError: each unit would train a separate copy, and torch does not warn.
+    Raises a SettingError if units share a parameter, because each unit would train a separate copy without a warning.
     """
     chosen = {module, *blocks}
     units = tuple(inside for inside in reversed(list(module.modules())) if inside in chosen)
@@ -91,7 +91,7 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
 
 
 def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """Returns each unit's parameters as (name, parameter), without parameters of inner units; tied ones come once."""
+    """Returns the names and parameters of each unit, without the parameters of units inside it."""
     names = {inside: name for name, inside in module.named_modules() if inside in units}
     found: dict[str, dict[nn.Parameter, str]] = {names[unit]: {} for unit in units}
     homes: dict[str, str] = {}  # the name of the unit of each module
@@ -106,8 +106,8 @@ def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[s
 def gradients_kept() -> Iterator[None]:
     """Skips FSDP's reduction of gradients in this context: each shard then holds gradients of this rank alone.
 
-    FSDP's own ``no_sync`` keeps gradients whole, but the optimizer of the shards cannot step with whole gradients.
-    Only the communication of FSDP's modules is skipped; a model's own collectives go on.
+    FSDP's own ``no_sync`` keeps whole gradients, with which the optimizer of the shards cannot step. Other collectives
+    of the model still run.
     """
     modules: list[Any] = [sys.modules[name] for name in _SENDERS if name in sys.modules]
     with ExitStack() as stack:
@@ -121,7 +121,7 @@ def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object)
 
 
 def _as_it_is(_tensor: Tensor, *_args: object, **_kwargs: object) -> None:
-    """Leaves a tensor unchanged; replaces a collective."""
+    """Leaves a tensor unchanged, in place of a collective."""
 
 
 _SENDERS = ("torch.distributed.fsdp._runtime_utils", "torch.distributed.fsdp._fully_shard._fsdp_collectives")

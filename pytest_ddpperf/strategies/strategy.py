@@ -40,8 +40,8 @@ class Strategy:
     """A strategy of parallel training with options: ``Strategy("ddp", bucket_cap_mb=5)`` or ``ddp[bucket_cap_mb=5]``.
 
     Attributes:
-        name: the name in the table of strategies; for a function, its name with a partial's arguments: ``mine(cap=1)``.
-        options: the given options, by torch's own names, sorted; other options have torch's defaults.
+        name: the name in the table of strategies; for a function ``mine()``, or for a partial ``mine(cap=1)``.
+        options: the given options by name, sorted; options that are not given have torch's defaults.
         function: ``parallelise(module, ctx) -> Parallel`` of a strategy that is not in the table; else None.
     """
 
@@ -98,7 +98,7 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, Option]) -> Strategy:
-    """Returns the strategy with this name; ``function`` implements it if it is not in the plugin's table."""
+    """Returns a strategy by its name and options; ``function`` implements a strategy that the table does not have."""
     strategy = Strategy(name, **options)
     object.__setattr__(strategy, "function", function)
     return strategy
@@ -142,26 +142,26 @@ class Parallel:
 
     Attributes:
         module: the module that runs the forward pass.
-        synchronise: called after the last backward of a step (without ``no_sync`` after each backward) and before the
-            optimizer's step. When it returns, every rank's gradients are the mean over the ranks; on CUDA, the
-            averaging is queued on the current stream.
-        no_sync: a context for forward and backward of a micro-batch whose gradients are only accumulated locally. None
-            if backward sends nothing.
-        unsynchronised: a context for forward and backward of a step that averages no gradients, but leaves gradients
-            with which the optimizer can step. None to use ``no_sync`` for such steps.
-        still_sent: the communication that remains in such a step, in words; empty if none remains.
-        make_optimizer: turns a Workload's ``optimizer(parameters)`` into the optimizer that fits the module.
+        synchronise: called before the optimizer's step, after the last backward (with the setting ``no_sync=False``
+            after each backward). It makes every rank's gradients the mean over the ranks; on CUDA, it may only queue
+            the averaging on the current stream.
+        no_sync: returns a context for a micro-batch whose gradients are only accumulated on the rank. None if backward
+            sends nothing.
+        unsynchronised: returns a context for a step that averages no gradients, but leaves gradients with which the
+            optimizer can step. None to use ``no_sync`` for such steps.
+        still_sent: the communication, in words, that remains in a step that averages no gradients; empty if none.
+        make_optimizer: takes a Workload's ``optimizer`` function, and returns an optimizer that fits the module.
         clip_grad_norm: scales the synchronised gradients so that their global norm, over all shards, is at most the
             given norm; returns the norm before scaling.
         make_scaler: returns the gradient scaler for fp16; None for ``torch.amp.GradScaler``.
         gradients: returns the whole gradients on the CPU, by the parameters' names before wrapping, with None for
-            parameters without a gradient; called on all ranks, because it is a collective for a sharded module.
+            parameters without a gradient. Called on all ranks, because a sharded module needs a collective.
         parameters: returns the whole parameters on the CPU, by their names before wrapping; called on all ranks.
-        precision: the narrowest type that the strategy itself computes or sends gradients in.
-        lossy: whether its gradients differ by design from a single process's; verification then compares how far
-            the loss falls.
-        exact_steps: the number of steps in which a lossy strategy averages gradients exactly, before it begins to
-            deviate. If several micro-batches of a step are synchronised, each counts as a step.
+        precision: the narrowest type in which the strategy itself computes or sends gradients.
+        lossy: whether the strategy's gradients differ by design from a single process's. Verification then compares
+            how far the loss falls.
+        exact_steps: the number of first steps in which a lossy strategy averages gradients exactly. If several
+            micro-batches of a step are synchronised, each micro-batch counts as a step.
         period: the number of steps after which the work repeats, if steps differ.
     """
 
@@ -182,7 +182,7 @@ class Parallel:
 
 
 def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
-    """Returns the mesh of all ranks, made by a collective; None in the reference process, which has no other ranks."""
+    """Makes a mesh of all ranks (a collective); returns None in the single process of a verification."""
     if ctx.world_size != math.prod(sizes.values()):
         return None
     from torch.distributed.device_mesh import init_device_mesh
@@ -196,6 +196,6 @@ def shares_data(sizes: Mapping[str, int]) -> bool:
 
 
 def share_of_samples(sizes: Mapping[str, int]) -> float:
-    """Returns the fraction of a rank's samples that count for this rank if several ranks train on the same samples."""
+    """Returns 1 divided by the number of ranks in a mesh that train on the same samples."""
     own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
     return own / math.prod(sizes.values())

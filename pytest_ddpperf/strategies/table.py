@@ -1,4 +1,4 @@
-"""The table of strategies: their names, their modules and their options. Imports no torch."""
+"""The table of strategies, with their modules and options. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StrategyRow:
 
     @property
     def module(self) -> str:
-        """Returns the name of the module with the function ``name(module, ctx, ...)``, which only ranks import."""
+        """Returns the name of the module that implements the strategy; only ranks import this module."""
         return f"{_PACKAGE}.{self.file}"
 
 
@@ -71,7 +71,7 @@ def _ddp_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _distributed_data_parallel_options(options: Mapping[str, Any]) -> str | None:
-    """Returns an error message if both static_graph and find_unused_parameters are set: torch warns of this."""
+    """Returns an error message if both static_graph and find_unused_parameters are set."""
     if options.get("static_graph") and options.get("find_unused_parameters"):
         return "static_graph=true finds unused parameters by itself: drop find_unused_parameters"
     return None
@@ -88,7 +88,7 @@ def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Returns an error message if FSDP1 cannot train with this number of replicas, such as one for each rank."""
+    """Returns an error message if FSDP1 cannot train with the option ``replicas`` on this number of ranks."""
     replicas = options.get("replicas")
     if replicas is not None and replicas == world_size > 1:
         return (
@@ -196,7 +196,10 @@ OPTION_ALIASES: Mapping[tuple[str, str], str] = {("fsdp1", "sharding_strategy"):
 
 
 def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
-    """Returns a strategy's row; a new row for a user's function. The error for an unknown name also lists ``more``."""
+    """Returns the strategy's row of the table, or a new row for a user's function.
+
+    The error for an unknown name lists the names in the table and in ``more``.
+    """
     if strategy.function is not None:
         return StrategyRow(strategy.name, "a strategy of the user's own")
     row = STRATEGIES.get(ALIASES.get(strategy.name, strategy.name))
@@ -209,9 +212,10 @@ def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
 
 
 def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = _NONE) -> Strategy:
-    """Returns the given strategy under its name in the table; SettingError for a wrong name or option.
+    """Returns the strategy that a user has given as a name or function, with parsed options.
 
-    ``more``: functions by name that implement strategies outside of the table.
+    ``more`` has functions, by name, for strategies outside of the table. Raises a SettingError for a wrong name or
+    option.
     """
     if not isinstance(given, (str, Strategy)) and not callable(given):
         raise SettingError(
@@ -260,7 +264,7 @@ def modules_of(strategy: Strategy | None) -> tuple[str, ...]:
 def parallelise(
     strategy: str | Strategy, module: nn.Module, ctx: RankView, blocks: Sequence[nn.Module] = ()
 ) -> Parallel:
-    """Wraps or changes the module for this rank as a strategy requires; ``strategy`` is given as for ``resolve``.
+    """Wraps or changes the module for this rank as a strategy requires.
 
     ``blocks`` are the modules inside ``module`` that a sharding strategy shards one by one.
     """

@@ -15,11 +15,11 @@ _OPTIMIZERS = import_distributed_optimizers()
 
 
 def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool = False, **options: Any) -> Parallel:
-    """Returns the module wrapped in DistributedDataParallel, and an optimizer whose state is divided among the ranks.
+    """Wraps the module in DistributedDataParallel, and divides the optimizer's state among the ranks.
 
-    Gradients are all-reduced as in ``ddp``, with torch's ``options``. In the optimizer's step each rank updates its
-    share of the parameters (whole tensors, distributed by size) and broadcasts it. With ``parameters_as_bucket_view``
-    the parameters of a share lie in one buffer and are broadcast together.
+    Gradients are all-reduced as in ``ddp``. In the optimizer's step, each rank updates some of the parameters and
+    broadcasts them. With ``parameters_as_bucket_view``, a rank's parameters lie in one buffer and are broadcast
+    together.
     """
     wrapped = wrap(module, ctx, **options)
 
@@ -32,12 +32,11 @@ def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool =
 
 
 def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> torch.optim.Optimizer:
-    """Returns an optimizer of this rank's share of the parameters, made from ``whole``, an optimizer of all.
+    """Returns an optimizer that updates only this rank's share of the parameters of ``whole``.
 
-    torch builds the local optimizer from a class and its defaults, which does not work for every optimizer (AdamW's
-    defaults hold an argument that it does not take). Here the local optimizer is the user's own with its parameter
-    groups narrowed, so it keeps every flag, hook and group. Learning rates that are changed on the result reach the
-    local optimizer before each step.
+    torch would make the rank's optimizer from a class and its defaults, which fails for some classes, such as AdamW.
+    Here ``whole`` itself, with fewer parameters, is the rank's optimizer, so all flags, hooks and groups are kept. A
+    learning rate that is set on the result takes effect in the next step.
     """
 
     def narrowed(groups: Iterable[dict[str, Any]], **_defaults: Any) -> torch.optim.Optimizer:

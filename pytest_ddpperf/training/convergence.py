@@ -31,7 +31,7 @@ _STEPS_SEED = 500_000  # weights, data and steps must not use the same random nu
 
 
 def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]:
-    """Trains with each strategy, and again with the first from weights changed by rounding; returns all trainings."""
+    """Trains with each strategy, and then with the first strategy again, from weights that differ by rounding."""
     ways = [(strategy, False) for strategy in job.strategies]
     found = []
     for strategy, moved in (*ways, (job.strategies[0], True)):
@@ -99,7 +99,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
 
 
 def _require_different_batches(ctx: RankView, workload: Workload, first: Any) -> None:
-    """Raises an error if ranks have equal first batches: a strategy that averages nothing would then train as well."""
+    """Raises an error if two ranks have the same first batch: averaging their gradients would change nothing."""
     sums = [number for (number,) in of_all_ranks((_checksum(first),), ctx)]
     if len(set(sums)) == len(sums):
         return
@@ -120,7 +120,7 @@ def _checksum(batches: Any) -> int:
 def _evaluate(
     ctx: RankView, workload: Workload, module: torch.nn.Module, default_name: str, *, may_diverge: bool
 ) -> dict[str, float]:
-    """Returns ``evaluate``'s numbers by name; raises a WorkloadError for NaN and inf unless ``may_diverge``."""
+    """Returns the numbers of the workload's ``evaluate`` by name; a single number is named ``default_name``."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]

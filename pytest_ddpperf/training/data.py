@@ -1,4 +1,4 @@
-"""Prepares a rank's batches: whole batches or slices of global batches, on the rank's device."""
+"""Makes the batches of a rank, on the rank's device; in strong scaling, slices of global batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NextBatch = Callable[[], tuple[Any, Any]]
 
 @dataclass(eq=False)
 class Batches:
-    """A function that returns the next ``(inputs, targets)`` on the rank's device; it owns the DataLoader's workers."""
+    """A source of batches: each call returns the next ``(inputs, targets)`` on the rank's device."""
 
     next_batch: NextBatch  # what a call calls; a phase hook may replace it
     loads: bool  # whether a step waits for data; not if one batch was made for all steps
@@ -43,11 +43,11 @@ class Batches:
 def batches(
     ctx: RankView, workload: Workload, settings: LoaderSettings | None = None, *, first_epoch: int = 0
 ) -> Batches:
-    """Returns the source of this rank's batches, with these loader settings; a collective if they are ``auto``.
+    """Returns the source of this rank's batches; a collective if ``settings`` are ``auto``.
 
-    A sampler that shuffles by the epoch's number begins with ``first_epoch``. In strong mode every rank makes the same
-    global batches and takes its own slice of each. Raises a WorkloadError for batches that are no pair or cannot be
-    sliced, and a SettingError for settings that do not fit the workload.
+    ``first_epoch`` is the number of the first epoch for a sampler that shuffles. In strong mode, every rank makes the
+    same global batches and takes its slice of each. Raises a WorkloadError if batches are no pairs or cannot be sliced,
+    and a SettingError if ``settings`` do not fit the workload.
     """
     if workload.batch is not None:
         source = located(workload.batch)
@@ -95,9 +95,9 @@ def batches(
 def with_settings(
     ctx: RankView, loader: object, settings: LoaderSettings, source: str
 ) -> tuple[DataLoader[Any], tuple[str, str] | None]:
-    """Returns the loader with these settings; if they are ``auto``, also the picked settings and the reason, as texts.
+    """Returns the DataLoader with these settings; for ``auto``, also the picked settings and the reason.
 
-    In strong mode every rank reads all data and takes its slice of each batch: the sampler divides nothing.
+    In strong mode, every rank reads all data and takes its slice of each batch.
     """
     own = require_data_loader(loader, source)
     share = (0, 1) if ctx.mode == "strong" else (ctx.rank, ctx.world_size)
@@ -116,7 +116,7 @@ def _length(loader: Any) -> int | None:
 
 
 def _burst(loader: object) -> int:
-    """Returns how many batches arrive at about the same time, because DataLoader workers prepare them in advance."""
+    """Returns how many batches the workers of a DataLoader keep ready."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return 1
     return loader.num_workers * (loader.prefetch_factor or 1)
@@ -125,7 +125,7 @@ def _burst(loader: object) -> int:
 def _endless(
     workload: Workload, loader: Iterable[Any], source: str, first_epoch: int
 ) -> Generator[tuple[Any, Any], None, None]:
-    """Yields batches of ``loader`` for ever; each new pass over it is a new epoch, counted from ``first_epoch``."""
+    """Yields the batches of ``loader`` again and again; epochs are counted from ``first_epoch``."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     holders = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     setters = (getattr(holder, "set_epoch", None) for holder in holders)
@@ -158,7 +158,7 @@ def _endless(
 
 
 def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
-    """Returns the inputs and targets of a batch; if the workload has ``forward``, the whole batch and no targets."""
+    """Returns the inputs and targets of a batch; for a workload with ``forward``, the batch and an empty tuple."""
     if batch is None or isinstance(batch, (Iterator, DataLoader)):
         raise WorkloadError(
             f"{source} returned {describe_value(batch)} as a batch: return (inputs, targets), or for many batches "
@@ -192,9 +192,9 @@ def _shapes(pair: tuple[Any, Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int | None:
-    """Returns the size of dimension 0 of a batch's tensors if it contradicts the number of samples; else None.
+    """Returns dimension 0 of a batch's tensors if it contradicts the number of samples; else None.
 
-    If samples may lie along the second dimension, or may be packed into a single row, nothing contradicts.
+    Samples may also lie along the second dimension, or be packed into a single row.
     """
     sizes = {shape[0] for shape in shapes if shape}
     if len(sizes) != 1 or 1 in sizes or any(samples in shape[:2] for shape in shapes):
@@ -209,7 +209,7 @@ def _size(pair: tuple[Any, Any]) -> int | None:
 
 
 def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any, Any]:
-    """Returns this rank's slice of every tensor along dimension 0 in strong mode; otherwise the whole batch."""
+    """Returns this rank's slice of a batch in strong mode, and otherwise the whole batch."""
     if ctx.mode != "strong":
         return pair
     ranks = ctx.world_size
@@ -229,7 +229,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 
 def _mover(ctx: RankView, first: tuple[Any, Any]) -> Callable[[tuple[Any, Any]], tuple[Any, Any]]:
-    """Returns a function that moves batches like ``first`` to the rank's device, without waiting if they are pinned."""
+    """Returns a function that moves batches to the rank's device, without waiting if the ``first`` batch is pinned."""
     if ctx.device.type == "cpu":
         return lambda pair: pair  # it was made there
     on_host = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]

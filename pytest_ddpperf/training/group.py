@@ -45,7 +45,10 @@ class GroupCall:
 
 
 def call(ctx: RankContext, given: GroupCall) -> Any:
-    """Returns the function's result; if ``given.keep`` is not None, an exception is returned as a RankError."""
+    """Calls the user's function on this rank, and returns its result.
+
+    If ``given.keep`` is not None, an exception is returned as a RankError.
+    """
     if given.mesh is not None:
         ctx = replace(ctx, mesh=mesh_of(ctx, given.mesh))
     try:

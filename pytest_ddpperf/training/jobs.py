@@ -78,16 +78,16 @@ class LaunchJob:
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def steps_to_diagnose(self, steps: int = 1) -> int:
-        """Returns how many steps a diagnosis examines; if long steps recur, at least one whole period of steps.
+        """Returns how many steps a diagnosis examines; if long steps recur regularly, at least one period.
 
-        ``steps``: the number of steps per reported time.
+        ``steps`` is the number of steps that each reported time covers.
         """
         period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
         return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 
     @property
     def diagnosed_steps(self) -> int:
-        """Returns the number of timed steps in the launches that a diagnosis explains: this launch, or earlier ones."""
+        """Returns the number of timed steps that a diagnosis explains, in this launch or in earlier launches."""
         return self.plan.steps if self.stands_for is None else self.stands_for
 
 
@@ -110,7 +110,7 @@ class VerifyJob:
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """The job of every rank of a preparing launch, which times, counts or verifies a step before the timed launches."""
+    """The job of every rank of a launch before the timed launches: to time, count or verify a step."""
 
     training: LaunchJob  # without ``timed``, the steps of its plan extend the warm-up
     _: KW_ONLY
@@ -131,7 +131,7 @@ class PrepareJob:
 
     @property
     def parts(self) -> int:
-        """Returns the number of tasks that this launch has."""
+        """Returns the number of tasks of this launch, such as timing, counting and verification."""
         return self.timed + self.counted + (self.verified is not None) + self.traced
 
 
@@ -163,7 +163,7 @@ class RankTraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPrepared:
-    """The results of a rank of a launch with a ``PrepareJob``; None for tasks that were not requested."""
+    """The results of a rank for a ``PrepareJob``; fields are None for results that were not requested."""
 
     timed: RankLaunch | None = None  # without memory peaks and diagnosis
     counts: Counts | None = None
@@ -182,7 +182,7 @@ class RankFunction:
     name: str
 
     def __call__(self, *arguments: Any) -> Any:
-        """Imports the function and calls it; if the main thread has to run a script, calls it in another thread."""
+        """Imports and calls the function; for a script, in another thread, because the script needs the main thread."""
         __tracebackhide__ = True
         function = getattr(import_module(self.module), self.name)
         ctx, job, *others = arguments
@@ -217,10 +217,10 @@ def growth_steps(steps: int) -> int:
 
 
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
-    """Returns the number of pairs of timed blocks, with and without synchronisation, and the steps of each block.
+    """Returns the number of pairs of timed blocks, and the number of steps in each block.
 
-    There are at least four pairs; all blocks have about half of ``steps``. ``period`` untimed steps precede each
-    block.
+    A pair has a block with and a block without synchronisation. All blocks together have about half of ``steps`` steps,
+    in whole periods.
     """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))

@@ -1,4 +1,4 @@
-"""Settings of a workload's DataLoader: applied as given, or picked for machine and data by measuring batches."""
+"""Changes a workload's DataLoader: applies the given settings, or picks settings by measuring batches."""
 
 from __future__ import annotations
 
@@ -61,11 +61,10 @@ def require_data_loader(loader: object, source: str) -> DataLoader[Any]:
 
 
 def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> DataLoader[Any]:
-    """Rebuilds a DataLoader with these settings; for a setting that is None, the loader's own value is kept.
+    """Returns a DataLoader like ``own`` with these settings; a setting that is None keeps ``own``'s value.
 
-    Only the sampler changes which samples a batch has. A loader that shuffles by torch's global generator gets a
-    separate generator: without workers, training might draw from the global generator, and change the order. For
-    ``sampler=rank``, the data is divided into ``share[1]`` parts, and this rank reads part ``share[0]``.
+    A loader that shuffles by torch's global generator gets a separate generator, so that training cannot change the
+    order of samples. For ``sampler=rank``, ``share`` has this rank's number and the number of parts of the data.
     """
     workers = own.num_workers if settings.workers is None else settings.workers
     if not workers and (settings.prefetch_factor or settings.persistent_workers):
@@ -123,7 +122,7 @@ def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int
 
 
 def _own_order(sampler: Any) -> Any:
-    """Returns the sampler, with a separate generator if it would draw from torch's global generator."""
+    """Returns the sampler, or if it would draw from torch's global generator, a copy with a separate generator."""
     if getattr(sampler, "generator", sampler) is not None:
         return sampler
     drawing = copy.copy(sampler)
@@ -155,7 +154,7 @@ def _generator() -> torch.Generator:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The cost of a batch that a rank fetches without workers: seconds, the fraction of CPU time, the batch's bytes."""
+    """The cost of fetching a batch without workers: seconds, fraction of CPU time, and the batch's bytes."""
 
     seconds: float
     busy: float
@@ -187,12 +186,12 @@ def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
 def choose(
     fetch: Fetch, *, cores: int, ranks: int, threads: int, cuda: bool, max_workers: int = _MAX_WORKERS
 ) -> tuple[LoaderSettings, str]:
-    """Returns the settings for a rank's loader, with the reason, from the cost of a batch that the rank fetched itself.
+    """Returns the settings for a rank's DataLoader and the reason for them, from the cost of fetching a batch.
 
-    There are no workers if fetching a batch takes less time than receiving it from a worker, or if no core is spare.
-    Otherwise there are enough workers for a batch every 5 ms, but not more than ``max_workers`` or spare cores. Batches
-    are pinned only with workers, in a separate thread: in the rank's own thread, pinning takes longer than a plain copy
-    to the GPU. This machine's ``ranks`` share ``cores``; each computes with ``threads``.
+    There are no workers if fetching a batch is fast, or if fetching needs a core and no core is spare. Otherwise there
+    are enough workers for a batch every 5 ms, but at most ``max_workers``. Batches are pinned only with workers,
+    because pinning in the rank's own thread takes longer than a plain copy to the GPU. This machine's ``ranks`` share
+    ``cores``, and each rank computes with ``threads``.
     """
     took = f"a batch takes {format_value(fetch.seconds, 's')} to fetch"
     handover = _HANDOVER_SECONDS + fetch.size / _HANDOVER_RATE
@@ -219,7 +218,7 @@ def choose(
 
 
 def _measured(loader: DataLoader[Any]) -> Fetch:
-    """Measures how this process fetches a batch, and restores its random numbers."""
+    """Measures the cost of fetching a batch in this process, without changing random numbers of the training."""
     walls: list[float] = []
     cores: list[float] = []
     size = 0
@@ -240,7 +239,7 @@ def _measured(loader: DataLoader[Any]) -> Fetch:
 
 
 def _undisturbed() -> float:
-    """Returns seconds of a clock that stops while this thread waits for a CPU core that other processes use."""
+    """Returns the seconds of a clock that stops while this thread waits for a busy CPU core."""
     try:
         _, waited, _ = _SCHEDULED.read_text(encoding="ascii").split()
     except (OSError, ValueError):

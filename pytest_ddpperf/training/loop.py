@@ -41,8 +41,8 @@ _UNKNOWN_FREE = 2**62  # bytes; where free memory is not known, every copy fits
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """Measures step times in seconds, memory peaks in bytes and the last loss of this rank.
 
-    Memory is watched from before the model is built, or on CUDA from the end of the warm-up, until the timed steps have
-    run. No instrument runs during timed steps.
+    On a CPU, memory peaks cover the model's construction, the warm-up and the timed steps; on CUDA, only the timed
+    steps. No instrument runs during timed steps.
     """
     import torch
 
@@ -92,10 +92,9 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
 
 
 def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
-    """Runs the launch with ``memory_limit`` bytes for this rank (None: no limit); raises MemoryError if it needs more.
+    """Runs the launch with at most ``memory_limit`` bytes; raises MemoryError if this rank needs more.
 
-    Only the peaks of memory are reliable: steps may compile, or overflow in fp16, so their times are not. No steps
-    follow the timed steps.
+    Only the memory peaks of the result are reliable, because timed steps may compile or overflow in fp16.
     """
     with limited(ctx.device, memory_limit):
         settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is reported
@@ -103,23 +102,23 @@ def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> Ran
 
 
 def within_limit(ctx: RankView, job: LaunchJob) -> AbstractContextManager[None]:
-    """Returns a context for steps, in which a rank raises MemoryError if it needs more memory than the job allows."""
+    """Returns a context in which steps raise MemoryError if they need more memory than the job allows."""
     if job.settings.memory_limit is None:
         return nullcontext()
     return limited(ctx.device, job.settings.memory_limit)
 
 
 def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
-    """Raises MemoryError if a peak of resident memory is above ``memory_limit``; the kernel's own limit is rough."""
+    """Raises MemoryError if the peak of resident memory is above the job's ``memory_limit``."""
     limit, peak = job.settings.memory_limit, peaks.get("peak_resident")
     if limit is not None and peak is not None and peak > limit:
         raise MemoryError(f"steps took {format_value(peak, 'B')}, more than memory_limit={format_value(limit, 'B')}")
 
 
 def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
-    """Times the steps of the job, in whole periods, after ``warmup`` steps; the result has no figures of memory.
+    """Times the job's steps, in whole periods, after ``warmup`` steps; the result has no memory peaks.
 
-    Raises a WorkloadError for a loss that is not finite, compilation in timed steps, or overflows in all periods.
+    Raises a WorkloadError for a loss that is not finite, for compilation in timed steps, and if all periods overflowed.
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
     sizes = (steps,) if ctx.device.type == "cpu" else timing.device_sizes(steps, step.period)
@@ -184,7 +183,7 @@ def _learning_rate(step: Step) -> float | None:
 
 
 def met_by_hosts(ctx: RankView, step: Step) -> Step:
-    """Returns the step with a gloo group for barriers: NCCL's barrier would occupy a GPU that launches share."""
+    """Returns the step with a gloo group for barriers, because NCCL's barrier would occupy a shared GPU."""
     import torch.distributed as dist
 
     if ctx.backend == "gloo" or step.group is not None:
@@ -193,10 +192,9 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
-    """Waits for this rank's device, for the turn of an interleaved launch and for the other ranks; then all start.
+    """Waits for this rank's device, the launch's turn and the other ranks, so that all ranks start together.
 
-    No step then waits for another rank's earlier work. (gloo's barrier alone would not wait for devices.)
-    ``progress`` is the share of the timed steps that have run, from 0 to 1.
+    ``turns`` is None if launches do not take turns. ``progress`` is the fraction of the timed steps that have run.
     """
     settle(device)
     if turns is not None:
@@ -243,9 +241,9 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
 
 
 def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
-    """Returns the memory that a copy of ``nbytes`` on each rank needs, and the machine's free memory; a collective.
+    """Returns the memory that a copy of ``nbytes`` on each rank needs, and the free memory; a collective.
 
-    All ranks get the same numbers: if one rank alone omitted steps, the others would wait for it.
+    All ranks get the same numbers, so that either all ranks or none omit steps for lack of memory.
     """
     from pytest_ddpperf.training.step import of_all_ranks
 
@@ -255,7 +253,7 @@ def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
 
 
 def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
-    """Returns step times without the periods of fp16 overflows, which skip the optimizer and so take less time."""
+    """Returns step times without the periods in which fp16 overflowed and the optimizer did not step."""
     without = {number // period for number in skipped}
     kept = tuple(time for i, time in enumerate(times) if i not in without)
     if not kept:

@@ -31,12 +31,11 @@ _SIGNS = (
 
 @contextmanager
 def limited(device: torch.device, limit: int | None) -> Iterator[None]:
-    """Limits this process to ``limit`` more bytes than it has now; a lack of memory becomes a MemoryError.
+    """Limits this process to ``limit`` more bytes; turns an error for lack of memory into a MemoryError.
 
-    On CUDA the caching allocator enforces the limit exactly. On CPU the kernel limits private writable memory
-    (RLIMIT_DATA), reserved or in use. The kernel's limit is higher, by a quarter of ``limit`` plus over half a GiB:
-    it protects the machine, and the measured peak decides whether ``limit`` was kept. (RLIMIT_AS would also count
-    the 64 MiB and more that malloc sets aside for each thread.)
+    On CUDA the caching allocator enforces the limit exactly. On a CPU the kernel limits private writable memory
+    (RLIMIT_DATA) to more than ``limit``, and the measured peak decides whether ``limit`` was kept. RLIMIT_AS would also
+    count the 64 MiB and more that malloc reserves for each thread.
     """
     lift = None if limit is None else _impose(device, limit)
     try:

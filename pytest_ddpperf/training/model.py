@@ -66,7 +66,7 @@ def _require_trainable(model: nn.Module, gave: str) -> None:
 
 
 def require_new(made: object, factory: Callable[..., object], call: str) -> None:
-    """Raises an error if a factory returns an earlier object again, which two trainings would then share."""
+    """Raises an error that names ``call`` if ``factory`` returns an earlier object, which two trainings would share."""
     with contextlib.suppress(TypeError):  # an object that takes no weak reference
         if _made.get(id(made)) is made:
             raise WorkloadError(
@@ -91,7 +91,7 @@ def require_optimizer(optimizer: Any, factory: Callable[..., object], module: nn
 
 
 def untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:
-    """Returns the trainable parameters that an optimizer does not hold; all of them if its parameters are unknown."""
+    """Returns the trainable parameters that ``optimizer`` does not hold; all if it has no parameter groups."""
     groups = getattr(optimizer, "param_groups", ())
     held = {id(parameter) for group in groups for parameter in group["params"]}
     return tuple(found for found in module.parameters() if found.requires_grad and id(found) not in held)
@@ -105,9 +105,9 @@ def describe_value(value: object) -> str:
 
 
 def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Module]] | None) -> tuple[nn.Module, ...]:
-    """Returns the blocks of a model that the workload chose, or the blocks that repeat.
+    """Returns the blocks of a model that sharding and activation checkpointing treat one by one.
 
-    Sharding and activation checkpointing treat blocks one by one. Raises a WorkloadError if a chosen block is no module
+    If ``chosen`` is None, the blocks are the layers that repeat. Raises a WorkloadError if a chosen block is no module
     of the model.
     """
     if chosen is None:
@@ -176,10 +176,9 @@ def recompute(blocks: Sequence[nn.Module]) -> None:
 def snapshot(
     module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
 ) -> Callable[[], None]:
-    """Copies this rank's parameters, buffers, optimizer state and loss scale; returns a function that restores them.
+    """Copies parameters, buffers, optimizer state and loss scale to the CPU; returns a function that restores them.
 
-    The copies are on the CPU, so that a model that nearly fills a device still fits. Gradients are not kept, because
-    the next step computes them. If an optimizer wraps another one in ``optim``, only that one's state is kept.
+    If an optimizer wraps another one in ``optim``, only the inner optimizer's state is copied.
     """
     tensors = [(tensor, _copied(tensor)) for tensor in (*module.parameters(), *module.buffers())]
     states = [(state, {name: _copied(value) for name, value in state.items()}) for state in _states(optimizer)]
@@ -223,10 +222,10 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None]:
-    """Returns a function to call after each step, which raises the learning rate linearly during the first ``steps``.
+    """Returns a function to call after each step, which raises the learning rate linearly during ``steps`` steps.
 
-    torch's schedulers are not used: they warn if an fp16 overflow skips a step, and depend on the optimizer's
-    class, which is another class for a sharded optimizer.
+    torch's schedulers are not used, because they warn if an fp16 overflow skips a step, and depend on the optimizer's
+    class.
     """
     goals = [group["lr"] for group in optimizer.param_groups]
     done = 0

@@ -1,7 +1,4 @@
-"""The launches before the timed ones: prepare_launch times, counts and verifies, profile_launch profiles.
-
-Importable without torch.
-"""
+"""The launches before the timed launches, and the launch that profiles. Importable without torch."""
 
 from __future__ import annotations
 
@@ -39,10 +36,9 @@ _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
 def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
-    """Times, counts and verifies the job's step on this rank, as the job asks; a collective in a separate launch.
+    """Times, counts and verifies the job's step on this rank, as the job requests; a collective.
 
-    Timing comes first, so that memory peaks cover only steps; counting continues with the same step. Verification
-    builds separate models, with random numbers, memory and compilers as in a fresh process.
+    Timing comes first, so that memory peaks cover only steps. Verification builds new models, as in a fresh process.
     """
     if job.traced:
         from pytest_ddpperf.training.correctness.tracing import trace_steps
@@ -96,7 +92,7 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 
 def small_shared_memory(ctx: RankView) -> list[Finding]:
-    """Returns a finding if /dev/shm is small and several ranks use NCCL, which may send between GPUs through it."""
+    """Returns a finding if /dev/shm is small and several ranks use NCCL, which may send data through /dev/shm."""
     size = shared_memory() if ctx.backend == "nccl" and ctx.local_world_size > 1 else None
     return [] if size is None or size >= _SHARED_MEMORY else [Finding("small_shared_memory", {"size": size})]
 
@@ -116,9 +112,9 @@ def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
 def _timed_and_counted(
     ctx: RankView, job: PrepareJob, remarks: list[Finding]
 ) -> tuple[RankLaunch | None, Counts | None, float]:
-    """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``.
+    """Returns the timed steps, the counts of a later step, and the seconds that counting took.
 
-    If steps are not timed, the same number of steps runs before the counted step, so that the same step is counted.
+    The same step is counted whether steps are timed or not. Findings are added to ``remarks``.
     """
     from pytest_ddpperf.training.seen import Seen
     from pytest_ddpperf.training.step import build_step
@@ -174,9 +170,9 @@ def _timed_and_counted(
 
 
 def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None) -> RankProfile:
-    """Profiles the communication and computation of a few steps on this rank, after the warm-up of the job's plan.
+    """Profiles the communication and computation of a few steps on this rank, after the warm-up.
 
-    With ``trace`` it writes the profiled steps to a file, with phases as named ranges; on a GPU also a memory snapshot.
+    With ``trace``, the profiled steps are also written to a file; on a GPU, with a memory snapshot.
     """
     from pytest_ddpperf.instruments.profile.profiling import profile_steps
     from pytest_ddpperf.training.step import build_step

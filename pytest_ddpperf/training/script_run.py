@@ -1,4 +1,4 @@
-"""Runs a script in a rank's main thread; after each optimizer step it waits for the thread that measures."""
+"""Runs a script in a rank's main thread; after each optimizer step, the script waits for the measuring thread."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class ScriptStopped(BaseException):
 
 
 class _EndedError(Exception):
-    """Ends the measuring thread if the script raised an error before its last step; the script's error is reported."""
+    """The error that ends the measuring thread if the script fails before its last step."""
 
 
 class _Order(NamedTuple):
-    """The steps that the measuring thread requests from the script; None instead of an order ends the script."""
+    """A request from the measuring thread to the script to run some steps."""
 
     steps: int
     mark: Callable[[], Any]  # called before these steps and after each
@@ -62,8 +62,7 @@ class _Order(NamedTuple):
 class ScriptRun:
     """A run of a script on this rank.
 
-    The script has the main thread, as it has without this plugin, and the measuring code has another thread. Only one
-    of the two runs at a time.
+    The script runs in the main thread, and the measuring code in another thread. Only one of the two runs at a time.
     """
 
     def __init__(self, ctx: RankView, script: Script, needed: int, roots: tuple[str, ...]) -> None:
@@ -71,7 +70,7 @@ class ScriptRun:
         self.gpu_calls = GpuCalls(ctx.local_world_size, roots)
         self.made = 0  # optimizer steps so far
         self.group: Any = None  # where the ranks that measure meet
-        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()  # None ends the script
         self._answers: SimpleQueue[list[Any] | None] = SimpleQueue()  # marks; None if the script has ended
         self._order: _Order | None = None
         self._marks: list[Any] = []
@@ -182,7 +181,7 @@ class ScriptRun:
             self._await_order()
 
     def _refusing_ranks(self, start: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``start``, which starts a process; until this rank trains, processes that start ranks are refused."""
+        """Wraps ``start``, which starts a process; until this rank trains, refuses processes that start ranks."""
 
         @functools.wraps(start)
         def started(*args: Any, **how: Any) -> T:
@@ -206,7 +205,7 @@ class ScriptRun:
         self._marks = [self._order.mark()]
 
     def _follow(self, modes: Sequence[_Mode]) -> None:
-        """Enters the measuring thread's TorchDispatchModes in this thread, because a mode is valid in one thread."""
+        """Enters the measuring thread's dispatch modes in this thread, because a mode affects only one thread."""
         if list(modes) == self._modes:
             return
         for mode in reversed(self._modes):
@@ -215,7 +214,7 @@ class ScriptRun:
 
 
 def _starter(process: object, args: Any = (), *_: Any, **__: Any) -> str:
-    """Returns the launcher or module by which a new process would start ranks, such as torchrun; empty if none."""
+    """Returns the name of the program or module by which a new process would start ranks; empty if none."""
     target, given = getattr(process, "_target", None), getattr(process, "_args", ())
     by = _SPAWN if getattr(target, "__module__", "") == _SPAWN else "multiprocessing.Process"
     target = next(iter(given), None) if by == _SPAWN else target  # the function that each process calls

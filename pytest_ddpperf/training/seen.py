@@ -1,7 +1,4 @@
-"""Observations on steps besides counts: objects that steps leave behind, DataLoaders, and the lines that make them.
-
-Needs torch.
-"""
+"""Observes what counters do not see in steps: Python objects that stay behind, and DataLoaders. Needs torch."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not count
 
 
 class Seen:
-    """The observations on steps before the counted step: Python objects that steps leave behind, and DataLoaders.
+    """The observations on steps before the counted step: Python objects that stay behind, and DataLoaders.
 
-    Objects are counted two steps before the end of the warm-up, at its end, and after the ``steps`` that follow it.
+    Objects are counted two steps before the warm-up ends, when it ends, and after the steps that follow.
     """
 
     def __init__(self, warmup: int, steps: int) -> None:
@@ -40,12 +37,15 @@ class Seen:
         self._after = {max(0, warmup - 2), warmup, warmup + steps}
 
     def look(self, ran: int) -> None:
-        """Counts Python objects at the three times that the class names; ``ran`` is the number of steps so far."""
+        """Counts Python objects, if this is due after ``ran`` steps."""
         if ran in self._after:
             self.objects.take(ran)
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
-        """Returns the counts of a warm step; ``compiled`` has counts of compilation; adds findings to ``remarks``."""
+        """Returns the counts of one step after the warm-up, and adds findings to ``remarks``.
+
+        ``compiled`` has counts of compilation, which become part of the result.
+        """
         watch, left = CopyWatch(), self.objects.left_behind()
         subject = replace(countable(ctx, step, job), called=watch.called)
         plain = {**compiled, **({} if left is None else {"python_objects": left})}

@@ -1,4 +1,4 @@
-"""A user's step that can train with and without averaging gradients over the ranks, as a trainer can."""
+"""A user's training step that can skip the averaging of gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from pytest_ddpperf.units import format_count
 
 
 class SynchronisationKept(Exception):
-    """Raised on all ranks if a step sends as much as usual although it should skip its synchronisation."""
+    """The error that all ranks raise if a step sends as much as usual although it should not synchronise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSynchronisation:
     """A user's step that can skip its synchronisation.
 
-    After a skipped synchronisation, ranks have different parameters, which nothing repairs. Times stay valid, so
-    from then on only times are reported.
+    Without synchronisation, ranks get different parameters, so only times are reported afterwards.
     """
 
     who: str  # the function that made the step, and where it stands
@@ -38,15 +37,13 @@ class OwnSynchronisation:
         return nothing
 
     def snapshot_bytes(self) -> int:
-        """Returns 0, the bytes of a snapshot."""
+        """Returns 0, because a snapshot saves nothing."""
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:
-        """Returns, in words, the communication that a step without synchronisation still does.
+        """Returns, in words, the communication of a step without synchronisation; a collective.
 
-        Runs a step with and a step without synchronisation; a collective. Raises SynchronisationKept if the
-        second calls no fewer collectives: it skips nothing, or the step synchronises only in some calls, and
-        not in these.
+        Raises SynchronisationKept if such a step calls at least as many collectives as a step with synchronisation.
         """
         whole = _collectives_of(run)
         with self.unsynchronised():
@@ -74,7 +71,7 @@ def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
 
 
 def _collectives_of(run: Callable[[], Any]) -> int:
-    """Returns how many collectives a step calls in the default group; 0 if the backend does not count them."""
+    """Runs a step, and returns how many collectives the step calls; 0 if the backend does not count collectives."""
     before = collectives_called()
     run()
     return collectives_called() - before

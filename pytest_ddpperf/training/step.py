@@ -69,10 +69,10 @@ class Step:
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
-    """Builds the step of a workload, or calls ``subject(ctx)`` for a user's step; a collective.
+    """Builds the step of a workload, or calls the user's function ``subject(ctx)``; a collective.
 
-    If the job gives numbers of samples and tokens, they override the subject's. A workload's numbers are for one
-    batch of a step; in strong mode, for all ranks together. The numbers of a user's step object are for this rank.
+    The job's numbers of samples and tokens override the subject's. A workload's numbers are for one batch, in strong
+    mode for one global batch. A user's step has numbers for this rank.
     """
     progress.stage(progress.BUILD)
     subject, settings = job.subject, job.settings
@@ -124,7 +124,7 @@ def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float)
 
 
 def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode | None) -> list[Finding]:
-    """Returns a finding if a user's step trains on more or fewer rows than the test gives as samples."""
+    """Returns a finding if a user's step trains on another number of rows than the test gives as samples."""
     rows, samples = counts.totals.get("batch_rows"), step.samples_per_step
     # A workload's batches are known before; and ranks may have parts of samples, or of batches.
     if not rows or samples is None or step.data is not None or settings.mesh is not None or mode == "strong":
@@ -145,7 +145,7 @@ def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:
-    """Returns a rank's samples or tokens per step; ``count``: the number per batch (in strong mode, of all ranks)."""
+    """Returns a rank's samples or tokens per step, from the ``count`` per batch (in strong mode, per global batch)."""
     ranks = ctx.world_size if ctx.mode == "strong" else 1
     return None if count is None else count * batches_per_step / ranks
 
@@ -172,7 +172,7 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
 
 
 def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[PhaseHook, ...]:
-    """Returns hooks on the functions of a workload's step that are phases; none if hooks would recompile the step."""
+    """Returns hooks that mark the phases of a workload's step; none if hooks would make the step recompile."""
     if settings.compile == "step":
         return ()
     return (

@@ -48,10 +48,10 @@ class Workload:
 
     Attributes:
         model: returns the module, which is then moved to the rank's device.
-        batch: returns ``(inputs, targets)`` for one rank, called once; every step uses the result. Both may be nested
-            structures of tensors; they are moved to the rank's device.
-        loader: ``loader(rank, world_size)`` returns an iterable of such batches (a DataLoader), which begins again when
-            it is exhausted. Waiting for a batch and moving it to the device are part of the step.
+        batch: returns one rank's ``(inputs, targets)``, nested structures of tensors, which every step uses. Called
+            once; the tensors are moved to the rank's device.
+        loader: ``loader(rank, world_size)`` returns an iterable of such batches, such as a DataLoader, which is
+            iterated again and again. Waiting for a batch and moving it to the device are part of the step.
         loss: returns a scalar from ``(outputs, targets)``.
         forward: returns the loss, a scalar, from ``(model, batch)``. A batch may then be anything, such as a dict:
             ``forward=lambda model, batch: model(**batch).loss``.
@@ -59,12 +59,12 @@ class Workload:
         scheduler: returns a scheduler of torch for that optimizer; its ``step()`` follows each optimizer step. None to
             keep the learning rate.
         evaluate: ``evaluate(model, device)`` returns the model's quality, for ``converge``: a number, or numbers by
-            name, ``{"accuracy": 0.9}``. Every rank calls it, in evaluation mode without gradients, and the mean over
-            ranks counts.
-        samples_per_step: how many samples one rank's step trains on. In strong mode a workload describes the whole
-            group's step instead: batches are global, and every rank takes an equal slice.
-        tokens_per_step: how many tokens one rank's step trains on; None if there are none.
-        blocks: returns the modules that FSDP shards one by one; None to find them by repetition.
+            name, such as ``{"accuracy": 0.9}``. Every rank calls it, in evaluation mode without gradients, and the
+            mean over ranks counts.
+        samples_per_step: how many samples one rank's batch has. In strong mode, how many samples the global batch has,
+            of which every rank takes an equal slice.
+        tokens_per_step: how many tokens one rank's batch (in strong mode, the global batch) has; None without tokens.
+        blocks: returns the modules that FSDP shards one by one; None to take the layers that repeat.
 
     Raises:
         WorkloadError: a field has a wrong value; the message names the field and the cure.
@@ -154,7 +154,7 @@ def unfit(function: Callable[..., object], *names: str, **options: object) -> st
 
 
 def _takes(function: Callable[..., object], *names: str, **options: object) -> bool:
-    """Returns whether these arguments fit a function's signature, or the signature of its outermost decorator."""
+    """Returns whether a function accepts these arguments; for a decorated function, whether its wrapper does."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(*names, **options)
     except TypeError:
@@ -163,7 +163,7 @@ def _takes(function: Callable[..., object], *names: str, **options: object) -> b
 
 
 def require_same_names(workload: Workload, names: Iterable[str], others: Iterable[str], where: str) -> None:
-    """Raises a WorkloadError if two results of the workload's ``evaluate`` have different names of metrics."""
+    """Raises an error if ``names`` and ``others``, the metrics of two calls of ``evaluate``, are not the same."""
     odd = sorted({*names} ^ {*others})
     if odd:
         assert workload.evaluate is not None  # noqa: S101  the loss alone has one name
@@ -195,21 +195,20 @@ def _without_partial(function: Callable[..., object]) -> Callable[..., object]:
 
 @dataclass(frozen=True, init=False)
 class Script:
-    """Training code for torchrun: a script, or a function that trains. Its optimizer steps are measured.
+    """Training code for torchrun, whose optimizer steps are measured: a script, or a function that trains.
 
     Every rank runs the code from the start: a file as ``__main__``, a function without arguments. A file that is named
     ``__main__.py`` or has relative imports runs as by ``python -m``. The code has the environment that torchrun sets,
-    and makes and destroys its own process group. A step ends when the optimizer that stepped first has stepped again;
-    validation, printing and saving in between are part of the step. When enough steps are measured, a
-    ``BaseException`` stops the code: its ``finally`` blocks run, and code after its loop does not.
+    and makes and destroys its own process group. A step lasts until the optimizer that stepped first has stepped again,
+    so it includes validation, printing and saving. When enough steps are measured, a ``BaseException`` stops the code.
+    The code's ``finally`` blocks run, but not the code after its loop.
 
-    Each launch works on a copy of the project's files, with the working folder and the script in it. The copy is
-    removed before the next launch and at the end of the run, so that no launch resumes from another launch's files.
+    Each launch works on a new copy of the project's files, so that no launch resumes from another launch's files.
 
     Attributes:
-        target: the path of the file, from the folder of the test or else from pytest's rootdir; or a function.
-        arguments: the rest of ``sys.argv``, after the name of the file.
-        keep_files: whether launches work on the project's own files, so that later launches find files of earlier ones.
+        target: the path of the file, or a function. A path starts at the test's folder, or else at pytest's rootdir.
+        arguments: the arguments of the script on its command line.
+        keep_files: whether all launches work on the project's own files instead of a copy.
 
     Raises:
         WorkloadError: the function takes arguments.
@@ -244,9 +243,9 @@ class Script:
         return located(self.target) if callable(self.target) else Path(self.target).name
 
     def found_in(self, folders: Iterable[Path]) -> Script:
-        """Returns the script with the path of its file in the first of these folders that has it.
+        """Returns the script with the full path of its file, from the first folder that has the file.
 
-        Raises a SettingError if none of them has the file.
+        Raises a SettingError if no folder has the file.
         """
         if callable(self.target):
             return self
@@ -259,7 +258,7 @@ class Script:
         return Script(path, *self.arguments, keep_files=self.keep_files)
 
     def projects(self, root: Path) -> tuple[str, ...]:
-        """Returns the folders that each launch copies: the current folder, the script's, and git's top folder."""
+        """Returns the folders that each launch copies: git's top folder, the current folder and the script's folder."""
         top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
         others = {Path(current_folder()), top if callable(self.target) else Path(self.target).parent}
         folders = () if self.keep_files else dict.fromkeys((top, *sorted(others)))

@@ -31,7 +31,7 @@ DEVICE_BLOCKS, MIN_DEVICE_STEPS = 10, 5  # of a launch on CUDA; in the first ste
 
 
 def warmup_seconds(device: torch.device, job: LaunchJob) -> float:
-    """Returns the minimal seconds of warm-up after the first step: on CUDA the time in which clocks rise, else 0."""
+    """Returns the least duration of the warm-up: on CUDA the seconds in which clocks rise, else 0."""
     return CUDA_WARMUP_SECONDS if device.type == "cuda" and job.times_matter else 0.0
 
 
@@ -51,8 +51,8 @@ def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callab
 def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int], object]) -> int:
     """Runs untimed steps, and returns their number, which is the same on all ranks.
 
-    If times do not matter, the warm-up goes on until a step updates the parameters. ``after_each`` is called with the
-    number of steps so far, but not in the additional steps that a GPU needs to raise its clocks.
+    ``after_each`` is called with the number of steps so far, except in additional steps that a GPU needs to raise its
+    clocks. If times do not matter, the warm-up lasts until a step updates the parameters.
     """
     run, ran, seconds = checked_run(ctx, step), 0, warmup_seconds(ctx.device, job)
     progress.stage(progress.WARM_UP)
@@ -78,7 +78,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
 
 
 def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
-    """Returns a function that runs warm-up steps, by default one, and refuses a last loss that is not finite."""
+    """Returns a function that runs one or several warm-up steps, and raises an error if the last loss is not finite."""
     made = itertools.count(1)
 
     def run(steps: int = 1) -> None:
@@ -100,7 +100,11 @@ def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001 
 
 
 def loss_value(loss: Any, when: str) -> float | None:
-    """Returns a step's loss as a finite number, or None for a step without loss; else raises a WorkloadError."""
+    """Returns a step's loss as a number; None if the step has no loss.
+
+    Raises a WorkloadError for any other value and for a loss that is not finite. ``when`` names the step in the
+    message.
+    """
     if loss is None:
         return None
     value = loss.item() if getattr(loss, "numel", lambda: 0)() == 1 else loss
@@ -130,13 +134,11 @@ class TimedSteps:
 def timed_block(
     run: Callable[[], Any], steps: int, clock: Clock, losses: list[Any] | None = None
 ) -> tuple[tuple[float, ...], Any]:
-    """Calls ``run`` for each step; returns the seconds of each call, and the last result.
+    """Calls ``run`` ``steps`` times; returns the seconds of each call, and the last result.
 
-    ``losses`` gets the result of each call; a scalar tensor becomes a number, because a tensor might hold memory.
-
-    One step's end is the next one's start, so the loop's own time is included, and the times add up. If CUDA events
-    miss work, for example of a stream that the marked stream does not wait for, each step gets an equal part of the
-    wall time.
+    Each call's result is appended to ``losses``; a scalar tensor is converted to a number, because a tensor might hold
+    memory. A step's end is the next step's start, so the times add up. If CUDA events miss work, each step gets an
+    equal part of the wall time.
     """
     loss = None
     mark = clock.mark
@@ -179,7 +181,7 @@ def timed_blocks(
     *,
     keep_losses: bool = False,
 ) -> TimedSteps:
-    """Times blocks of ``sizes`` steps; calls ``begin`` before each block with the fraction of blocks that have run."""
+    """Times blocks of ``sizes`` steps; before each block, calls ``begin`` with the fraction of finished blocks."""
     seconds: list[float] = []
     cpu: list[float] = []
     loss, losses = None, list[Any]() if keep_losses else None
@@ -203,9 +205,8 @@ def timed_blocks(
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
     """Returns the number of steps of each block of an interleaved launch, in whole periods.
 
-    There are at most ``blocks`` blocks, of at least ``least`` periods each, unless there is only one block. No
-    untimed step precedes a block. So its first step is slower, because caches went cold while the ranks waited, but
-    this is equal for all interleaved launches.
+    There are at most ``blocks`` blocks, each of at least ``least`` periods. The first step of a block is slower,
+    because caches went cold during the wait. This affects all interleaved launches equally.
     """
     periods = steps // period
     number = min(blocks, max(1, periods // least))
@@ -218,7 +219,7 @@ def device_sizes(steps: int, period: int) -> tuple[int, ...]:
 
 
 def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
-    """Returns the mean step time of each period, because work in one step, such as loading, may serve several steps."""
+    """Returns the mean step time of each period of ``period`` steps."""
     whole = max(1, len(step_times) // period) * period
     periods = [step_times[i : i + period] for i in range(0, min(whole, len(step_times)), period)]
     return tuple(math.fsum(times) / len(times) for times in periods)
@@ -227,8 +228,8 @@ def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
     """Returns for each block whether its steps synchronise gradients; the order is the same on all ranks.
 
-    Each pair has a block with and a block without synchronisation. Their order is reversed from pair to pair, and
-    depends on ``seed`` for the first pair, so that a drift over the blocks affects both equally.
+    Each pair has one block with and one without synchronisation. The order is reversed from pair to pair, so that a
+    drift affects both kinds of blocks equally. ``seed`` decides the order in the first pair.
     """
     return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))
 
@@ -236,10 +237,9 @@ def sides(pairs: int, seed: int) -> tuple[bool, ...]:
 def alternating_blocks(
     run: Callable[[], Any], trainer: Separable, device: torch.device, *, steps: int, period: int, seed: int
 ) -> BlockTimes | None:
-    """Times blocks of steps with and without synchronisation on this rank; None if a step overflowed in fp16.
+    """Times blocks of steps with and without synchronisation; None if a step overflowed in fp16.
 
-    A collective, called with the same arguments on all ranks, which begin each block together. After each block the
-    trainer restores parameters, buffers, the state of optimizer and scaler and the number of steps, but not the
+    A collective with the same arguments on all ranks. After each block, the trainer's state is restored, except the
     learning rate, the data and random numbers.
     """
     still_sent = trainer.still_sent(run)
@@ -259,7 +259,7 @@ def alternating_blocks(
 
 
 def _block(run: Callable[[], Any], steps: int, period: int, device: torch.device) -> tuple[float, ...]:
-    """Returns the mean step time of each period of ``steps`` steps, after one untimed period."""
+    """Runs one untimed period; then returns the mean step time of each period in ``steps`` steps."""
     import torch.distributed as dist
 
     for _ in range(period):

@@ -39,8 +39,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trainer:
     """Model, strategy, precision and optimizer of a workload on one rank.
 
-    Diagnosis and profiler replace ``synchronise``, ``clip``, ``rise`` (a linear warm-up), ``schedule`` and the loss
-    function, to time them.
+    The diagnosis and the profiler replace some methods, such as ``synchronise`` and ``clip``, to time them.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Trainer:
         return total
 
     def zero_grad(self) -> None:
-        """Clears all gradients, also of parameters outside the optimizer, whose gradients would add up otherwise."""
+        """Clears all gradients, including those of parameters that the optimizer does not hold."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in self._untrained:
             parameter.grad = None
@@ -149,7 +148,7 @@ class Trainer:
         return snapshot_bytes(self.parallel.module, self.optimizer)
 
     def update(self) -> None:
-        """Clips the gradients, steps optimizer and scheduler; after an fp16 overflow only lowers the loss scale."""
+        """Clips the gradients, and steps the optimizer and the scheduler; an fp16 overflow skips both steps."""
         if self._max_norm is not None and (self._clip_steps is None or self._steps < int(self._clip_steps)):
             self.clip(self._max_norm)
         if self._scaler is None:
@@ -167,9 +166,9 @@ class Trainer:
             self.schedule(self._scheduler)
 
     def _watch_updates(self) -> None:
-        """Makes ``_updated`` True whenever the optimizer steps, because GradScaler skips the step after an overflow.
+        """Makes ``_updated`` True whenever the optimizer steps, because GradScaler skips steps after an overflow.
 
-        Raises an error for an optimizer that itself skips overflowed steps, because such steps would go unnoticed.
+        Raises an error for an optimizer that itself skips overflowed steps, because this would go unnoticed.
         """
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             raise SettingError(
@@ -215,7 +214,7 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self.parallel.module.parameters(), max_norm)
 
     def schedule(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-        """Sets the learning rate of the next step; after the end of a schedule the last rate stays."""
+        """Steps the scheduler; after the end of the schedule, the last learning rate stays."""
         with Section("lr_scheduling"):
             try:
                 scheduler.step()
@@ -225,7 +224,7 @@ class Trainer:
                 self._scheduler = None
 
     def _require_whole_optimizer(self) -> None:
-        """Raises an error for fp16 if the optimizer lacks parameters: nobody would unscale or check their gradients."""
+        """Raises an error for fp16 if the optimizer lacks trainable parameters, whose gradients would stay scaled."""
         if not self._untrained:
             return
         named = self.parallel.module.named_parameters()
@@ -256,10 +255,7 @@ class Trainer:
 
 
 def prepare_precision(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a function that makes an autocast context, for a forward pass with its loss.
-
-    Raises RankSkipped for a device without the precision.
-    """
+    """Returns a factory of autocast contexts for a precision; raises RankSkipped if the device lacks the precision."""
     if precision == "tf32" and device.type != "cuda":
         raise RankSkipped("precision tf32 is a mode of NVIDIA GPUs; this rank computes on the CPU")
     if precision in {"tf32", "bf16"} and device.type == "cuda":
@@ -274,7 +270,7 @@ def prepare_precision(precision: str, device: torch.device) -> Callable[[], Abst
 
 
 def choose_kernels(settings: Settings, device: torch.device) -> None:
-    """Sets the switches by which torch chooses kernels: TF32 on a GPU, and cuDNN's benchmark mode if requested."""
+    """Sets how torch chooses kernels: TF32 on a GPU, and cuDNN's benchmark mode if requested."""
     if settings.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
     if device.type == "cuda":
@@ -282,11 +278,10 @@ def choose_kernels(settings: Settings, device: torch.device) -> None:
 
 
 def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set
-    """Allows TF32 in products of matrices, convolutions and recurrent layers, or forbids it in all of them.
+    """Allows or forbids TF32 in matrix products, convolutions and recurrent layers.
 
-    torch's old settings, such as ``allow_tf32``, are set before the new ones, ``fp32_precision``: if code reads old
-    settings that contradict the new ones, torch raises an error. The old ones alone would leave convolutions to
-    ``torch.backends.fp32_precision``, which the workload may have set.
+    torch raises an error if code reads old settings that contradict the new ones. So both are set: first the old
+    settings, such as ``allow_tf32``, and then ``fp32_precision``.
     """
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed

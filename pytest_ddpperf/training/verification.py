@@ -33,7 +33,7 @@ _HEADS: Mapping[Quantity, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extent:
-    """The extent of a difference: ``differing`` of ``names`` tensors differ, on ``ranks`` of ``world_size`` ranks."""
+    """The numbers of tensors and ranks that a difference affects, and of all tensors and ranks."""
 
     differing: int
     names: int
@@ -67,7 +67,7 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leniency:
-    """The reason why a strategy is compared with a single process less strictly than others."""
+    """The reason why a strategy is compared with a single process less strictly than other strategies."""
 
     precision: str | None  # in which it sends or computes gradients; None if only convergence is checked
     exact_steps: int = 0  # first steps with the usual requirements, before only convergence is checked

@@ -1,7 +1,4 @@
-"""Runs a script for GPUs on CPU ranks: its calls for a GPU are ignored or moved to the CPU, and noted.
-
-Needs torch.
-"""
+"""Runs a script for GPUs on CPU ranks: ignores its GPU calls, or redirects them to the CPU. Needs torch."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _ASKING = ("current_accelerator", "device_count")  # by these libraries choose w
 
 
 class GpuCalls:
-    """The calls for a GPU in one run of a script; if there are any, ``remarks`` has a finding that names them."""
+    """The calls for a GPU in a script that runs on the CPU; ``remarks`` has a finding that names the calls."""
 
     def __init__(self, ranks: int, roots: tuple[str, ...]) -> None:
         self.remarks: list[Finding] = []
@@ -44,11 +41,7 @@ class GpuCalls:
 
     @contextmanager
     def on_cpu(self) -> Iterator[None]:
-        """Ignores, in this context, calls that only choose a GPU or wait for it, and keeps data on the CPU.
-
-        The first such call replaces the functions that make tensors. A script without such calls has torch's own
-        functions.
-        """
+        """Ignores, in this context, calls that only choose a GPU or wait for one; keeps data on the CPU."""
         cpu: Any = torch.cpu
         answers: dict[str, Callable[..., Any]] = dict.fromkeys(_IGNORED, _ignored)
         answers |= {"device_count": lambda: self._ranks, "current_stream": lambda *_, **__: cpu.current_stream()}
@@ -71,21 +64,21 @@ class GpuCalls:
             yield
 
     def _noted_kind(self, kind: type) -> type:
-        """Returns a subclass of ``kind``, so that annotations still work; a call of it only records the call."""
+        """Returns a subclass of ``kind`` whose constructor only records the call; annotations may name the class."""
         return type(kind.__name__, (kind,), {"__init__": lambda *_, **__: self._note(kind.__name__)})
 
     def _choose(self, device: Any) -> None:
         self._index = device if isinstance(device, int) else torch.device(device).index or 0
 
     def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
-        """Replaces ``owner.name``, if this torch has it; its calls become ``by(name, function, args, kwargs)``."""
+        """Replaces ``owner.name``, if this torch has it, by ``by(name, function, args, kwargs)``."""
         function = getattr(owner, name, None)
         if function is not None:
             called = unnamed(lambda *args, **kwargs: by(name, function, args, kwargs))
             self._stack.enter_context(replaced(owner, name, functools.wraps(function)(called)))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by ``answers`` and records their calls; if a library asks for devices, torch answers."""
+        """Replaces functions by ``answers``, and records their calls; libraries still see the real devices."""
 
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -98,7 +91,7 @@ class GpuCalls:
             self._replace(owner, name, call)
 
     def _move(self, owner: Any, *names: str) -> None:
-        """Lets functions use the CPU and gloo if arguments name a GPU or NCCL."""
+        """Replaces a GPU or NCCL in the arguments of functions by the CPU or gloo."""
 
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -143,7 +136,7 @@ def _ignored(*_: Any, **__: Any) -> None: ...
 
 
 def _on_cpu(given: Any, *, index: bool) -> Any:
-    """Returns an argument, with the CPU or gloo in place of a GPU or NCCL; ``index``: whether a number names a GPU."""
+    """Replaces an argument that names a GPU or NCCL by the CPU or gloo; with ``index``, a number names a GPU."""
     if isinstance(given, torch.device):
         return _CPU if given.type == "cuda" or given.index else given
     if isinstance(given, str):

@@ -15,7 +15,7 @@ from pytest_ddpperf.planner.network import (
     usual_times,
     weighted_line,
 )
-from pytest_ddpperf.records.network import Beside, CollectiveTimes, RankSweep, Timing
+from pytest_ddpperf.records.network import CollectiveTimes, Overlap, RankSweep, Timing
 
 SIZES = [1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000]
 
@@ -102,7 +102,7 @@ def test_a_time_is_that_of_the_fastest_call_on_its_slowest_rank() -> None:
 
 def test_what_sending_takes_of_computing_is_what_both_take_longer() -> None:
     def rank(*rounds: tuple[float, float, float]) -> RankSweep:
-        each = (Beside(computing=computing, sending=sending, both=both) for computing, sending, both in rounds)
+        each = (Overlap(computing=computing, sending=sending, both=both) for computing, sending, both in rounds)
         return RankSweep(times=(), pairs={}, beside=tuple(each))
 
     # Of the slowest rank: 10 s of computing, 4 s of sending, and 11, 12 and 14 s of both.

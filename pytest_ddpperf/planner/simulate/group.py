@@ -1,4 +1,4 @@
-"""Makes a process a rank of a group without other ranks: collectives end at once, and tensors need no values."""
+"""Makes a process one rank of a simulated group: collectives end at once, and tensors need no values."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _FILLED = 2  # number of arguments with tensors: results and inputs
 def rank_of(
     rank: int, world_size: int, recorder: TimelineRecorder | None = None, devices: tuple[str, ...] = ()
 ) -> Iterator[None]:
-    """Makes this process a rank of a simulated group in this context; collectives end at once, with this rank's values.
+    """Makes this process one rank of a simulated group, in which collectives end at once with this rank's own values.
 
     Environment variables are set as torchrun sets them on one node. ``recorder`` records each collective. On
-    ``devices``, the kernels of collectives are replaced, so that other operators keep their speed. If ``devices`` is
-    empty, a dispatch mode intercepts every operator, which takes time.
+    ``devices``, only the kernels of collectives are replaced, so that other operators keep their speed. If ``devices``
+    is empty, every operator is intercepted, which takes time.
     """
     number, ranks = str(rank), str(world_size)
     os.environ.update(RANK=number, WORLD_SIZE=ranks, LOCAL_RANK=number, LOCAL_WORLD_SIZE=ranks)
@@ -52,10 +52,10 @@ def rank_of(
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """A dispatch mode that gives collectives their results, as if other ranks took part.
+    """A dispatch mode that completes each collective at once, as if other ranks took part.
 
-    torch's fake backend fills real tensors with copies of this rank's values; it never gets FakeTensors. DDP's C++
-    reads tensors from a collective's Work, but the fake backend's Work has none, so this mode returns another Work.
+    torch's fake backend copies this rank's values, which FakeTensors do not have. DDP's C++ code reads results from a
+    collective's Work, but the fake backend's Work has none. So this mode returns a Work with results.
     """
 
     def __init__(self, recorder: TimelineRecorder | None) -> None:
@@ -83,7 +83,7 @@ def _answered(
     recorder: TimelineRecorder | None,
     fill: Callable[[], None],
 ) -> Any:
-    """Returns the result of a collective operator, with a completed handle; ``fill`` writes its output tensors."""
+    """Calls ``fill`` to write a collective's output tensors; returns the operator's result, with a completed Work."""
     told: Any = nullcontext([]) if recorder is None else recorder.handing_over(func, args, kwargs)
     with told as numbers:
         fill()
@@ -101,7 +101,7 @@ def _answered(
 
 @contextmanager
 def _kernels(devices: tuple[str, ...], recorder: TimelineRecorder | None) -> Iterator[None]:
-    """Replaces the kernels of collectives on these devices in this context, and in code that is compiled in it."""
+    """Replaces the kernels of collectives on ``devices`` in this context, also for code that torch.compile compiles."""
     library: Any = torch.library.Library(_BACKENDS, "IMPL")  # type: ignore[no-untyped-call]  # torch's
     try:
         with warnings.catch_warnings():
@@ -137,7 +137,7 @@ def _fill(args: tuple[Any, ...]) -> None:
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Makes new tensors FakeTensors of torch in this context; DataLoader batches and the ranks of a mesh keep values.
+    """Makes new tensors FakeTensors in this context, except for DataLoader batches and the rank numbers of a mesh.
 
     Code that reads a value (``loss.item()``) raises an error of torch.
     """
@@ -152,7 +152,7 @@ def without_values() -> Iterator[None]:
 
 @contextmanager
 def grouped_as_on_gpus() -> Iterator[None]:
-    """Makes optimizers and clipping handle many tensors per operator in this context, as torch does only on GPUs."""
+    """Makes optimizers and gradient clipping use foreach operators in this context, as torch does only on GPUs."""
     supported = _foreach_utils._get_foreach_kernels_supported_devices  # noqa: SLF001
     with ExitStack() as stack:
         for module in (optimizer, _foreach_utils):
@@ -165,7 +165,7 @@ def grouped_as_on_gpus() -> Iterator[None]:
 
 
 def _where_it_changes(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Wraps ``Module._apply``, which ``to(device)`` calls, to skip unchanged modules: torch would swap fake tensors."""
+    """Wraps ``Module._apply`` to skip modules whose tensors do not change, because torch would replace FakeTensors."""
 
     @wraps(apply)
     def applied(module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002  torch's
@@ -180,7 +180,7 @@ def _where_it_changes(apply: Callable[..., nn.Module]) -> Callable[..., nn.Modul
 
 
 def _of_ranks(init: Callable[..., None]) -> Callable[..., None]:
-    """Wraps ``DeviceMesh.__init__``: a FakeTensor of rank numbers, which has no values, becomes 0, 1, 2 and so on."""
+    """Wraps ``DeviceMesh.__init__`` to replace rank numbers without values (FakeTensors) by 0, 1, 2 and so on."""
 
     def known(value: Any) -> Any:
         if not isinstance(value, FakeTensor):
@@ -196,14 +196,14 @@ def _of_ranks(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class Chunks:
-    """The chunks of a parameter in FSDP2, one for each rank; a chunk is made when it is used, because few are used."""
+    """The chunks of a parameter in FSDP2, one for each rank. A chunk is made only when it is read."""
 
     def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
         self._tensor, self._dim = tensor, dim
         self._size = -(-tensor.size(dim) // num_chunks)
 
     def __getitem__(self, number: int) -> torch.Tensor:
-        """Returns the chunk of a rank; it has no elements if there are more ranks than rows."""
+        """Returns the chunk of a rank; the chunk is empty if there are more ranks than rows."""
         begin, length = number * self._size, self._tensor.size(self._dim)
         if begin >= length:
             return self._tensor.new_empty(0)

@@ -1,4 +1,4 @@
-"""Launches of simulated ranks, each in a separate process, to count a step or time it. Importable without torch."""
+"""Launches of simulated ranks, each in a separate process, to count or time a step. Importable without torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Modelled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimeline:
-    """The result of one simulated rank: the timeline of a step, and the rank's samples in the step, None if unknown."""
+    """The result of one simulated rank: a step's timeline, and the rank's samples in a step (None if unknown)."""
 
     timeline: Timeline
     samples: float | None
@@ -70,7 +70,7 @@ def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerat
 
 
 def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
-    """Returns the context of the simulated rank ``rank``; of the last rank if the group is too small."""
+    """Returns the context of the simulated rank ``rank``, or of the last rank if the group has fewer ranks."""
     rank = min(rank, world_size - 1)
     return replace(
         ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
@@ -78,9 +78,9 @@ def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
 
 
 def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, str]:
-    """Returns the result of simulating a job with FakeTensors, which take no memory, and an empty text.
+    """Calls ``simulated``, if possible with FakeTensors, which take no memory.
 
-    If the job needs tensors with values, the simulation uses real tensors, and the text says why.
+    Returns the result and a text. The text says why real tensors were needed; it is empty if they were not.
     """
     reason = needs_values(job)
     if not reason:
@@ -97,7 +97,7 @@ def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, st
 def _timed(
     ctx: RankContext, job: LaunchJob, accelerator: Modelled | None, room: int | None, *, values: bool
 ) -> RankTimeline:
-    """Returns the timeline of a step after warm-up; the rank may use at most ``room`` bytes of memory."""
+    """Returns the timeline of a step after warm-up, with real tensors if ``values``, in at most ``room`` bytes."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.planner.simulate.group import grouped_as_on_gpus, rank_of, without_values
     from pytest_ddpperf.planner.simulate.timeline import Roofline, TimelineRecorder, timeline_of
@@ -133,7 +133,7 @@ def _timed(
 
 
 def needs_values(job: LaunchJob) -> str:
-    """Returns the reason why a job cannot use fake tensors (without values); empty if it may try them."""
+    """Returns the reason why a job needs real tensors; empty if FakeTensors (without values) may be enough."""
     settings = job.settings
     if job.strategy is not None and row_of(job.strategy).reads_values:
         return f"the C++ code of {job.strategy.name} reads the values of tensors"
@@ -143,9 +143,9 @@ def needs_values(job: LaunchJob) -> str:
 
 
 def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:
-    """Returns the counts of a step after warm-up, and findings on the training; ``values``: whether tensors are real.
+    """Returns the counts of a step after warm-up, and findings; uses real tensors if ``values``, else FakeTensors.
 
-    FakeTensors get the full warm-up only with ``clip_steps``, because steps after these do not clip gradients.
+    FakeTensors get the full warm-up only with ``clip_steps``, because then only the first steps clip gradients.
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.instruments.counting.sites import making_noted

@@ -1,4 +1,4 @@
-"""Records the timeline of a step: its computing between collectives; starting a collective stops the clock."""
+"""Records the timeline of a step: its collectives, and the time of computing between them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TimelineRecorder:
         self._results: dict[int, int] = {}  # by the memory of a result: the transfer that wrote there last
 
     def step(self, run: Callable[[], object]) -> tuple[_Recorded, Sequence[float]]:
-        """Calls ``run`` and returns its events, and the seconds of computing before each event and after the last."""
+        """Calls ``run``; returns the collectives and waits in it, and the seconds of computing around each of them."""
         self._now = now = _Recorded(marks=[self._clock.mark()])
         self._works, self._results = {}, {}
         run()
@@ -58,7 +58,7 @@ class TimelineRecorder:
 
     @contextmanager
     def handing_over(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[list[int]]:
-        """Stops the clock while a collective operator runs; yields the numbers of the transfers that it starts."""
+        """Stops the clock while a collective operator runs, and yields the numbers of the operator's transfers."""
         now, before = self._now, self._clock.mark()
         first = len(now.transfers)
         for call in collectives.collectives_of(func, args, kwargs):
@@ -123,10 +123,10 @@ def _memory(tensor: torch.Tensor) -> int:
 def timeline_of(
     recorder: TimelineRecorder, run: Callable[[], object], again: Callable[[int, float], bool], period: int
 ) -> Timeline:
-    """Returns the typical timeline of ``period`` steps: the mean of the fastest three quarters of several periods.
+    """Returns the mean timeline of ``period`` steps over several repetitions, without the slowest quarter of them.
 
-    ``run`` makes one step. ``again`` gets the number of periods and their total seconds; it returns whether to go on.
-    WorkloadError if periods send different transfers.
+    ``run`` makes one step. ``again`` gets the number of repetitions and their total seconds, and returns whether to go
+    on. Raises WorkloadError if repetitions send different transfers.
     """
     made: list[tuple[_Recorded, Sequence[float]]] = []
 
@@ -169,9 +169,10 @@ def _sharded(step: _Recorded) -> list[Sharded]:
 
 
 def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
-    """Yields the moments of a step, including waits that happen outside of Python code.
+    """Yields the points of a step at which a transfer starts or is waited for, even if C++ code waits.
 
-    DDP's C++ waits for all buckets of a backward once the last one has started. Other transfers block when they start.
+    DDP's C++ code waits for all buckets of a backward once the last one has started. Any other transfer blocks until it
+    ends.
     """
     for (number, waits), computed in zip(step.events, times, strict=False):
         yield Moment(computed=computed, transfer=number, waits=waits)
@@ -186,7 +187,7 @@ def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """A dispatch mode with the clock of a modelled accelerator: each operator takes its time by the roofline model."""
+    """A dispatch mode with the clock of a modelled accelerator: each operator takes the time of the roofline model."""
 
     supports_higher_order_operators = True
 
@@ -198,7 +199,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self._now = 0.0
 
     def recorder(self) -> TimelineRecorder:
-        """Returns a recorder that uses this clock, and that also gets functional collectives."""
+        """Returns a recorder that uses this clock; afterwards, this mode also reports functional collectives to it."""
         self._recorder = TimelineRecorder(replace(CPU_CLOCK, mark=lambda: self._now), streams=True)
         return self._recorder
 
@@ -254,13 +255,12 @@ def of_fsdp() -> bool:
 
 
 def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
-    """Returns the ``moments`` of a step with FSDP's transfers (``sharded``) moved, so that they overlap with computing.
+    """Returns the ``moments`` of a step, with FSDP's transfers (``sharded``) moved to overlap with computing.
 
-    A simulated step blocks during transfers, but accelerators overlap them. FSDP gathers parameters while the layer
-    before computes, because the host runs ahead and backward prefetches. A forward does not prefetch during the
-    backward before it, because the optimizer runs between them. FSDP reduces a layer's gradients while the next layer
-    computes; the next reduction waits for this one. The last wait stays last. Source: ``FSDPParamGroup`` (torch 2.13),
-    ``unshard`` and ``post_backward``.
+    A simulated step blocks during transfers, but accelerators overlap them with computing. FSDP gathers a layer's
+    parameters while the previous layer computes. The first layer of a forward is an exception, because the optimizer
+    runs before it. FSDP reduces a layer's gradients while the next layer computes. Source: ``FSDPParamGroup`` (torch
+    2.13), ``unshard`` and ``post_backward``.
     """
     found = list(moments)
     gathered = [one for one in sharded if one.gathers]

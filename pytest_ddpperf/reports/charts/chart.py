@@ -43,7 +43,7 @@ class ChartPoint:
 class ChartSeries:
     """Points of one line or one group, drawn in the same style.
 
-    A reference, such as a baseline, has ``of``: the name of the series to compare it with; empty for all series.
+    For a reference, such as a baseline, ``of`` names the series that it is compared with; empty means all series.
     """
 
     name: str
@@ -69,9 +69,9 @@ class Chart:
 
 
 def view_of(chart: Chart) -> tuple[float, float, bool]:
-    """Returns the lowest and the highest value on the axis of values, and whether the axis cuts an interval.
+    """Returns the lowest and the highest value that a chart shows, and whether an interval extends beyond them.
 
-    The axis shows all values; intervals may make it up to twice as long. It begins at 0 if 0 is near.
+    The chart shows all values; intervals may at most double its range. The range begins at 0 if 0 is near.
     """
     points = [each for series in (*chart.series, *chart.references) for each in series.points]
     least, most = min(map(_y, points)), max(map(_y, points))
@@ -126,13 +126,13 @@ def point(x: float, y: float, interval: Interval | None = None) -> ChartPoint:
 
 
 def numbered(name: str, values: Iterable[float | None], first: int = 0) -> ChartSeries:
-    """Returns a series of values at ``first``, ``first + 1`` and so on; omits unknown values."""
+    """Returns a series of ``values`` at x = ``first``, ``first + 1`` and so on; omits unknown values."""
     known = ((x, y) for x, y in enumerate(values, first) if y is not None and math.isfinite(y))
     return ChartSeries(name, tuple(ChartPoint(x, y) for x, y in known))
 
 
 def thinned(chart: Chart, most: int) -> Chart:
-    """Returns the chart with at most ``most`` points per series: the largest of each group of neighbours."""
+    """Reduces each series of a chart to at most ``most`` points, by keeping the largest of several neighbours."""
     longest = max(len(each.points) for each in chart.series)
     every = -(-longest // most)
     if every == 1:

@@ -1,4 +1,4 @@
-"""The charts of a run, with the charts of single benchmarks. A new one needs a function and a row of ``CHARTS``."""
+"""Makes the charts of a run and of its benchmarks. A new chart needs a function and a row of ``CHARTS``."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _RATES = ("throughput", "token_throughput")
 
 
 def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, int], float]) -> Iterator[Chart]:
-    """Yields charts over the number of ranks, titled ``what``: of the metric ``ratio``, or of throughput if it is None.
+    """Yields charts of the metric ``ratio`` by number of ranks; charts of the throughput if ``ratio`` is None.
 
-    ``ideal``: function(number of ranks, smallest number of ranks) that returns the ideal value.
+    ``what`` is the title. ``ideal`` returns the ideal value for a number of ranks and the smallest number of ranks.
     """
     for (test, mode), points in _curves(run).items():
         metric = ratio or _rate(points)
@@ -117,7 +117,7 @@ def _side_by_side(title: str, subject: str, results: Sequence[Result], metric: s
 
 
 def _before_and_now(metric: str, points: Sequence[tuple[float, Result]]) -> dict[str, Any]:
-    """Returns the series of a chart: a metric of this run and of its reference; ``points``: (x, benchmark) pairs."""
+    """Returns two series, a metric of this run and of its reference, for the (x, benchmark) pairs in ``points``."""
     known = [(x, result[metric]) for x, result in points]
     before = " and ".join(dict.fromkeys(of_benchmark.reference_of(result) for _, result in points))
     return {
@@ -164,7 +164,7 @@ def _swept(result: Result) -> tuple[float, str] | None:
 
 
 def convergence(run: Run) -> Iterator[Chart]:
-    """Yields charts of trainings by several strategies over the optimizer steps: of the loss, and of each metric."""
+    """Yields charts of the loss and of each metric over the optimizer steps, for trainings by several strategies."""
     for found in run.convergences:
         quantities = dict.fromkeys(name for one in found.strategies for curve in one.curves for name in curve.values)
         for quantity in quantities:
@@ -179,7 +179,7 @@ def convergence(run: Run) -> Iterator[Chart]:
 
 
 def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
-    """Yields a point for each step at which all launches have finite values: their mean, with its interval."""
+    """Yields, for each step, the mean over launches with its interval; omits steps with a value that is not finite."""
     curves = [dict(zip(curve.steps, curve.values.get(quantity, ()), strict=False)) for curve in one.curves]
     for step in curves[0] if curves else ():
         values = [curve.get(step, math.nan) for curve in curves]
@@ -188,7 +188,7 @@ def _course(one: Trainings, quantity: str) -> Iterator[ChartPoint]:
 
 
 def _groups(run: Run, key: Callable[[Result], Any]) -> dict[Any, list[Result]]:
-    """Groups benchmarks by key, in order; omits benchmarks whose key is None."""
+    """Groups benchmarks by ``key``, in their order; omits benchmarks whose key is None."""
     groups: dict[Any, list[Result]] = {}
     for result in run.results:
         if (found := key(result)) is not None:
@@ -214,7 +214,7 @@ def _points(name: str, found: Iterator[ChartPoint | None]) -> ChartSeries:
 
 
 def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Iterator[Chart]]:
-    """Makes a function that yields the charts of all benchmarks of a run, by ``make`` for each benchmark."""
+    """Returns a function that calls ``make`` for each benchmark of a run and yields all charts."""
 
     def charts(run: Run) -> Iterator[Chart]:
         for i, result in enumerate(run.results):

@@ -1,1 +1,1 @@
-"""JSON documents of reports, as types: builders are checked against them, and the published schemas come from them."""
+"""Types of JSON reports: type checkers compare the builders with them, and published schemas are made from them."""

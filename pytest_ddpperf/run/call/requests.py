@@ -101,7 +101,7 @@ class VerbCall:
         if not variant.settings:
             return self
         where = f"ddpperf.{verb}(variants={{{key!r}: ...}})"
-        settings = overlay_words(self.settings, variant.settings, where=where, others=("strategy",))
+        settings = overlay_words(self.settings, variant.settings, where=where, suggestions=("strategy",))
         for word in variant.settings:
             if not KNOBS[word].training and word not in PLACES:
                 raise SettingError(f"{where}: {word} must be the same for all; give {verb}(..., {word}=...)")

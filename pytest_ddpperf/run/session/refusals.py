@@ -42,7 +42,7 @@ def require_other_marker(mark: str, ours: str) -> None:
 
 
 def require_consistent(settings: Settings, said: Collection[str]) -> None:
-    """Raises an error if one of the settings would be ignored; ``said``: names of the settings on the command line."""
+    """Raises an error if settings do not fit together; ``said`` names the settings on the command line."""
     for name in said:
         needed = KNOBS[name].needs
         if needed is not None and getattr(settings, name) and not getattr(settings, needed):
@@ -83,7 +83,7 @@ def _require_alone(first: str, asked: Mapping[str, bool]) -> None:
 
 
 def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
-    """Raises an error for settings that need times or real ranks, if ranks are simulated."""
+    """Raises an error if ranks are simulated and a setting needs times or real ranks."""
     if settings.simulate is None:
         return
     simulated = KNOBS["simulate"].spelled
@@ -97,9 +97,9 @@ def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
 
 
 def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) -> None:
-    """Raises an error if an option without a value has taken a test or a folder of tests as its value.
+    """Raises an error if an option's value is the path of a test, because the user left the value out.
 
-    ``apart``: whether the value is a separate word on the command line, not after ``=``.
+    ``apart`` is True if a space, not ``=``, separates the option and the value.
     """
     path = folder / raw.partition("::")[0]
     try:

@@ -77,13 +77,13 @@ class Session:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run ends as by Ctrl-C, and writes its files
 
     def _read_code(self) -> None:
-        """Reads commit and digest of the code before the first launch, because code may change while it is measured."""
+        """Reads the commit and the digest of the code before the first launch, because the code may change later."""
         if any(getattr(self.settings, name) is not None for name in _NAMING_CODE):
             _ = self.archive.code, self.archive.digest
 
     @cached_property
     def archive(self) -> Archive:
-        """The stored baselines and the history."""
+        """The archive, which holds the stored baselines and the history of results."""
         from pytest_ddpperf.run.session.archive import Archive
 
         return Archive(self.settings, self.root, self.outputs.stored)
@@ -92,7 +92,10 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns settings changed as ``quick``, ``simulate`` or a bisection requires; ``counts``: leave counts on."""
+        """Returns the settings with the changes that a quick run, simulated ranks or a bisection require.
+
+        If ``counts`` is True, these changes do not turn counting off.
+        """
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
@@ -112,7 +115,7 @@ class Session:
         return (nodes * len(self._torch(settings).gpus.names) or max(nodes, DEFAULT_WORLD_SIZE),)
 
     def environment(self, settings: Settings, world_size: int, side: RevisionSide | None = None) -> Environment:
-        """Returns the environment of ``world_size`` ranks of the candidate, or of the reference ``side``."""
+        """Returns the hardware and software of ``world_size`` ranks of the candidate, or of the reference ``side``."""
         if self.settings.simulate is not None:
             machine = self.sides.launchers[0].machine(gpus=False)
             return simulated_environment(machine_facts().python, machine, world_size)
@@ -140,7 +143,7 @@ class Session:
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def begin_test(self, test: str, attempt: int) -> None:
-        """Begins a test, forgetting its earlier attempts: pytest-rerunfailures repeats attempts without a verdict."""
+        """Begins an attempt of a test, and forgets attempts that pytest-rerunfailures made before."""
         self.attempts[test] = attempt
         self.budget.begin_anew(test)
         self.prepared.clear()  # results of an attempt that failed may be wrong
@@ -164,9 +167,9 @@ class Session:
             self.extensions.judged(self.outputs.results[-1:])
 
     def end_test(self, test: str, failure: str) -> None:
-        """Stores a test's results if this is requested and allowed; ``failure``: why the test failed, or empty.
+        """Ends a test, and stores its results if the user requested this and nothing failed.
 
-        A broken benchmark, or one that fails its test, is never stored, even if its test is skipped or marked as xfail.
+        ``failure`` is the reason why the test failed. A failed benchmark is not stored, even if the test is xfailed.
         """
         self.sides.end_test()
         if not self.budget.holds(test):

@@ -1,4 +1,4 @@
-"""The sides of a session, which are checkouts with launchers: this checkout, the reference, baselines' commits."""
+"""The checkouts that a session measures, each with the launchers that start its ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PRELOADED = (  # imported once in a fork server, not on every rank of every laun
 
 
 class Sides:
-    """The checkouts that a session measures, with their fork servers."""
+    """The checkouts that a session measures, and the fork servers that start ranks from them."""
 
     def __init__(
         self,
@@ -99,43 +99,43 @@ class Sides:
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Process ids of the running fork servers, which are the parents of ranks; ``(None,)`` if none runs.
-
-        The CPU time of a server that starts later counts as time of other processes: the machine then seems busier.
-        """
+        """Process ids of the running fork servers, which are the parents of ranks; ``(None,)`` if none runs."""
         _ = self.launchers
         pids = tuple(pid for launchers in self._started for pid in launchers.parents if pid is not None)
         return pids or (None,)
 
     @property
     def remarks(self) -> list[str]:
-        """The distinct warnings of candidate's and reference's launchers, to be reported when the session ends."""
+        """The warnings of the candidate's and the reference's launchers, without duplicates."""
         both = [self._launchers, None if self.reference is None else self.reference.launchers]
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 
     def roots(self, *, reference: bool) -> tuple[str, ...]:
-        """Returns the root folder that candidate's or reference's ranks import from, and the root of the tests."""
+        """Returns the root folders that the ranks of the reference, or else of the candidate, import from."""
         side = self.reference if reference else self.candidate
         own = str(self._root)
         return (own,) if side is None else (side.redirection.path(own), own)
 
     def gpus(self, world_size: int) -> tuple[str, ...]:
-        """Returns the PCI ids of the GPUs of ``world_size`` ranks, if torch knows them."""
+        """Returns the PCI ids of the first ``world_size`` GPUs, without GPUs whose id torch does not know."""
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
-        """Begins to watch ``nodes`` nodes and this node's ``gpus`` (PCI ids); the returned function ends the watch."""
+        """Watches ``nodes`` nodes and the given GPUs for disturbances; returns a function that ends the watch."""
         here = watch_health(self.parents, gpus=gpus)
         others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
         return lambda window: replace(here(window), nodes=others())
 
     def check_out(self) -> None:
-        """Checks out the reference revision, unless this is a bisection; raises LaunchError if git cannot."""
+        """Checks out the reference revision, except in a bisection; raises a LaunchError if git fails."""
         if self.reference is not None and self.candidate is None:
             self.reference.check_out()
 
     def paired(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
-        """Returns the object that launches a benchmark in both revisions; None without a reference revision."""
+        """Returns an object that launches a benchmark in both revisions; None without a reference revision.
+
+        ``sections`` receives titles and texts for the test's report.
+        """
         if self.reference is None:
             return None
         from pytest_ddpperf.against.paired_launches import PairedLaunches
@@ -159,7 +159,7 @@ class Sides:
         return RevisionSide(revision, setup, PRELOADED, asked=asked, threads=self.threads, nodes=nodes, **how)
 
     def end_test(self) -> None:
-        """Ends the launchers and removes the checkouts of baselines' commits, which the next test rarely needs."""
+        """Ends most idle launchers, and removes the checkouts of all baselines' commits except the last one."""
         for commit in [*self._of_commits][:-1]:  # the next test mostly needs the last one
             self._of_commits.pop(commit).close()
         for launchers in self._started:

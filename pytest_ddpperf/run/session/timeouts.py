@@ -1,4 +1,4 @@
-"""The deadline of a test under pytest-timeout: launches end before it, so that pytest shows their report."""
+"""Makes a launch end before pytest-timeout ends the test, so that pytest shows the launch's error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TestTimeout:
         self._ends = float("inf")
 
     def limited(self, run: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``run``, and shortens its ``timeout`` so that it reports before pytest-timeout ends the test."""
+        """Wraps ``run`` to shorten its ``timeout``, so that ``run`` fails before pytest-timeout ends the test."""
 
         @functools.wraps(run)
         def ends_before(*args: Any, timeout: float, **more: Any) -> T:

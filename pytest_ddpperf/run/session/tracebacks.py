@@ -19,7 +19,7 @@ _INSTALLED = f"{sysconfig.get_path('purelib')}{os.sep}"  # lies inside the stand
 
 @contextlib.contextmanager
 def skipping() -> Iterator[None]:
-    """Turns a RankSkipped that is raised in this context into a skip, which pytest reports at the test's line."""
+    """Makes pytest skip the test if the code in this context raises RankSkipped."""
     __tracebackhide__ = True
     try:
         yield
@@ -49,7 +49,7 @@ def end_in_code_of_user(error: BaseException) -> None:
 
 
 def place(error: BaseException, file: str, test: str) -> str:
-    """Returns a text on the innermost line of the file ``file`` that led to the error: ``at test_a.py:9 in test_b``."""
+    """Returns the line in ``file`` that led to an error, as text for a message: ``at test_a.py:9 in test_b``."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code.co_filename == file:
             return f"  at {test.partition('::')[0]}:{line} in {frame.f_code.co_name}"
@@ -57,10 +57,7 @@ def place(error: BaseException, file: str, test: str) -> str:
 
 
 def text_alone(error: errors.DdpperfError, file: str, test: str, width: int, *, verbose: bool) -> Any:
-    """Returns the text that pytest shows for an error of the plugin: the test's line and the message, no traceback.
-
-    pytest's short summary and JUnit's message have the cause in one line.
-    """
+    """Returns what pytest shows for an error of the plugin: the message and the test's line, without a traceback."""
     shown = pytest.ExceptionInfo.from_exception(error).getrepr(style="value", chain=False)
     if shown.reprcrash is not None:
         shown.reprcrash.message = error.summary
@@ -75,7 +72,7 @@ def text_alone(error: errors.DdpperfError, file: str, test: str, width: int, *, 
 
 
 def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> None:
-    """Shows the plugin's error in a report as text, with the ranks' output; other errors stay unchanged."""
+    """Replaces the traceback in a report by the message of the plugin's error; leaves other errors unchanged."""
     if not isinstance(error, errors.DdpperfError):
         return
     from pytest_ddpperf.reports.failure import WIDTH
@@ -88,7 +85,7 @@ def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> 
 
 
 def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
-    """Returns the FoundWrong in an error: the error, its cause or context, or a member of its group; else None."""
+    """Searches an error, its causes and contexts, and exception groups for a FoundWrong; None if there is none."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
@@ -101,11 +98,11 @@ def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
 
 
 def error_of_repeat(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
-    """Returns the error that a test raises, without measuring, if pytest repeats it after a verdict has failed it."""
+    """Returns ``error`` with a note that the repeated test was not measured again, because a verdict is final."""
     words = "not measured again: a verdict is final, so that a failed test cannot be repeated until it passes"
     return errors.extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 
 
 def ended_at(error: BaseException, file: str, test: str) -> str:
-    """Returns, as text, the error that ended a test early, and the line of the test."""
+    """Returns a text with the error that ended a test early, and with the line of the test."""
     return f"{error}; the test ended {place(error, file, test).strip()}, and checked nothing after it"

@@ -1,4 +1,4 @@
-"""pytest in processes that torchrun, srun or mpirun started: rank 0 runs tests, others start ranks for it or wait."""
+"""Runs pytest under torchrun, srun or mpirun: rank 0 runs the tests, and starts ranks on all nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
-    """Returns True if all tests use the plugin's fixtures: then rank 0 runs them for all processes; False if none does.
+    """Returns True if all tests use the plugin's fixtures, and False if no test does.
 
     Raises:
         SettingError: only some tests use the fixtures, or the launcher has started all processes again.
@@ -63,9 +63,9 @@ def report_to_torchrun(line: str) -> None:
 
 
 class UnderLauncher:
-    """The pytest plugin of a process of torchrun, srun or mpirun. Rank 0 is the controller; others follow silently.
+    """The pytest plugin of a process that torchrun, srun or mpirun has started.
 
-    ``session_of`` returns the session. A suite that does not use the plugin's fixtures runs unchanged.
+    Rank 0 runs the tests, and the other processes print nothing. A suite without the plugin's fixtures runs unchanged.
     """
 
     def __init__(self, folder: Path | None, session_of: Callable[[], Session]) -> None:
@@ -81,7 +81,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Hold a follower's output back until the processes know whether they share the tests."""
+        """Hold back the output of all processes except rank 0's, until it is known whether they follow rank 0."""
         self._session = session
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         self._task = task_of(os.environ, terminal=getattr(reporter, "isatty", False))
@@ -91,10 +91,9 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Returns whether this process follows another one; UsageError if processes cannot share the tests or connect.
+        """Returns whether this process only follows rank 0; on rank 0, connects to the followers.
 
-        A controller is connected to the followers after this call. If a suite does not use the plugin, each
-        process runs it.
+        Raises a UsageError if only some tests use the plugin's fixtures, or if the processes cannot connect.
         """
         config, task = session.config, self._task
         try:
@@ -114,7 +113,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Refuse tests with ranks in workers of pytest-xdist: each worker would act as a task of the launcher."""
+        """Refuse tests with ranks in workers of pytest-xdist, because the launcher has started all processes."""
         if self._task is not None and hasattr(item.config, "workerinput") and uses_ranks(item):
             reason = f"{self._task.launcher} started {self._task.size} processes, and pytest-xdist would start more"
             pytest.fail(f"{reason}: leave -n out, or start one pytest without {self._task.launcher}", pytrace=False)
@@ -128,14 +127,14 @@ class UnderLauncher:
             file.flush()
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Return the header's lines on the nodes that take part."""
+        """Return the lines of the report's header that describe the nodes."""
         if self._cluster is None or self._task is None:
             return []
         return header(self._task, self._cluster)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Follow the controller instead of running tests."""
+        """Start ranks for rank 0 instead of running tests, if this process is a follower."""
         if not self._following or self._task is None:
             return None
         from pytest_ddpperf.against.worktree import check_out
@@ -160,7 +159,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
-        """End a follower with the controller's status, before other plugins write files: the controller writes them."""
+        """End a follower with rank 0's exit status, before other plugins write files that rank 0 also writes."""
         if self._following:  # however the run has ended
             if session.exitstatus == pytest.ExitCode.INTERNAL_ERROR and self._held is not None:
                 sys.stderr.write(self._held[0]._file.getvalue())  # noqa: SLF001 - there is no public way
@@ -189,7 +188,7 @@ def _own(task: Task, session: pytest.Session) -> Hello:
 
 
 def header(task: Task, cluster: Cluster) -> list[str]:
-    """Returns lines for the report's header: the nodes, and the facts in which they differ."""
+    """Returns lines for the report's header: a list of the nodes, and the differences between nodes."""
     nodes = cluster.nodes
     over = f" over {cluster.interface}" if nodes else ""
     first = f"ddpperf: {task.size} processes of {task.launcher} on {format_count(1 + len(nodes), 'node')}{over}"

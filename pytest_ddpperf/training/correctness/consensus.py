@@ -45,7 +45,7 @@ class RankConsensus:
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Returns the result of ``make`` on rank 0; an UnverifiableError there is raised on all ranks."""
+        """Calls ``make`` on rank 0; on all ranks, returns the result or raises the UnverifiableError of ``make``."""
         box: list[Any] = [None]
         if self._ctx.rank == 0:
             try:
@@ -85,8 +85,8 @@ class RankConsensus:
     ) -> None:
         """Raises DiffersError on all ranks if a deviation on any rank is larger than the tolerance.
 
-        ``deviations`` are this rank's deviations; ``step`` counts from 1, and 0 is the state before the first step.
-        Rank 0 calls ``cause(rank, name, found)``, which returns the likely cause.
+        ``deviations`` are this rank's. ``step`` counts from 1; 0 means the initial state. ``cause`` returns the likely
+        cause in words, from a rank, a tensor's name and the tensor.
         """
         own_worst = max(deviations, key=lambda deviation: deviation.error, default=Deviation("", 0.0))
         if own_worst.error <= tolerance:
@@ -131,7 +131,7 @@ class RankConsensus:
         self.judge_losses(step, error, tolerance, fault)
 
     def mean_loss(self, step: int, losses: Sequence[float], tolerance: float) -> float:
-        """Returns the mean of all ranks' losses in a step; raises DiffersError if one is not finite."""
+        """Returns the mean of all ranks' losses; raises DiffersError, with ``tolerance``, if a loss is not finite."""
         for rank, loss in enumerate(losses):
             if not math.isfinite(loss):
                 fault = f"is {loss}, but finite in a single process"
@@ -142,7 +142,7 @@ class RankConsensus:
         return math.fsum(losses) / len(losses)
 
     def judge_losses(self, step: int, error: float, tolerance: float, fault: str) -> None:
-        """Records the error of the mean loss; raises DiffersError with ``fault`` if it exceeds ``tolerance``."""
+        """Records the mean loss's error; raises DiffersError with ``fault`` if the error exceeds ``tolerance``."""
         name = "the mean loss"
         self.note("losses", name, error, tolerance)
         if error > tolerance:

@@ -32,7 +32,10 @@ class Deviation:
 def deviations_of(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Returns each tensor's error, relative to its norm in ``sizes``, or to the expected norm; None means zeros."""
+    """Returns each tensor's error, relative to its norm in ``sizes``, or without ``sizes`` to its expected norm.
+
+    None in place of a tensor means zeros.
+    """
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
@@ -44,7 +47,7 @@ def deviations_of(
 def parameter_deviations(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]
 ) -> list[Deviation]:
-    """Returns the errors of parameters, relative to how far training moved them, or to rounding if that is larger."""
+    """Returns the errors of parameters, relative to how far training has moved them from ``start``."""
     moved = {name: max(distance(target, start[name]), _rounding(target) / UPDATE) for name, target in expected.items()}
     return deviations_of(found, expected, moved)
 
@@ -63,10 +66,10 @@ def apart_from_rounding(
     tolerance: float,
     smallest: float = 0.0,
 ) -> list[Deviation]:
-    """Returns the deviations of gradients; errors that rounding explains are scaled down to the tolerance.
+    """Scales the error of a gradient down to the tolerance if rounding explains the error.
 
-    By name, ``sizes`` has norms of gradients, and ``noise`` the norms by which rounding moves them. Rounding to
-    multiples of ``smallest`` is noise, too, up to a sixteenth of a gradient's norm.
+    By tensor name, ``sizes`` has the norms of gradients, and ``noise`` has how far rounding moves the gradients.
+    ``smallest`` is the least number above 0 that the gradients' type can hold.
     """
 
     def judged(found: Deviation) -> Deviation:
@@ -121,10 +124,10 @@ def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | N
 
 
 def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: int, tolerance: float) -> str:
-    """Returns, in words, the mistake that explains ``found``, a parameter's gradient on a rank; empty if none does.
+    """Names the common mistake that explains ``found``, a wrong gradient on a rank; empty if none explains it.
 
-    ``parts`` holds for each rank the gradients of its micro-batches' losses; their mean is the right gradient.
-    ``tolerance``: how far, relatively, ``found`` may be from the gradient that a mistake gives.
+    ``parts[rank]`` has the right gradients of the rank's micro-batches. ``tolerance`` is the relative error within
+    which a mistake's gradient must match ``found``.
     """
     if found is None or not found.any():
         return "no gradient arrived here"

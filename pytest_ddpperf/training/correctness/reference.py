@@ -42,12 +42,11 @@ class ReferenceStep:
 
 
 class SingleProcess:
-    """One process that trains on the micro-batches of all ranks.
+    """One process that trains on the micro-batches of all ranks, as the reference of a strategy.
 
-    It does the work of one rank after the other and takes the mean of their gradients: the definition of data
-    parallelism. Each rank's gradients before the mean are the same here and on the ranks, to the last bit, and a
-    BatchNorm sees the same samples. The model is neither compiled nor recomputed. If the strategy casts parameters to
-    ``param_dtype`` for the forward pass, so does the reference. ``values`` are the initial parameters and buffers.
+    For each rank, the process computes the same gradients as the rank before averaging, to the last bit. Then it takes
+    their mean. The model is neither compiled nor recomputed. If the strategy casts parameters, so does the single
+    process.
     """
 
     def __init__(
@@ -110,10 +109,10 @@ class SingleProcess:
         return ReferenceStep(loss=loss, gradients=expected, sizes=sizes)
 
     def noise(self, step: int, buffers: training_run.Buffers, unit: float) -> dict[str, float]:
-        """Returns how far rounding moves each gradient of a step, by name: the norm of the change, averaged over ranks.
+        """Returns by name how far rounding of the parameters moves each gradient of a step: the norm of the change.
 
-        Parameters are moved at random by up to a unit in the last place, as much as rounding changes them. A gradient
-        that is nothing but rounding moves by its own size; a gradient that is merely small hardly moves.
+        Parameters move at random by up to ``unit`` times their value. A gradient that is nothing but rounding moves by
+        its own norm, and a small but meaningful gradient hardly moves.
         """
         parameters = [parameter for parameter in self._module.parameters() if _moves(parameter)]
         squares: dict[str, list[float]] = {}
@@ -133,8 +132,8 @@ class SingleProcess:
     def update(self, step: int, gradients: training_run.Gradients) -> None:
         """Steps the single process's optimizer with the given gradients, usually the averaged gradients of the ranks.
 
-        An optimizer such as Adam makes a full step even if a gradient is only rounding. With the same gradients on both
-        sides, parameters that differ afterwards were updated wrongly.
+        Parameters that differ after a step with the same gradients were updated wrongly. The single process's own
+        gradients may be mere rounding, from which an optimizer such as Adam would make a full step.
         """
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)
@@ -172,7 +171,7 @@ class SingleProcess:
     def _watched(
         self, run: training_run.TrainingRun, step: int, buffers: training_run.Buffers
     ) -> tuple[float, training_run.Gradients]:
-        """Returns a rank's loss and gradients; raises an error if the step changes its batch, which other steps use."""
+        """Returns a rank's loss and gradients; raises an error if the step changes its batch in place."""
         given = self._data.copies(run.places, step, self._ctx.device)
         before = list(map(training_run.copied, given))
         found = self._own(run, step, buffers, given)
@@ -196,7 +195,7 @@ class SingleProcess:
         buffers: training_run.Buffers,
         given: Sequence[training_run.Pair] | None = None,
     ) -> tuple[float, training_run.Gradients]:
-        """Returns one rank's loss and gradients, from ``given`` micro-batches or its own; in fp16 skips the update."""
+        """Returns one rank's loss and gradients on the ``given`` micro-batches, or by default on the rank's own."""
         found = run.backward(step, buffers, given=given)
         if self._settings.precision == "fp16":
             run.skip()
@@ -204,7 +203,7 @@ class SingleProcess:
 
 
 def computing_in(module: nn.Module, _ctx: RankView, *, dtype: str) -> Parallel:
-    """Wraps the module for one process: casts parameters and inputs to ``dtype`` in the forward pass, as FSDP does."""
+    """Returns the module for one process, with parameters and inputs cast to ``dtype`` in the forward pass."""
     return Parallel(_CastModule(module, _NARROW[dtype]))
 
 
@@ -225,7 +224,7 @@ class _CastModule(nn.Module):
 
 
 class _CollectivesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is not annotated
-    """A context in which a collective raises, because the other ranks take no part and would never answer."""
+    """A context that makes collectives raise an error, because the other ranks would never answer."""
 
     supports_higher_order_operators = True
 
@@ -250,7 +249,7 @@ def _moves(parameter: Tensor) -> bool:
 
 
 def move(parameters: Iterable[Tensor], unit: float, draw: int) -> None:
-    """Changes each element of parameters at random by up to ``unit`` times its value; ``draw`` is the seed."""
+    """Changes each element of the parameters at random by up to ``unit`` times its value; ``draw`` is the seed."""
     for parameter in filter(_moves, parameters):
         still, generator = parameter.detach(), torch.Generator().manual_seed(draw)
         shifts = torch.rand(still.shape, generator=generator) * 2 - 1

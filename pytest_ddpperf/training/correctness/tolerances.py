@@ -1,20 +1,19 @@
-"""Tolerances for the numbers of a strategy, compared with a single process. Pure functions.
+"""Tolerances for comparing a strategy with a single process. Pure functions.
 
-On a CPU, a rank's gradients before averaging are equal, to the last bit, to the single process's for the same data. So
-correct strategies differ only in the rounding of the mean: by the roundoff of its type, 6e-8 in fp32, 5e-4 in fp16,
-4e-3 in bf16. A mistake uses a wrong share of the data. Because the losses of micro-batches have different weights, it
-changes the gradient of some rank by a sixth or more. Tolerances lie between both, with room for GPU kernels that add up
-in another order every time.
+On a CPU, a rank's gradients before averaging equal the single process's to the last bit. So the gradients of a correct
+strategy differ only by the rounding of the mean: 6e-8 in fp32, 5e-4 in fp16, 4e-3 in bf16. A mistake changes the
+gradient of some rank by a sixth or more, because the losses of micro-batches have different weights. Tolerances lie
+between both, with room for GPU kernels that add up in another order every time.
 
-Errors are relative to the mean norm of the ranks' gradients of the same parameter before averaging, because each of
-these is rounded, even if their sum nearly cancels. A norm over all parameters would hide errors in parts of a model
-with small gradients.
+Errors are relative to the mean norm of the ranks' gradients of one parameter before averaging. Rounding affects each of
+these gradients, even if their sum nearly cancels. A norm over all parameters would hide errors of small gradients.
 
-The largest errors of gradients measured on CPUs with 2 ranks (a language model, convolutions with and without
-BatchNorms, residual blocks scaled by 1e-6; 1 and 2 micro-batches) were 0 in fp32 and under autocast to bf16, 5e-5 under
-autocast to fp16, 5e-4 if gradients are sent in fp16 and 4e-3 if they are sent in bf16. Losses and parameters were
-equal. A change of parameters by a unit in the last place changes a meaningful gradient by at most 5e-7 of its norm in
-fp32, 0.05 in fp16 and 0.2 in bf16. It changes a gradient that is only rounding by 1.3 of its norm or more in all types.
+The largest errors were measured on CPUs with 2 ranks and 1 or 2 micro-batches (a language model, convolutions with and
+without BatchNorms, residual blocks scaled by 1e-6). Gradients had no error in fp32 and under autocast to bf16, and an
+error of 5e-5 under autocast to fp16. Gradients that are sent in fp16 had an error of 5e-4, and in bf16 of 4e-3.
+
+Parameters were also changed by a unit in the last place. This changes a meaningful gradient by at most 5e-7 of its norm
+in fp32, 0.05 in fp16 and 0.2 in bf16. A gradient that is only rounding changes by 1.3 of its norm or more.
 """
 
 from __future__ import annotations
@@ -50,23 +49,22 @@ def unit(*precisions: str) -> float:
 
 
 def smallest(*precisions: str) -> float:
-    """Returns the smallest number above 0 in fp16 if a precision is fp16, else 0; smaller gradients vanish."""
+    """Returns the smallest number above 0 in fp16 if one of the precisions is fp16, else 0."""
     return 2.0**-24 if "fp16" in precisions else 0.0
 
 
 def excused(noise: float, size: float) -> float:
     """Returns the largest error of a gradient that rounding may explain.
 
-    ``noise`` is how far rounding moves the ranks' gradients before averaging, ``size`` their mean norm. If noise is
-    half of the size or more, the gradient is nothing but rounding, as for a bias in front of a BatchNorm or a bias
-    of attention's keys, and may have any value of that size. Other gradients may have an error of at most an eighth
-    of the size, which is less than a mistake causes.
+    ``noise`` is how far rounding moves the ranks' gradients before averaging, and ``size`` is their mean norm. If
+    ``noise`` is at least half of ``size``, the gradient is nothing but rounding, as for a bias in front of a BatchNorm.
+    Other gradients may have an error of at most an eighth of ``size``, which is less than a mistake causes.
     """
     return 4 * noise if noise >= size / 2 else min(2 * noise, size / 8)
 
 
 def leniency(precision: str, parallel: Parallel) -> Leniency | None:
-    """Returns the reason to compare a strategy less strictly with a single process at this precision, or None."""
+    """Returns the reason for a larger tolerance, if the strategy is lossy or less precise than ``precision``."""
     if parallel.lossy:
         return Leniency(precision=None, exact_steps=parallel.exact_steps)
     return Leniency(precision=parallel.precision) if tolerance(parallel.precision) > tolerance(precision) else None
@@ -83,5 +81,5 @@ def falls(losses: Sequence[float]) -> bool:
 
 
 def missed(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """Returns how much less the loss fell than in the reference, as a fraction of the reference's fall; at least 0."""
+    """Returns how much of the reference's fall in loss the training misses, as a fraction; at least 0."""
     return max(0.0, 1 - fall(losses) / fall(reference))

@@ -35,7 +35,7 @@ def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
 
 
 def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Discrepancy]:
-    """Yields all differences between the ranks and the single process, causes before possible consequences."""
+    """Yields all differences between the ranks and the single process, possible causes first."""
     tolerance = tolerances.tolerance(twin.precision, *(rank.precision for rank in ranks))
     made = [len(trace.steps) for trace in (*ranks, twin)]
     if len(set(made)) > 1:
@@ -59,7 +59,7 @@ def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Disc
 
 
 def _different_models(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator[Discrepancy]:
-    """Yields a difference unless ranks and single process have the same parameters in the same order."""
+    """Yields differences between ranks and single process in the number or the shapes of parameters."""
     for rank, step in enumerate(ranks):
         if len(step.before) != len(twin.before):
             fault = f"is {len(step.before)} in the optimizer and {len(twin.before)} in the optimizer of the reference"
@@ -95,7 +95,7 @@ def _different_losses(
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
-    """Returns the losses of the calls in optimizer step ``number``; without optimizer steps, of call ``number``."""
+    """Returns the losses of optimizer step ``number``; if the trace has no optimizer steps, of call ``number``."""
     if not trace.steps:
         return trace.losses[number : number + 1]
     first = trace.steps[number - 1].call + 1 if number else 0

@@ -41,7 +41,7 @@ def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
 
 
 class _Tracer:
-    """A recorder of the modules and optimizers of a step; nested optimizers count as part of the outermost one."""
+    """A recorder of the losses, gradients and parameters in the first optimizer steps."""
 
     def __init__(self) -> None:
         self.steps: list[TracedStep] = []
@@ -69,7 +69,7 @@ class _Tracer:
             yield
 
     def _called(self, module: nn.Module, _inputs: Any) -> None:
-        """Records the names of parameters, as the outermost module has them, and the precision of the forward pass."""
+        """Records the precision of the forward pass, and the names of parameters in the outermost module."""
         if id(module) in self._seen:
             return
         for name, parameter in module.named_parameters():
@@ -115,7 +115,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 @torch.no_grad()
 def _sketch(tensor: Tensor) -> tuple[float, ...]:
-    """Returns sums of a tensor's elements in buckets, with random signs that depend only on the tensor's size."""
+    """Adds up a tensor's elements in buckets, with random signs that are the same for tensors of one size."""
     flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().flatten()
     signed = flat * _signs(flat.numel())
     padded = nn.functional.pad(signed, (0, -flat.numel() % _BUCKETS))

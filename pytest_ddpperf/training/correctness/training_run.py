@@ -52,10 +52,10 @@ class MicroBatches:
     def feed(
         self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, given: Sequence[Pair] | None = None
     ) -> NextBatch:
-        """Returns a function whose calls return these micro-batches of a step one by one, each with its weight.
+        """Returns a function that returns a step's micro-batches one by one, each with its weight.
 
-        ``given`` are the micro-batches, if they were copied before. Each micro-batch gets its own random seed, so that
-        ranks and the single process have the same dropout masks.
+        ``given`` has copies of the micro-batches, if they exist. The function sets a random seed for each micro-batch,
+        so that ranks and the single process have the same dropout masks.
         """
         order = zip(places, self.copies(places, step, device) if given is None else given, strict=True)
 
@@ -137,10 +137,7 @@ class TrainingRun:
         self.trainer.update()
 
     def gradients(self) -> Gradients:
-        """Returns the full gradients of the trained parameters, on the CPU, by the model's own names.
-
-        A collective if they are sharded.
-        """
+        """Returns the full gradients of trained parameters on the CPU, by name; a collective if they are sharded."""
         parallel = self.trainer.parallel
         found = gradients_of(parallel.module) if parallel.gradients is None else parallel.gradients()
         return {name: gradient for name, gradient in self._named(found).items() if name not in self._frozen}
@@ -160,7 +157,7 @@ class TrainingRun:
 
 
 def unwrapped(found: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
-    """Returns values under the model's own names: DDP prefixes ``module.``, torch.compile inserts ``_orig_mod.``."""
+    """Removes the prefixes of DDP and torch.compile from names in ``found``; ``known`` are the model's own names."""
     mine = set(known)
     named = {name if name in mine else name.replace("_orig_mod.", ""): value for name, value in found.items()}
     while named and not mine.issuperset(named) and all(name.startswith("module.") for name in named):
@@ -189,12 +186,12 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 
 
 def without_step_counts(settings: Settings) -> Settings:
-    """Returns the settings; for fp16 without ``clip_steps`` and ``lr_warmup_steps``: overflowed steps are repeated."""
+    """Removes settings that count steps if the precision is fp16, because overflowed steps are repeated."""
     return replace(settings, clip_steps=None, lr_warmup_steps=None) if settings.precision == "fp16" else settings
 
 
 def disturb(module: nn.Module, rank: int) -> None:
-    """Changes every parameter and buffer except float8, differently on each rank."""
+    """Changes every parameter and buffer, differently on each rank, except those of type float8."""
     with torch.no_grad():
         fill(state(module), [_other(tensor, rank) for tensor in state(module)])
 
@@ -206,9 +203,9 @@ def _other(tensor: Tensor, rank: int) -> Tensor:
 
 
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
-    """Returns this rank's first batches of the timed steps, cut down to a few samples.
+    """Returns this rank's first ``count`` batches of the timed steps, cut down to a few samples.
 
-    Of the loader's settings only the sampler is kept, because it decides which samples a batch has.
+    Of ``loader``, only the sampler is used, because it decides which samples a batch has.
     """
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     kept = None
@@ -231,7 +228,7 @@ def cut_down(pair: Pair) -> Pair:
 
 
 def copied(pair: Pair, device: torch.device | None = None) -> Pair:
-    """Returns a copy of a batch, with new containers and tensors."""
+    """Copies a batch with all its containers and tensors, to ``device`` if given."""
 
     def copy(leaf: Any) -> Any:
         return leaf.detach().to(device or leaf.device, copy=True) if isinstance(leaf, Tensor) else leaf
@@ -240,7 +237,7 @@ def copied(pair: Pair, device: torch.device | None = None) -> Pair:
 
 
 def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], set[Way]]:
-    """Returns the paths of entries that a step removed from its batches, and of tensors that it changed or replaced."""
+    """Returns the paths of entries that a step removed from its batches, and of tensors that the step changed."""
     lost, changed = set(), set()
     for first, second in zip(map(_by_way, before), map(_by_way, after), strict=True):
         lost |= first.keys() - second.keys()
@@ -249,7 +246,7 @@ def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], se
 
 
 def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> WorkloadError:
-    """Returns the error for a step that changes (or, if ``taken``, removes) entries of a batch that is used again."""
+    """Returns the error for a step that changes, or if ``taken`` removes, the entries ``ways`` of its batch."""
     names = " and ".join(sorted(_name(way, whole=workload.forward is not None) for way in ways))
     assert workload.batch is not None  # noqa: S101  it is what makes the batch
     done = f"removes {names} from its batch" if taken else f"changes {names} in place"
@@ -266,7 +263,7 @@ def _by_way(pair: Pair) -> dict[tuple[Any, ...], Any]:
 
 
 def _name(way: tuple[Any, ...], *, whole: bool) -> str:
-    """Returns an entry's path in a batch as text: ``inputs['ids']``, or with ``whole`` ``batch['ids']``."""
+    """Formats the path of an entry in a batch: ``inputs['ids']``, or ``batch['ids']`` if ``whole``."""
     first, *others = way
     return ("batch" if whole else ("inputs", "targets")[first.idx]) + keystr(tuple(others))
 

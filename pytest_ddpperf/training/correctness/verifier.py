@@ -28,9 +28,9 @@ LOSSY_STEPS = 20
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Trains a few steps by the job's strategy, and in a single process on the same data; returns the comparison.
+    """Trains a few steps by the job's strategy and in a single process on the same data, and compares both.
 
-    All ranks of a separate launch call it together.
+    All ranks of a launch call this function together.
     """
     consensus = RankConsensus(ctx)
     discrepancy, unverified, leniency = None, "", None
@@ -144,10 +144,10 @@ class StrategyVerifier:
         self._consensus.compare("gradients", index + 1, deviations, self._tolerance, cause)
 
     def compare_training(self) -> None:
-        """Trains on one small batch, and checks that training works with a lossy strategy, such as PowerSGD.
+        """Trains on one small batch to check that a lossy strategy, such as PowerSGD, still trains.
 
-        At least one step must leave all ranks with the same parameters (post-local SGD averages them only in
-        some steps). The loss must fall by at least the fraction ``FALL`` of its fall in a single process.
+        After at least one step, all ranks must have the same parameters. The loss must fall by at least the fraction
+        ``FALL`` of its fall in a single process.
         """
         losses, reference, alike = [], [], False
         for step in range(1, LOSSY_STEPS + 1):
@@ -185,7 +185,7 @@ class StrategyVerifier:
         return found.loss
 
     def _alike(self) -> bool:
-        """Returns whether all ranks have the same parameters now, judged by the parameters' norms."""
+        """Returns whether the parameters now have the same norms on all ranks."""
         first, *others = self._consensus.gathered(
             [deviation.norm(parameter) for parameter in self.run.parameters().values()]
         )
