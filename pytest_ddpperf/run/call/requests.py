@@ -74,7 +74,7 @@ def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) ->
 
 
 def of_size(function: Callable[[int], object], size: int, what: str) -> Workload:
-    """Returns ``function(size)``; raises SettingError if this is no Workload. The error calls ``size`` ``what``."""
+    """Returns ``function(size)``; raises SettingError if this is no Workload. ``what`` names the size in the error."""
     workload = function(size)
     if not isinstance(workload, Workload):
         kind = type(workload).__name__
