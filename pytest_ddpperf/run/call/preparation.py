@@ -131,7 +131,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
 
 
 def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, launch: PreparingLauncher) -> Verification:
-    """Compares the first steps of a parallel training with those of ``reference``, which trains in one process."""
+    """Compares the first steps of a parallel training with the same steps of ``reference`` in one process."""
     from pytest_ddpperf.training.correctness.traces import compared
 
     tracing = replace(job, timed=False, counted=False, traced=True, reference=None)

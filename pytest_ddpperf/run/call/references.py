@@ -123,7 +123,7 @@ class Unpaired(NamedTuple):
 
 
 def times_of(stored: StoredBaseline) -> BaselineRecord | None:
-    """Returns a baseline's record if its step times can be compared with those of this run; else None."""
+    """Returns a baseline's record if its step times can be compared with the times of this run; else None."""
     record = None if stored.differs else stored.record
     return record if record is not None and record.timed else None
 
