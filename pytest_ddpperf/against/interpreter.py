@@ -15,7 +15,6 @@ from importlib.machinery import PathFinder
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.processes import finished
@@ -226,6 +225,8 @@ def _origin(installed: Distribution, root: str) -> Path | None:
         url = urlsplit(record["url"])
     except (ValueError, KeyError, AttributeError, OSError):
         return None  # broken metadata
+    from urllib.request import url2pathname  # loads ssl
+
     origin = Path(os.path.realpath(url2pathname(url.path)))
     if url.scheme != "file" or not within(str(origin), root):
         return None

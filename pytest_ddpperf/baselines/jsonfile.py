@@ -18,7 +18,9 @@ from pytest_ddpperf.errors import BaselineError
 
 TOOL = "pytest-ddpperf"
 LARGEST = 1e100  # of a file's numbers: sums and squares of much larger ones are not finite
-UNUSUAL = re.compile(r"NaN|Infinity|[eE]\+?[1-9]\d\d")  # such as the exponent of a larger number, or a part of a text
+UNUSUAL = re.compile(
+    r"NaN|Infinity|[eE]\+?0*[1-9]\d\d|\d{100}"
+)  # such as the exponent of a larger number, or a part of a text
 MOST_CHARACTERS = 500_000_000  # of a file that is read; results of 3000 tests have 40 million
 _PROBLEM = re.compile(r"(.*) - at (?:`key` in )?`\$(?:\.(.*))?`", re.DOTALL)
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")

@@ -19,6 +19,7 @@ from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, 
 
 _TOLD = 3  # counts of a benchmark that are not red
 _MOST = 30  # benchmarks that are not red and have a row of their own
+_MOST_OF = "at most"  # before the one-sided limit of a change
 
 
 def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
@@ -54,8 +55,11 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     measured = {comparison.series.metric for result in results for comparison in result.comparisons}
     steps = [phrases.find(result, "step_time") for result in results]
     judged = [step if step is not None and phrases.judges(step) else None for step in steps]
-    intervals = [getattr(step, "change_interval", None) for step in judged]
-    change = ("change", "%", [_change(step, brief=brief) for step in judged], intervals)
+    texts = [_change(step, brief=brief) for step in judged]
+    shown = [
+        getattr(step, "change_interval", None) for step, text in zip(judged, texts, strict=True) if _MOST_OF not in text
+    ]
+    change = ("change", "%", texts, shown)
     if not any(steps):
         calls = [phrases.find(result, "collective_calls") for result in results]
         column("calls", "", [format_number(each.series.value) if each else "" for each in calls])  # a mean is not whole
@@ -103,7 +107,7 @@ def _change(step: Comparison | None, *, brief: bool) -> str:
         return text
     change, space, rest = text.partition(" ")
     if step.bound is not None and step.verdict in {Verdict.UNCHANGED, Verdict.OK}:
-        rest = f"[at most {signed_percent(step.bound)}]"
+        rest = f"[{_MOST_OF} {signed_percent(step.bound)}]"
     return f"{change}{phrases.MARK * bool(phrases.mean_change(step))}{space}{rest}"
 
 
@@ -133,7 +137,7 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
     tests: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda one: 0 if remarks.passed(one) else -one.severity):
         tests.setdefault(result.test.partition("[")[0], []).append(result)
-    rows: list[tuple[str, ...]] = []
+    rows, steps = list[tuple[str, ...]](), list[Comparison]()
     nothing, most = [""] * (len(table.headers) - 1), _MOST
     for several in tests.values():
         shown = [one for one in several if one.red or (most := most - 1) >= 0]
@@ -147,6 +151,7 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
             name, *figures = cells[id(one)]
             short = INDENT + name.partition(function)[2].strip() if len(several) > 1 else name
             rows.append((short, *figures))
+            steps += [each for each in one.comparisons if each.series.metric == "step_time"]
             if one.red or one.measurement.unfit:
                 why = remarks.cause_in_words(one, below=True)
             else:
@@ -157,7 +162,6 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Ta
         if rest:
             told = "; ".join(filter(None, (remarks.kinds_text(rest), remarks.ruled_out(rest))))
             rows.append((f"{INDENT}{len(rest)} {'more' if shown else 'benchmarks'}: {told}", *nothing))
-    steps = [step for result in results if (step := phrases.find(result, "step_time")) is not None]
     return replace(table, rows=tuple(rows), notes=tuple(phrases.meaning_of_mark(steps)))
 
 

@@ -216,6 +216,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
             float("inf"),
             "field records[0].series[0].samples[1]: expected `float`, got `null`",
         ),
+        ("records/0/series/0/value", 10**150, f"field records[0].series[0].value: the number {10**150} is too large; "),
         ("records/0/series/0/value", 1e308, "field records[0].series[0].value: the number 1e+308 is too large; "),
         ("records/0/series/0/better", "more", "field records[0].series[0].better: invalid enum value 'more'"),
         (

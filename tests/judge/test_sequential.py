@@ -12,6 +12,7 @@ from pytest_ddpperf.judge.sequential import (
     alpha_of_benchmark,
     blind_metrics,
     next_action,
+    phase_after,
     suspicious_metrics,
     wants_launches,
 )
@@ -123,3 +124,8 @@ def test_blind_is_what_more_launches_may_make_see() -> None:
         compared("e", paired=True, gated=False),
     )
     assert blind_metrics(result(paired, *others)) == [paired]
+
+
+def test_a_confirmation_goes_on_if_no_time_is_left_to_confirm_another_suspicion() -> None:
+    assert phase_after(Action("more", 1), Phase.CONFIRM, screened=True) is Phase.CONFIRM
+    assert phase_after(Action("more", 1), Phase.SCREEN, screened=True) is Phase.CLEAR

@@ -85,7 +85,9 @@ def test_a_brief_green_row_shows_the_limit_that_its_verdict_rests_on(verdict: Ve
     results = [make_result(verdict=verdict, comparisons=(make_comparison("step_time", 0.04, verdict, **figures),))]
     assert summary_table(results).rows[0][1:3] == ("+4.2 [-3.4, +11.8]", "+9.7")
     shown = "[-3.4, +11.8]" if verdict is Verdict.INCONCLUSIVE else "[at most +9.7]"
-    assert brief_table(results).rows[0][2] == f"+4.2 {shown}"
+    table = brief_table(results)
+    assert table.rows[0][2] == f"+4.2 {shown}"
+    assert table.headers[2] == ("change\n% [95 % CI]" if verdict is Verdict.INCONCLUSIVE else "change\n%")
 
 
 def test_a_brief_row_marks_a_change_that_is_no_quotient_of_its_two_times() -> None:
@@ -96,6 +98,15 @@ def test_a_brief_row_marks_a_change_that_is_no_quotient_of_its_two_times() -> No
     assert table.rows[0][1:3] == ("20.6 -> 32.8", "+57.6*")
     assert table.notes == ("* mean change of the rounds; both values are means of all launches",)
     assert brief_table([make_result(comparisons=(replace(time, change=0.592),))]).notes == ()
+
+
+def test_a_mark_in_a_row_that_is_summed_up_has_no_note() -> None:
+    time = make_comparison("step_time", 0.0328, Verdict.OK, baseline=0.0206, change=0.576, paired=True)
+    quiet = replace(time, change=0.592)
+    results = [make_result(verdict=Verdict.OK, comparisons=(quiet if i < 30 else time,)) for i in range(33)]
+    table = brief_table(results)
+    assert table.notes == ()
+    assert not any("*" in row[2] for row in table.rows)
 
 
 def test_a_time_without_a_baseline_and_counts_with_one_are_both_told() -> None:

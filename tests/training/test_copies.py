@@ -189,6 +189,17 @@ def adversarial(ctx: Any) -> Callable[[], None]:
     return step
 
 
+def in_two_parts(ctx: Any) -> Callable[[], None]:
+    """The same batch on all ranks, and two modules that are called one after the other, with dropout between them."""
+    torch.manual_seed(ctx.rank)
+    body, head = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)), DistributedDataParallel(nn.Linear(64, 1))
+
+    def step() -> None:
+        head(body(torch.ones(2, 4))).sum().backward()
+
+    return step
+
+
 OPTIONS = {"find_unused_parameters": True, "bucket_cap_mb": 5, "gradient_as_bucket_view": False}
 STEPS = {
     "shared out": training(),
@@ -198,6 +209,7 @@ STEPS = {
     "processes and workers": processes_and_workers,
     "evaluating": evaluating_at_times,
     "adversarial": adversarial,
+    "in two parts": in_two_parts,
     "DDP": wrapped_by(wrapping(hook=True, **OPTIONS)),
 }
 if SHARDS_ON_CPU:
@@ -296,6 +308,12 @@ def test_ranks_whose_data_reaches_a_model_together_with_activations_train_on_dat
     alike = merged(found["adversarial"]).alike
     assert alike is not None
     assert alike.batches == ()
+
+
+def test_activations_that_differ_do_not_hide_that_all_ranks_train_on_the_same_batch(found: Found) -> None:
+    alike = merged(found["in two parts"]).alike
+    assert alike is not None
+    assert alike.batches == (0, 1)
 
 
 def settings(counts: Counts) -> dict[str, tuple[float, str]]:

@@ -178,10 +178,10 @@ class Program:
     def _find(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
         """Finds the definition of a dotted name that the file ``here`` uses; returns the definition's file and name."""
         parts, own = used.split("."), self._modules[here]
-        if parts[0] in _FRAMEWORKS - {*here.parts}:
-            return None
+        # As Python looks them up for a script of a project that is installed; frameworks are read by nobody.
+        bases = (folder,) if parts[0] in _FRAMEWORKS - {*here.parts} else (folder, "", "src.")
         for number in range(len(parts) - 1, 0, -1):
-            for base in (folder, "", "src."):  # as Python looks them up for a script of a project that is installed
+            for base in bases:
                 other = self._files.get(base + ".".join(parts[:number]))
                 if other is not None and parts[number] in self._modules[other]:
                     return other, parts[number]

@@ -33,6 +33,12 @@ _ROUNDING_ELSE = 1e-6
 _HOOKS = ("default_hooks", "powerSGD_hook", "quantization_hooks")  # of DDP, after which gradients are equal
 
 
+def _joins_data(tensor: Tensor) -> bool:
+    """Returns whether ``torch.cat`` or ``torch.stack`` joined activations and data, which need no gradients."""
+    made = tensor.grad_fn
+    return made is not None and made.name().startswith(("Cat", "Stack")) and (None, 0) in made.next_functions
+
+
 class CopyWatch:
     """Records which models the counted steps train, and a checksum of the models' inputs."""
 
@@ -61,7 +67,7 @@ class CopyWatch:
             yield
 
     def called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - no other module runs
-        """Records a model that is called in train mode, with a checksum of its batch, or else of its activations."""
+        """Records a model that is called in train mode, with a checksum of its batch, also joined to activations."""
         if not torch.is_grad_enabled() or backward_under_way() != -1:
             return
         if outermost:
@@ -77,7 +83,7 @@ class CopyWatch:
         with torch._C.DisableTorchFunction(), _disable_current_modes():  # noqa: SLF001 - looking is no part of the step
             leaves = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
             data = [leaf for leaf in leaves if not leaf.requires_grad]
-            if tensors := data or [leaf for leaf in leaves if outermost and type(leaf) is Tensor]:
+            if tensors := data or [leaf for leaf in leaves if outermost and _joins_data(leaf)]:
                 self._open, self._calls = not data, self._calls + 1
                 with suppress(RuntimeError, TypeError):  # of a layout without a plain storage
                     self._batch = checksum(tensors, self._batch or 0, _HEAD)

@@ -90,7 +90,7 @@ def plain(text: str) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """Returns the first rows of a table, with its first column as code."""
+    """Returns the first rows of a table, with its first column as code, and the table's notes."""
     numbers = len(table.headers) - table.left - table.right
     rules = ["---"] * table.left + ["--:"] * numbers + ["---"] * table.right
     rows = [
@@ -99,4 +99,5 @@ def markdown_table(table: Table) -> str:
     ]
     lines = [[plain(header.replace("\n", " ")) for header in table.headers], rules, *rows]
     more = [f"\nand {len(table.rows) - _ROWS} more"] if len(table.rows) > _ROWS else []
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *more])
+    notes = [f"\n{plain(note)}" for note in table.notes]
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *more, *notes])

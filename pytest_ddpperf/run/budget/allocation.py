@@ -44,7 +44,8 @@ class TimeRequest:
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     """Distributes ``seconds`` among requests; returns the seconds of each request, at least its ``least``.
 
-    Urgent requests are served first. A request to prove no change gets all its ``wanted`` seconds or only ``least``.
+    Urgent requests are served first. A request to prove no change gets all its ``wanted`` seconds or only ``least``;
+    any other request also gets only ``least`` if fewer than its ``useful`` seconds are left.
     """
     shares = [request.least for request in requests]
     left = max(0.0, seconds - math.fsum(shares))

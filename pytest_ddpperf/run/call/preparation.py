@@ -111,7 +111,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
             return Prepared(verification=verification)
         return replace(_found_out(variant, replace(job, reference=None), launch), verification=verification)
     found, failure = Prepared(), None
-    if job.parts == 0:  # the counts of a baseline's commit are stored
+    if job.parts == 0:  # the counts of a baseline's commit are stored, or nothing is to be counted
         return found
     try:
         found = outcome(job, launch(variant, job))

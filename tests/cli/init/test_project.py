@@ -310,6 +310,17 @@ REPOSITORIES = {
         },
         ["examples/nlp_example.py accelerate", "examples/a_example.py accelerate"],
     ),
+    "a function with the name of a framework": (
+        {"train.py": f"def accelerate(model):\n{STEP}\ndef main():\n    accelerate(Net())\nmain()\n"},
+        ["train.py accelerate"],
+    ),
+    "a neighbour with the name of a framework": (
+        {
+            "transformers.py": DDP.replace("def main", "def fit").replace("    main()", "    ..."),
+            "train.py": "from transformers import fit\nfit()\n",
+        },
+        ["train.py torch"],
+    ),
     "named at the root": (
         {
             "apps/a/train.py": DDP,
