@@ -124,7 +124,10 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
     if job.verified is None or job.parts == 1 or not doubtful:
         return found
     alone = replace(job, timed=False, counted=False)
-    verification = outcome(alone, launch(variant, alone)).verification
+    try:
+        verification = outcome(alone, launch(variant, alone)).verification
+    except errors.LaunchError as error:  # what the first launch broke, for example the folder of temporary files
+        raise failure or error from None
     if failure is not None and verification.discrepancy is None:
         raise failure
     return replace(found, verification=verification)

@@ -305,6 +305,8 @@ def test_a_launch_that_fails_is_verified_alone_and_incorrect_training_is_the_wor
     assert known == {}
     with pytest.raises(RankFailed, match="rank 0 cannot build it"):
         prepared(Settings(), [training()], Ranks(ddp=failure, alone=partial(RankFailed, "rank 0 cannot build it")), {})
+    with pytest.raises(WorkloadError, match="loss is nan"):  # whose rank removed the folder of temporary files
+        prepared(Settings(), [training()], Ranks(ddp=failure, alone=partial(LaunchError, "cannot be stored")), {})
 
 
 @pytest.mark.parametrize(
