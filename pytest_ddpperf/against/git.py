@@ -182,6 +182,8 @@ def fetching(root: Path) -> str:
     with contextlib.suppress(GitError):
         if is_shallow(root):
             return "this is a shallow clone: fetch the rest with git fetch --unshallow (in CI: fetch-depth: 0)"
+        if not git(root, "rev-list", "--all", "--max-count=1"):
+            return "this repository has no commit: make one with git commit"
     return "git fetch may bring it"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.against.git import Checkout, GitError, checkout, code_of, lacking
+from pytest_ddpperf.against.git import Checkout, GitError, checkout, code_of, lacking, unknown
 from tests.factories import git
 
 module = importlib.import_module("pytest_ddpperf.against.git")  # its package has a function of that name
@@ -275,6 +275,8 @@ def test_the_advice_for_files_that_are_missing_is_to_fetch_them(repository: Path
     git(repository, "clone", "-q", "--depth=1", repository.as_uri(), "../shallow")
     shallow = repository.parent / "shallow"
     assert lacking(shallow, missing).startswith("this is a shallow clone: fetch the rest with git fetch --unshallow")
+    git(repository, "init", "-q", "../empty")
+    assert unknown(repository.parent / "empty", "main") == "this repository has no commit: make one with git commit"
 
 
 def test_a_commit_that_is_not_there_has_no_code(repository: Path, tmp_path: Path) -> None:
