@@ -37,6 +37,7 @@ _CUDA_ERROR = re.compile(r"(?:CUDA|HIP) error: .*")
 _DEVICE_ASSERT = re.compile(r"^.*block: \[.*Assertion `.*` failed.*$", re.MULTILINE)
 _NOTICED = re.compile(r"\[E(\d+) ([\d:.]+) [^\]]*\].*(?:CUDA|HIP) error: ")  # a line of torch's log: day, time
 _STAGES = {"join": " while it joined the group", "verify": " while it was compared with a single process"}
+_LONG = 150  # characters of a headline
 _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
 
 
@@ -259,7 +260,7 @@ def _fate(end: RankEnd) -> str:
 
 def _raised(report: Failed, warnings: str) -> str:
     of_nccl = _LAST_ERROR.search(report.text) if report.type.endswith("DistBackendError") else None
-    first = ": ".join((report.text.partition("\n")[0], *([of_nccl[1]] if of_nccl is not None else [])))
+    first = ": ".join((_headline(report.text), *([of_nccl[1]] if of_nccl is not None else [])))
     stage = _STAGES.get(report.stage, "")
     cure = cure_of(report.type, f"{report.text}\n{warnings}".rstrip("\n")) or ROOM * (report.kind == "memory")
     if report.kind == "exited":
@@ -272,6 +273,13 @@ def _raised(report: Failed, warnings: str) -> str:
     verb = f"ran out of memory{phase}:" if report.kind == "memory" else "raised"
     said = "; ".join(filter(None, (f"{first}{stage}".removesuffix("." if cure else ""), cure)))
     return f"{verb} {report.type}{': ' if first or cure else ''}{said}"
+
+
+def _headline(text: str) -> str:
+    """Returns the first line of an error; of a long line that ends within a sentence, only the whole sentences."""
+    line = text.partition("\n")[0]
+    whole, stop, _ = line.rpartition(". ")
+    return f"{whole}." if stop and len(line) > _LONG and not line.rstrip().endswith(".") else line
 
 
 def _details(end: RankEnd) -> str:
