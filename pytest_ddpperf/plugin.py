@@ -30,11 +30,12 @@ PROBE: pytest.StashKey[Probe] = pytest.StashKey()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[str]()
 STANDS = pytest.StashKey[DdpperfError]()  # the verdict that failed a test; another attempt would change it by chance
-UNMEASURED = pytest.StashKey[dict[str, list[bool]]]()  # by test, whether each phase failed without a finding
+UNMEASURED = pytest.StashKey[dict[str, list[str]]]()  # by test, why its phases failed without a finding
 IN_WORKER = pytest.StashKey[bool]()  # whether a benchmark did not run in a worker of pytest-xdist
 LEFT_OUT = "ddpperf_left_out"  # marks the report of such a benchmark on its way to the controller
 NUMBER_LEFT_OUT = pytest.StashKey[int]()  # in the controller
 ATTEMPT = pytest.StashKey[int]()  # how many times a test has run, including now
+_ONLY_LISTS = ("collectonly", "showfixtures", "show_fixtures_per_test")  # options with which no test runs
 TESTS = pytest.StashKey[int]()  # number of tests that measure
 
 
@@ -217,7 +218,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
     except KeyboardInterrupt as error:  # it gets no report
-        if not item.config.option.fulltrace:
+        if not item.config.getoption("fulltrace", False):
             from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
 
             end_in_code_of_user(error)
@@ -234,7 +235,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show only the text of the plugin's errors, attach the ranks' output, and store baselines of passed tests."""
     error = call.excinfo.value if call.excinfo is not None else None
-    if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.option.fulltrace:
+    if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.getoption("fulltrace", False):
         from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
 
         end_in_code_of_user(error)
@@ -267,7 +268,8 @@ def pytest_runtest_makereport(
             error, report.outcome, report.longrepr = problem, "failed", str(problem)
     if measures:
         unmeasured = report.failed and isinstance(error, DdpperfError) and verdict is None
-        item.config.stash.setdefault(UNMEASURED, {}).setdefault(item.nodeid, []).append(unmeasured)
+        told = [reason(report, error)] if unmeasured else []
+        item.config.stash.setdefault(UNMEASURED, {}).setdefault(item.nodeid, []).extend(told)
     return report
 
 
@@ -299,15 +301,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the reports, record the run in the history, and set the exit status."""
     config, settings = session.config, session.config.stash[SETTINGS]
     files = any(getattr(settings, name) is not None for name in configuration.FILES)
-    unmeasured = sum(map(sum, config.stash.get(UNMEASURED, {}).values()))
+    unmeasured = {test: whys for test, whys in config.stash.get(UNMEASURED, {}).items() if whys}
     left_out = config.stash.get(NUMBER_LEFT_OUT, 0)
     if hasattr(config, "workerinput") or not (files or unmeasured or left_out or SESSION in config.stash):
         return
+    if any(getattr(config.option, name, False) for name in _ONLY_LISTS):
+        return
     from pytest_ddpperf.run.session.ending import end, set_status, tell_left_out
 
-    set_status(session, unmeasured)
+    set_status(session, sum(map(len, unmeasured.values())))
     if SESSION in config.stash:
-        config.stash[SESSION].outputs.unmeasured = unmeasured
+        config.stash[SESSION].outputs.unmeasured = {test: whys[0] for test, whys in unmeasured.items()}
     if left_out:
         tell_left_out(session, session_of(config), left_out)
     if files or SESSION in config.stash:

@@ -230,13 +230,15 @@ def make_results_document(
     *,
     date: str | None = None,
     interrupted: str | None = None,
+    unmeasured: dict[str, str] | None = None,
     **more: Iterable[Any],
 ) -> dict[str, Any]:
     """The document of a run with these results; ``more`` that it has made, by fields of Outputs."""
     made: dict[str, Any] = {name: [*several] for name, several in more.items()}
     results = list(map(analysed, results))
+    made |= {"interrupted": interrupted, "unmeasured": unmeasured or {}}
     outputs = Outputs(results=results, common_change=change_of_suite(results), **made)
-    document: dict[str, Any] = json.loads(run_text(outputs, code, date=date, interrupted=interrupted))
+    document: dict[str, Any] = json.loads(run_text(outputs, code, date=date))
     return document
 
 

@@ -508,6 +508,7 @@ def test_it(ddpperf, needed):
     [
         (("-x",), "assert False", "stopping after 1 failures"),
         ((), "__import__('pytest').exit('enough')", "interrupted"),
+        ((), "__import__('pytest').exit('enough', returncode=4)", "interrupted"),
         ((), "pass", None),
     ],
 )
@@ -693,6 +694,29 @@ def test_reports_begin_with_whatever_fails_a_test(
     for file in kinds.values():
         text = (inner.path / file).read_text()
         assert text.index(heading) < text.index(reason)
+
+
+@pytest.mark.parametrize("lists", ["--collect-only", "--fixtures"])
+def test_a_list_of_tests_leaves_the_last_results(inner: pytest.Pytester, lists: str) -> None:
+    inner.makepyfile("def test_it(): pass")
+    (inner.path / "results.json").write_text("those of the last run")
+    inner.runpytest("--ddpperf-report=json:results.json", lists)
+    assert (inner.path / "results.json").read_text() == "those of the last run"
+
+
+def test_plugins_of_pytest_may_be_switched_off(inner: pytest.Pytester) -> None:
+    inner.makepyfile(COUNTED + "\n\ndef test_other():\n    __import__('pytest').fail('x')\n")
+    inner.runpytest("-p", "no:capture").assert_outcomes(passed=1, failed=1)
+    assert inner.runpytest("-p", "no:terminal").ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_reports_say_which_tests_could_not_be_measured(inner: pytest.Pytester) -> None:
+    lacking = "\n\ndef test_lacking(ddpperf):\n    ddpperf.check(__import__('pytest_ddpperf').Script('gone.py'))\n"
+    inner.makepyfile(COUNTED + lacking)
+    inner.runpytest("--ddpperf-report=markdown:comment.md").assert_outcomes(passed=1, failed=1)
+    comment = (inner.path / "comment.md").read_text()
+    assert "## ddpperf: FAILED: 1 test could not be measured, 1 new" in comment
+    assert re.search(r"::test_lacking could not be measured: .*gone.py", comment)
 
 
 @pytest.mark.slow

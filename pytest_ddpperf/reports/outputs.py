@@ -48,7 +48,8 @@ class Outputs:
     accepting: bool = False  # whether the results become the baseline (--ddpperf-save)
     here: str = ""  # the commit that was measured, as it is shown; empty if none is known
     added: list[tuple[str, str]] = field(default_factory=list)  # title and text of parts that hooks add
-    unmeasured: int = 0  # tests that failed because they could not be measured, with a result or without
+    unmeasured: dict[str, str] = field(default_factory=dict)  # by test that could not be measured, the reason
+    interrupted: str | None = None  # why the run ended before all its tests had run
 
     @property
     def _of_tests(self) -> tuple[list[Any], ...]:

@@ -81,7 +81,7 @@ class LiveLine:
     @property
     def echoes(self) -> bool:
         """Returns whether pytest shows what tests print while they run (``-s``)."""
-        return self._reporter is not None and self._reporter.config.getoption("capture") == "no"
+        return self._reporter is not None and self._reporter.config.getoption("capture", "no") == "no"
 
     def echo(self, rank: int, lines: Iterable[str], *, who: str = "rank") -> None:
         """Print lines of a rank, each after a label such as ``[rank 0]``; ``who``: the word before the number."""

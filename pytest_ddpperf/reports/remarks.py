@@ -19,6 +19,7 @@ from pytest_ddpperf.units import format_change, format_count, format_percent, si
 
 if TYPE_CHECKING:
     from pytest_ddpperf.reports.documents.entries import Run
+    from pytest_ddpperf.reports.outputs import Outputs
     from pytest_ddpperf.stats.suites import CommonChange
 
 _TELLING = 0.4  # a wider interval of the common change is not shown
@@ -34,18 +35,19 @@ _STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
 _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
 
 
-def headline(results: Sequence[Result], accepted: Collection[str] = (), unmeasured: int = 0) -> str:
+def headline(run: Run | Outputs, accepted: Collection[str] = ()) -> str:
     """Returns the verdict on the run: ``FAILED: 1 regressed, 24 passed | against 3f2a1c0 (main)``.
 
-    Benchmarks are counted by verdict. ``accepted``: the tests whose results became the baseline; ``unmeasured``: the
-    number of tests that failed because they could not be measured.
+    Benchmarks are counted by verdict. ``accepted``: the tests whose results became the baseline.
     """
-    if not results:
+    results, failed = run.results, any(result.failure for result in run.results)
+    if not results and not run.unmeasured:
         return "no benchmark was judged"
-    verdict = "FAILED" if unmeasured or any(result.failure for result in results) else "PASSED"
+    verdict = "FAILED" if run.unmeasured or failed else "INCOMPLETE" if run.interrupted else "PASSED"
     kinds = str(len(results)) if verdict == "PASSED" and all(map(passed, results)) else kinds_text(results, accepted)
-    if unmeasured and not any(result.failure for result in results):
-        kinds = f"{format_count(unmeasured, 'test')} could not be measured, {kinds}"
+    if run.unmeasured and not failed:
+        told = f"{format_count(len(run.unmeasured), 'test')} could not be measured"
+        kinds = ", ".join(filter(None, (told, kinds)))
     against = [one.paired.named.removeprefix("revision ") for one in results if one.paired is not None]
     stored = [one.baseline for one in results if one.baseline is not None and one.verdict is not Verdict.NEW]
     if not against and stored:
@@ -131,7 +133,9 @@ def facts_line(run: Run) -> str:
 def run_lines(run: Run) -> list[str]:
     """Returns lines on a whole run: why it ended early, how all tests together changed, and a summary of benchmarks."""
     ended = [f"the run ended before all its tests had run: {run.interrupted}"] if run.interrupted else []
-    return [*ended, *common_text(run.common_change), *overall_lines(run.results)]
+    judged = {result.test for result in run.results}
+    failed = [f"{test} could not be measured: {why}" for test, why in run.unmeasured.items() if test not in judged]
+    return [*ended, *failed, *common_text(run.common_change), *overall_lines(run.results)]
 
 
 def common_text(common: CommonChange | None) -> list[str]:

@@ -45,7 +45,7 @@ def last_lines(made: Outputs) -> list[str]:
 
 
 def _first_line(made: Outputs) -> str:
-    return f"ddpperf: {remarks.headline(made.results, _accepted(made), made.unmeasured)}"
+    return f"ddpperf: {remarks.headline(made, _accepted(made))}"
 
 
 def summary_parts(

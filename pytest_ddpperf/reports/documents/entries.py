@@ -250,6 +250,7 @@ class RunFacts(JsonEntry, frozen=True, kw_only=True):
     convergences: tuple[Convergence, ...]  # one entry for each call of converge
     advice: tuple[StrategyAdviceEntry, ...]  # one entry for each call of advise
     predictions: tuple[PredictionEntry, ...]  # one entry for each step that was predicted
+    unmeasured: dict[str, str] = {}  # by test that could not be measured, the reason; written since 2026-11-30
 
 
 class ResultsFile(RunFacts, frozen=True, kw_only=True):

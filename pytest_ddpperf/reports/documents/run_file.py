@@ -59,10 +59,10 @@ class _Read(entries.ResultsFile, frozen=True):
 
 
 @uncollected()
-def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None) -> str:
+def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None) -> str:
     """Returns the results document of a run as JSON; ``code``: the measured checkout, None if unknown.
 
-    ``date``: when the run ended. ``interrupted``: why the run ended early; None if all its tests had run.
+    ``date``: when the run ended.
     """
     benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
     environments = [one.measurement.environment for one in benchmarks]
@@ -79,7 +79,8 @@ def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None, i
             "verdicts": {verdict: verdicts[verdict] for verdict in Verdict},
             "common_change": made.common_change,
         },
-        "interrupted": interrupted,
+        "interrupted": made.interrupted,
+        "unmeasured": made.unmeasured,
         "results": [_entry(result, keys[id(result.measurement.environment)]) for result in made.results],
         "batch_sizes": made.searches,
         "calibration": [_calibrated(one, keys[id(one.measurement.environment)]) for one in made.calibrated],

@@ -49,7 +49,7 @@ def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
     notes = compared.notes if compared else ()
     return html_of(
         Page(
-            title=title or f"ddpperf: {headline(run.results)}",
+            title=title or f"ddpperf: {headline(run)}",
             facts=tuple(facts_line(run).split("; ")) if run.results else (),
             lines=(*run_lines(run), *notes),
             headers=table.headers[:-1],

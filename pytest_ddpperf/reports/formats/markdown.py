@@ -30,7 +30,7 @@ _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 def markdown(run: Run) -> str:
     """Returns a comment with failed benchmarks and their causes, and with the other benchmarks in a folded section."""
     results = summary.worst_first(run.results)
-    head, lines = [MARK, f"## ddpperf: {plain(remarks.headline(results))}"], list(map(plain, remarks.run_lines(run)))
+    head, lines = [MARK, f"## ddpperf: {plain(remarks.headline(run))}"], list(map(plain, remarks.run_lines(run)))
     if not results:
         return "\n\n".join([*head, *lines]) + "\n"
     undecided = remarks.undecided_lines(list(zip(names_of(results), results, strict=True)))

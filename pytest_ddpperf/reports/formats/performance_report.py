@@ -25,7 +25,7 @@ def performance_report(run: Run) -> str:
     ordered = summary.worst_first(run.results)
     facts = [remarks.facts_line(run)] if ordered else []
     head = [_TITLE, "=" * len(_TITLE), *map(printable, facts)]
-    blocks = ["\n".join(head), "\n".join(map(printable, (remarks.headline(ordered), *remarks.run_lines(run))))]
+    blocks = ["\n".join(head), "\n".join(map(printable, (remarks.headline(run), *remarks.run_lines(run))))]
     if ordered:
         blocks.append(render(summary.benchmark_table(ordered)))
     blocks += ["\n".join(_benchmark(result)) for result in ordered]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.session.session import Session
 
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file of a job's summary on GitHub
-_PASSED, _FAILED, _INTERRUPTED, _NO_TESTS = 0, 1, 2, 5  # exit statuses of pytest
+_PASSED, _FAILED, _NO_TESTS, _WARNED = 0, 1, 5, 6  # exit statuses of pytest
+_COMPLETE = (_PASSED, _FAILED, _NO_TESTS, _WARNED, NOT_MEASURED)  # with which all tests have run
 
 
 def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
@@ -34,9 +35,10 @@ def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
 
         made.common_change = change_of_suite(made.results)
     # Without any result, too: an earlier run's file must not pass for this one's.
-    ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus == _INTERRUPTED)
+    ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus not in _COMPLETE)
+    made.interrupted = str(ended) or None
     if any(getattr(ours.settings, name) is not None for name in FILES):
-        for output in outputs(ours, session.config.rootpath, str(ended) or None):
+        for output in outputs(ours, session.config.rootpath):
             _write(session, ours, output)
     _write(session, ours, lambda: made.added.extend(ours.extensions.reports(made.results)))
     made.complaints += ours.leases.remarks
@@ -108,13 +110,13 @@ def _spoil(session: pytest.Session) -> None:
         session.exitstatus = NOT_MEASURED
 
 
-def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[Callable[[], None]]:
-    """Yields a function for each requested file, which writes it; ``interrupted``: why the run ended early, or None."""
+def outputs(session: Session, root: Path) -> Iterator[Callable[[], None]]:
+    """Yields a function for each requested file, which writes it."""
     from pytest_ddpperf.baselines.files import located
     from pytest_ddpperf.reports.documents.run_file import run_of
 
     settings, ended = session.settings, dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-    document = cache(partial(_document, session, interrupted, ended))
+    document = cache(partial(_document, session, ended))
     typed = cache(lambda: run_of(document()))
     for kind, file in settings.report or ():
         option, place = f"{KNOBS['report'].option}={kind}:{file}", located(root, file)
@@ -123,10 +125,10 @@ def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[C
         yield partial(_record, session, settings.history, ended)
 
 
-def _document(session: Session, interrupted: str | None = None, ended: str | None = None) -> str:
+def _document(session: Session, ended: str | None = None) -> str:
     from pytest_ddpperf.reports.documents.run_file import run_text
 
-    return run_text(session.outputs, session.archive.code, date=ended, interrupted=interrupted)
+    return run_text(session.outputs, session.archive.code, date=ended)
 
 
 def _record(session: Session, history: Path, ended: str) -> None:
