@@ -293,9 +293,13 @@ set_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, 
 
 
 def reports(value: object) -> tuple[tuple[str, Path], ...]:
-    """Parses kinds of reports with their files: ``"markdown:comment.md"``, one per line."""
+    """Parses kinds of reports with their files: ``"markdown:comment.md"``, one per line; ``none`` drops those above."""
     parts = value.split("\n") if isinstance(value, str) else value
     given = [str(part).strip() for part in parts] if isinstance(parts, Iterable) else [""]
+    if "none" in given:
+        given = given[len(given) - given[::-1].index("none") :]
+        if not any(given):
+            return ()
     found = [(kind, Path(file)) for kind, _, file in (part.partition(":") for part in given if part)]
     if not found or not all(kind and str(file) != "." for kind, file in found):
         raise ValueError("KIND:FILE, such as markdown:comment.md")

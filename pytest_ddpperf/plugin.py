@@ -142,7 +142,7 @@ def session_of(config: pytest.Config) -> Session:
             config.stash[SETTINGS],
             config.rootpath,
             LiveLine(*map(config.pluginmanager.get_plugin, ("terminalreporter", "capturemanager"))),
-            configuration.given_options(config),
+            partial(configuration.command_of, config),
             config.stash.get(REVISION, None),
             probe=config.stash.get(PROBE, None),
             hook=config.hook,
@@ -218,7 +218,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
     except KeyboardInterrupt as error:  # it gets no report
-        if not item.config.getoption("fulltrace", False):
+        if not item.config.getoption("fulltrace", default=False):
             from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
 
             end_in_code_of_user(error)
@@ -235,7 +235,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show only the text of the plugin's errors, attach the ranks' output, and store baselines of passed tests."""
     error = call.excinfo.value if call.excinfo is not None else None
-    if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.getoption("fulltrace", False):
+    if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.getoption(
+        "fulltrace", default=False
+    ):
         from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
 
         end_in_code_of_user(error)

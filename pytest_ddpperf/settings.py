@@ -408,11 +408,7 @@ class Settings:
         "PATH",
     )
     against_setup: str | None = _of_session(
-        None,
-        parsers.words,
-        "command that builds the reference revision, such as 'pip install .'",
-        "COMMAND",
-        needs="against",
+        None, parsers.words, "command that builds the reference revision, such as 'pip install .'", "COMMAND"
     )
     against_tests: bool = _switch("let the reference run the tests of its revision", per_test=False, needs="against")
     network: str | None = _knob(

@@ -1,12 +1,13 @@
-"""Environment variables of ranks, as a call gives them."""
+"""Environment variables of ranks as a call gives them, and reports."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.parsers import variables
+from pytest_ddpperf.parsers import reports, variables
 
 
 def test_texts_and_numbers_are_variables_whatever_the_order_they_are_given_in() -> None:
@@ -20,3 +21,9 @@ def test_texts_and_numbers_are_variables_whatever_the_order_they_are_given_in() 
 def test_what_cannot_be_a_variable_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="environment variables by name, with texts or numbers"):
         variables(value)
+
+
+def test_none_drops_the_reports_above_it() -> None:
+    """A run of a bisection appends it to what the ini file's addopts ask for."""
+    assert reports("json:a.json\nnone") == ()
+    assert reports("json:a.json\nnone\nhtml:b.html") == (("html", Path("b.html")),)

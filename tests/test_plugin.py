@@ -704,6 +704,22 @@ def test_a_list_of_tests_leaves_the_last_results(inner: pytest.Pytester, lists: 
     assert (inner.path / "results.json").read_text() == "those of the last run"
 
 
+def test_the_command_that_accepts_a_change_runs_where_the_user_is(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = inner.mkdir("perf")
+    (folder / "test_it.py").write_text(COUNTED + "\n\ndef test_later(ddpperf):\n    pass\n")
+    inner.makeini("[pytest]")
+    ddpperf = "--ddpperf-counts=only", "--ddpperf-baseline-dir=my folder"
+    inner.runpytest(*ddpperf, "--ddpperf-save").assert_outcomes(passed=2)
+    changed = COUNTED.replace("lambda ctx: lambda: 1.0", "lambda ctx: lambda: __import__('torch').ones(2).sum()")
+    assert changed != COUNTED
+    (folder / "test_it.py").write_text(changed)
+    monkeypatch.chdir(folder)
+    run = inner.runpytest_subprocess(*ddpperf)
+    run.stdout.fnmatch_lines(["Intended?  pytest \"test_it.py::test_step\" --ddpperf-counts=only '--ddpperf-baseline-dir=my folder' *"])
+
+
 def test_plugins_of_pytest_may_be_switched_off(inner: pytest.Pytester) -> None:
     inner.makepyfile(COUNTED + "\n\ndef test_other():\n    __import__('pytest').fail('x')\n")
     inner.runpytest("-p", "no:capture").assert_outcomes(passed=1, failed=1)

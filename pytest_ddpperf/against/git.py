@@ -184,6 +184,8 @@ def fetching(root: Path) -> str:
             return "this is a shallow clone: fetch the rest with git fetch --unshallow (in CI: fetch-depth: 0)"
         if not git(root, "rev-list", "--all", "--max-count=1"):
             return "this repository has no commit: make one with git commit"
+        if not git(root, "remote"):
+            return "no remote is known"
     return "git fetch may bring it"
 
 
@@ -234,6 +236,16 @@ _REFUSALS = (  # patterns of git's messages, what they mean for a folder, and th
 def no_repository(folder: Path, error: GitError) -> str:
     """Returns why git finds no repository around ``folder``, with a cure if one is known."""
     return _explained(folder, error, f"git cannot say what repository {folder} belongs to: {error}")
+
+
+def unreadable(folder: Path) -> str:
+    """Returns why git cannot read the repository around ``folder``, with a cure; empty if it can or there is none."""
+    try:
+        top_folder(folder)
+    except GitError as error:
+        if any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+            return no_repository(folder, error)
+    return ""
 
 
 def no_commit(folder: Path, error: GitError) -> str:

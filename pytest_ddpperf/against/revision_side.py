@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import importlib.util
 import os
 import subprocess
@@ -186,9 +185,10 @@ def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, 
 
 
 def alike(here: str, there: str) -> bool:
-    """Returns whether two files have the same content; False if a file is missing."""
+    """Returns whether two files have the same content, whatever their line ends; False if a file is missing."""
     try:
-        return filecmp.cmp(here, there, shallow=False)
+        contents = [Path(file).read_bytes().replace(b"\r\n", b"\n") for file in (here, there)]
+        return contents[0] == contents[1]
     except OSError:
         return False
 

@@ -267,6 +267,8 @@ def test_a_checkout_with_other_line_ends_has_the_same_code(project: Path) -> Non
 
 def test_the_advice_for_files_that_are_missing_is_to_fetch_them(repository: Path) -> None:
     missing = GitError("fatal: unable to read tree")
+    assert lacking(repository, missing) == "no remote is known"
+    git(repository, "remote", "add", "origin", ".")
     assert lacking(repository, missing) == "git fetch may bring it"
     for failed in ("a.bin: smudge filter lfs failed", "the remote end hung up unexpectedly"):  # both without Git LFS
         assert lacking(repository, GitError(f"fatal: {failed}")).startswith(

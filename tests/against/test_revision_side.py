@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.against import revision_side
-from pytest_ddpperf.against.revision_side import RevisionSide
+from pytest_ddpperf.against.revision_side import RevisionSide, alike
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import LaunchError
 from tests.factories import git
@@ -158,3 +158,12 @@ def test_a_server_that_it_leaves_running_is_not_waited_for(tmp_path: Path) -> No
         assert setup("(read nothing < stop) & echo done", tmp_path) == "done\n"
     finally:
         (tmp_path / "stop").write_text("\n")
+
+
+def test_line_ends_make_no_other_code(tmp_path: Path) -> None:
+    """Git may check a file out with other line ends than the user's work tree has."""
+    contents = {"here": b"a\r\nb\n", "there": b"a\nb\n", "other": b"a\nc\n"}
+    here, there, other = (tmp_path / name for name in contents)
+    for path in (here, there, other):
+        path.write_bytes(contents[path.name])
+    assert [alike(str(here), str(path)) for path in (there, other, tmp_path / "gone")] == [True, False, False]

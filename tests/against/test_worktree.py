@@ -169,7 +169,7 @@ def test_a_part_of_this_checkout_is_none_of_another(repository: Path) -> None:
         with pytest.raises(
             SettingError,
             match=f"--ddpperf-against={given}: there is no such branch, tag or commit, and the folder of that name is "
-            "a part of this checkout; git fetch may bring it; or name the folder of another checkout",
+            "a part of this checkout; no remote is known; or name the folder of another checkout",
         ):
             resolve(given, repository, repository)
     git(repository, "branch", "src", "v1")
@@ -187,11 +187,8 @@ def test_a_checkout_inside_this_one_is_another(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            "gone",
-            "--ddpperf-against=gone: there is no such branch, tag, commit or folder in .*; git fetch may bring it",
-        ),
-        ("merge-base:gone", "there is no such branch, tag or commit in .*; git fetch may bring it"),
+        ("gone", "--ddpperf-against=gone: there is no such branch, tag, commit or folder in .*; no remote is known"),
+        ("merge-base:gone", "there is no such branch, tag or commit in .*; no remote is known"),
         (".", "that folder contains this checkout"),
         ("..", "that folder contains this checkout"),
         ("--help", "there is no such branch"),
@@ -486,7 +483,7 @@ def test_files_go_with_their_process_or_with_a_session_of_a_later_day(wanted: Re
 
 def test_what_a_node_lacks_is_told_with_the_cure(wanted: Redirection, tmp_path: Path) -> None:
     given = {
-        f"there is no commit 0000000 in {wanted.root}; git fetch may bring it": {"revision": "0" * 40},
+        f"there is no commit 0000000 in {wanted.root}; no remote is known": {"revision": "0" * 40},
         f"{tmp_path} is in no git repository": {"root": str(tmp_path)},
         "cannot create a folder for its files: No such file .*; set TMPDIR": {"target": f"{tmp_path}/a/b/checkout"},
         "--ddpperf-against-setup made /e on the controller's node only: set TMPDIR": {"environment": "/e"},

@@ -118,6 +118,9 @@ def test_show_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch
     file = Store(folder / "baselines").file("t.py::test_b", CPU)
     monkeypatch.chdir(file.parent)  # where there is no folder of baselines, and the file's name alone is enough
     assert printed("show", file.name).startswith("t.py::test_b: ddp\n")
+    monkeypatch.chdir(folder)
+    (folder / "t.py").touch()  # a part of the node IDs, and no file of baselines
+    assert "t.py::test_b: ddp" in printed("show", "t.py")
 
 
 @pytest.mark.usefixtures("folder")
@@ -207,9 +210,9 @@ def test_what_fits_no_command_is_refused(
 
 
 def test_a_name_that_is_too_long_is_an_error_of_one_line(complaint: Run) -> None:
-    (line,) = complaint("show", "x" * 300).splitlines()
+    (line,) = complaint("show", "x" * 300 + ".json").splitlines()
     assert line.startswith("ddpperf: error: [Errno 36] File name too long: ")
-    assert line.endswith("x'; name another file or folder")
+    assert line.endswith(".json'; name another file or folder")
 
 
 def test_a_file_that_does_not_fit_into_memory_is_an_error_of_one_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,11 @@ from tests.reports.golden_runs import outputs
 from tests.reports.made import BASELINE, counted, make_comparison, make_result
 
 
+def line_of(results: Sequence[Result]) -> str:
+    """The verdict on a run with these results."""
+    return headline(Outputs(results=[*results]))
+
+
 def timed(verdict: Verdict, bound: float | None = None, *others: Comparison, name: str = "a") -> Result:
     """A benchmark with a verdict by its step time, which has a bound, and with other metrics."""
     interval = None if bound is None else make_interval(bound - 0.1, bound)
@@ -26,15 +32,15 @@ def timed(verdict: Verdict, bound: float | None = None, *others: Comparison, nam
 
 def test_the_worst_verdict_comes_first_and_only_what_is_shown_to_be_no_worse_has_passed() -> None:
     passed = [timed(Verdict.OK), timed(Verdict.IMPROVED), *(timed(Verdict.UNCHANGED) for _ in range(9))]
-    assert headline(Outputs(results=passed)) == "PASSED: 11 | against the baseline of 3f2a1c0"
+    assert line_of(passed) == "PASSED: 11 | against the baseline of 3f2a1c0"
     others = [timed(Verdict.INCONCLUSIVE), timed(Verdict.REGRESSED), timed(Verdict.BROKEN), timed(Verdict.DOES_NOT_FIT)]
-    assert headline(Outputs(results=[*passed, *others])).startswith(
+    assert line_of([*passed, *others]).startswith(
         "PASSED: 1 broken (does not fail), 1 regressed (does not fail), 1 inconclusive (does not fail), "
         "1 does not fit, 11 passed |"
     )
     failed = [replace(one, failure="it failed") for one in others[1:3]]
     twice = [timed(Verdict.INCONCLUSIVE)] * 2
-    assert headline(Outputs(results=[*passed, *twice, *failed])).startswith(
+    assert line_of([*passed, *twice, *failed]).startswith(
         "FAILED: 1 broken, 1 regressed, 2 inconclusive (do not fail), 11 passed |"
     )
 
@@ -48,17 +54,17 @@ def test_a_run_has_not_passed_if_a_test_could_not_be_measured() -> None:
 
 def test_a_benchmark_whose_test_failed_has_not_passed() -> None:
     failed = [replace(timed(verdict), failure="its test failed") for verdict in (Verdict.UNCHANGED, Verdict.NEW)]
-    assert headline(Outputs(results=failed)).startswith("FAILED: 1 failed (new), 1 failed (unchanged) |")
-    assert headline(Outputs(results=[failed[0], timed(Verdict.OK)])).startswith("FAILED: 1 failed (unchanged), 1 passed")
+    assert line_of(failed).startswith("FAILED: 1 failed (new), 1 failed (unchanged) |")
+    assert line_of([failed[0], timed(Verdict.OK)]).startswith("FAILED: 1 failed (unchanged), 1 passed")
 
 
 def test_what_results_are_compared_with_ends_the_line() -> None:
     beside = make_result(verdict=Verdict.OK, paired=PairedRevision(revision="3f2a1c0 (main)", commit=None))
-    assert headline(Outputs(results=[beside])) == "PASSED: 1 | against 3f2a1c0 (main)"
+    assert line_of([beside]) == "PASSED: 1 | against 3f2a1c0 (main)"
     older = replace(BASELINE, commit="8be01d2" + "0" * 33, date="2025-12-24")
     of_another = make_result(verdict=Verdict.OK, baseline=older)
-    assert headline(Outputs(results=[timed(Verdict.OK), of_another])) == "PASSED: 2 | against the baseline of 2025-12-24 to 2026-01-12"
-    assert headline(Outputs(results=[make_result(verdict=Verdict.NEW, baseline=None)])) == "PASSED: 1 new (no baseline)"
+    assert line_of([timed(Verdict.OK), of_another]) == "PASSED: 2 | against the baseline of 2025-12-24 to 2026-01-12"
+    assert line_of([make_result(verdict=Verdict.NEW, baseline=None)]) == "PASSED: 1 new (no baseline)"
 
 
 def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them() -> None:
@@ -96,12 +102,12 @@ def test_what_new_benchmarks_are_compared_with_is_named() -> None:
         return make_result(verdict=Verdict.NEW, comparisons=comparisons, baseline=None)
 
     same = new(counted("flops", Verdict.UNCHANGED))
-    assert headline(Outputs(results=[same, same])) == "PASSED: 2 new (no times stored; counts same)"
-    assert headline(Outputs(results=[same, new()])) == "PASSED: 1 new (no times stored; counts same), 1 new (no baseline)"
-    assert headline(Outputs(results=[timed(Verdict.NEW)])) == "PASSED: 1 new"
+    assert line_of([same, same]) == "PASSED: 2 new (no times stored; counts same)"
+    assert line_of([same, new()]) == "PASSED: 1 new (no times stored; counts same), 1 new (no baseline)"
+    assert line_of([timed(Verdict.NEW)]) == "PASSED: 1 new"
     beside = PairedRevision(revision="3f2a1c0 (main)", commit=None, lacking="rank 0 raised ValueError")
     raised = make_result(verdict=Verdict.NEW, paired=beside)
-    assert headline(Outputs(results=[raised])).startswith("PASSED: 1 new (not measured in the other revision) |")
+    assert line_of([raised]).startswith("PASSED: 1 new (not measured in the other revision) |")
 
 
 def test_what_makes_benchmarks_incompatible_is_named() -> None:
@@ -110,8 +116,8 @@ def test_what_makes_benchmarks_incompatible_is_named() -> None:
         return replace(make_result(verdict=Verdict.INCOMPATIBLE, baseline=None), reference=stored)
 
     flag, torch = "env FLAG 1 -> 2", "torch 2.11 -> 2.13"
-    assert headline(Outputs(results=[of(flag, torch), of(flag)])) == f"PASSED: 2 incompatible ({flag})"
-    assert headline(Outputs(results=[of(flag), of(times=(torch,)), of()])) == (
+    assert line_of([of(flag, torch), of(flag)]) == f"PASSED: 2 incompatible ({flag})"
+    assert line_of([of(flag), of(times=(torch,)), of()]) == (
         f"PASSED: 1 incompatible ({flag}), 1 incompatible ({torch}), 1 incompatible"
     )
 

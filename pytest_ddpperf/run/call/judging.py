@@ -110,7 +110,7 @@ class JudgedRun(BenchmarkRun):
     def _accept_command(self) -> str:
         name = self._session.settings.compared
         save = "--ddpperf-save" if name == DEFAULT_SET else f"--ddpperf-save={name}"
-        return " ".join(("pytest", f'"{self._test}"', *self._session.options, save))
+        return f"{self._session.command(self._test)} {save}"
 
     def _with_profiles(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
         """Adds profiles to results that fail their test, if ``profile_on=regression``; returns all results."""

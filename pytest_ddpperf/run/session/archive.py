@@ -38,7 +38,10 @@ class Archive:
     @cached_property
     def code(self) -> git.Checkout | None:
         """The measured checkout; changes in the folder of baselines do not count."""
-        return git.checkout(self._root, self._baselines)
+        found = git.checkout(self._root, self._baselines)
+        if found is None and self._settings.save is None and (why := git.unreadable(self._root)):
+            self.complaints.append(f"the results name no commit: {why}")
+        return found
 
     @cached_property
     def digest(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse  # loaded by pytest anyway
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -276,9 +277,13 @@ _OF_A_RUN = {"save", "allow", "gpu_lock_timeout", "report", "history", "budget",
 _OF_A_RUN |= {"require_baseline", "junit_properties", *(name for name in KNOBS if name.startswith("profile"))}
 
 
-def given_options(config: pytest.Config) -> tuple[str, ...]:
-    """Returns the plugin's options that affect the choice of the reference, as the user gave them."""
+def command_of(config: pytest.Config, test: str) -> str:
+    """Returns the command that runs a test again, with the user's options that affect the choice of the reference."""
     given = ((knob, config.getoption(knob.ini, None)) for name, knob in KNOBS.items() if name not in _OF_A_RUN)
-    return tuple(
+    options = [
         knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None
-    )
+    ]
+    path, *rest = test.split("::", 1)
+    node = "::".join((os.path.relpath(config.rootpath / path, config.invocation_params.dir), *rest))
+    quoted = shlex.quote(node) if re.search(r'["$`\\!]', node) else f'"{node}"'
+    return " ".join(("pytest", quoted, *map(shlex.quote, options)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -50,7 +50,7 @@ class Session:
         settings: Settings,
         root: Path,
         line: LiveLine,
-        options: Sequence[str] = (),
+        command: Callable[[str], str] = "pytest {}".format,
         revision: Revision | None = None,
         *,
         probe: Probe | None = None,
@@ -59,7 +59,7 @@ class Session:
         timeout: TestTimeout | None = None,
     ) -> None:
         self.settings, self.root = settings, root
-        self.options = tuple(options)  # that decide what a benchmark is compared with
+        self.command = command  # returns the command that runs a test again, compared with the same reference
         self.tests = tests  # number of tests that measure: they share the false alarms that a suite may raise
         self.probe = probe  # None if this run belongs to no bisection
         self.line = line  # the terminal's live line, for progress

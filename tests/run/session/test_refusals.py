@@ -15,7 +15,6 @@ from pytest_ddpperf.settings import Settings
 @pytest.mark.parametrize(
     ("settings", "said", "problem"),
     [
-        (Settings(against_setup="make"), "against_setup", "--ddpperf-against-setup is only for another revision, and"),
         (Settings(against_tests=True), "against_tests", "--ddpperf-against-tests is only for another revision, and"),
         (
             Settings(force_save=True),
@@ -54,7 +53,8 @@ def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_
 
 
 def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
-    require_consistent(Settings(against="main", against_setup="make", against_tests=True), ["against_setup"])
+    require_consistent(Settings(against="main", against_tests=True), ["against_tests"])
+    require_consistent(Settings(against_setup="make"), ["against_setup"])  # builds the commit of a baseline, too
     require_consistent(Settings(save="default", force_save=True, baseline_set="a"), ["force_save", "baseline_set"])
 
 
