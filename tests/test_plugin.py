@@ -717,7 +717,9 @@ def test_the_command_that_accepts_a_change_runs_where_the_user_is(
     (folder / "test_it.py").write_text(changed)
     monkeypatch.chdir(folder)
     run = inner.runpytest_subprocess(*ddpperf)
-    run.stdout.fnmatch_lines(["Intended?  pytest \"test_it.py::test_step\" --ddpperf-counts=only '--ddpperf-baseline-dir=my folder' *"])
+    run.stdout.fnmatch_lines(
+        ["Intended?  pytest \"test_it.py::test_step\" --ddpperf-counts=only '--ddpperf-baseline-dir=my folder' *"]
+    )
 
 
 def test_plugins_of_pytest_may_be_switched_off(inner: pytest.Pytester) -> None:

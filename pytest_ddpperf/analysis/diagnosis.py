@@ -8,6 +8,7 @@ the rate of copies, and operators times the time of a small operator.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -126,8 +127,10 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
         known = busy
     share = busy / known if known > 0 else 0.0
     rest = []
-    # A device may wait for collectives, and a host be busy with sending what was not timed.
-    if evidence.unmeasured and share > (1.0 if environment.device == "cuda" else SCALED):
+    # A device may wait for collectives or for the host, and a host be busy with sending what was not timed.
+    on_cuda = environment.device == "cuda"
+    most = 1.0 if on_cuda else SCALED
+    if share > (most if evidence.unmeasured else 1 / EXPLAINED if on_cuda else math.inf):
         share, rest = 1.0, [_cause("unclear", busy - known, step, collectives=evidence.collectives)]
     return [
         *rest,

@@ -10,12 +10,13 @@ from pytest_ddpperf.judge import decision
 from pytest_ddpperf.judge.counts import compare_counted, copies_apart, count_findings, gate_changed_work, ranks_apart
 from pytest_ddpperf.judge.metric import compare_metric, slower_than_stored
 from pytest_ddpperf.metrics import findings, launch_figures, scaling, table
+from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.parsers import closest, instead
 from pytest_ddpperf.records.acceptance import Acceptance, belongs
 from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
-from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
 
@@ -95,15 +96,23 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
         )
         result = replace(result, findings=(*result.findings, remark))
         if needed and covered:
-            also = [each for each in result.comparisons if count_row(each.series.metric).follows == one.series.metric]
+            also = [each for each in result.comparisons if _follows(each, one.series.metric)]
             unsteady = {each.series.metric for each in also if each.note and each.note.code == "unsteady_count"}
             worse = {each.series.metric for each in also if each.verdict is Verdict.REGRESSED} - unsteady
-            worse -= {each.series.metric for each in also if acceptance.covers(each)}
+            worse -= {
+                each.series.metric for each in also if acceptance.covers(each) or each.series.rules.repeats_step_time
+            }
             known |= {each.series.metric: replace(each, gated=each.series.metric in worse) for each in (one, *also)}
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
     if result.verdict is not Verdict.REGRESSED:
         return result  # nothing to accept, or broken
     return decision.decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
+
+
+def _follows(comparison: Comparison, metric: str) -> bool:
+    """Returns whether a metric changes with ``metric``: a part of the same count, or a rate made of the step time."""
+    series = comparison.series
+    return count_row(series.metric).follows == metric or (series.rules.repeats_step_time and metric == STEP_TIME)
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:

@@ -87,8 +87,11 @@ def count_findings(
         yield Finding("not_compared", {"metrics": later})
     other = next((each for each in exact if _is_other_work(each) and each.baseline is not None), None)
     if other is not None:
-        before, value = other.baseline, other.series.value
-        yield Finding("other_work", {"metric": other.series.metric, "before": before, "now": value, "paired": paired})
+        metric, before, value = other.series.metric, other.baseline, other.series.value
+        shapes = [tuple(side.details.get(metric, ())) for side in (then, now) if side and before == value]
+        yield Finding(
+            "other_work", {"metric": metric, "before": before, "now": value, "paired": paired, "shapes": tuple(shapes)}
+        )
     for each in exact:
         if each.gated and each.verdict is Verdict.IMPROVED:  # the baseline no longer guards it
             yield Finding("fewer_counted", {"metric": each.series.metric, "then": then, "now": now, "paired": paired})

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from pytest_ddpperf.judge import detection
 from pytest_ddpperf.judge.sequential import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row, is_lost, may_be_another_step
+from pytest_ddpperf.records.counts import (
+    Counts,
+    beyond_floor,
+    changed_parts,
+    count_row,
+    has_other_shapes,
+    is_lost,
+    may_be_another_step,
+)
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, Reference, Result
@@ -199,16 +207,19 @@ def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: Decisi
     return Decision(Verdict.INCONCLUSIVE, Finding("not_gross", {"gross": context.gross}))
 
 
-def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
-    """Returns ``REGRESSED`` if both revisions are grossly slower than the stored times, else ``decided``.
+def not_the_code(sides: Sequence[StoredTimes], base: Series, context: DecisionContext) -> Decision | None:
+    """Returns ``REGRESSED`` if both ``sides`` are grossly slower than the stored times, ``base``; else None.
 
     Both revisions then share the cause of the slowdown: packages, data or the machine.
     """
-    change = stored.change
-    if decided.verdict is Verdict.REGRESSED or change is None or stored.doubt is not None or evidence.base is None:
-        return decided
-    gross = detection.is_gross(change, evidence.base, context.gross)
-    return Decision(Verdict.REGRESSED, Finding("not_the_code", {"change": change.estimate})) if gross else decided
+    gross = [
+        side.change is not None and side.doubt is None and detection.is_gross(side.change, base, context.gross)
+        for side in sides
+    ]
+    change = sides[0].change
+    if change is None or not all(gross):
+        return None
+    return Decision(Verdict.REGRESSED, Finding("not_the_code", {"change": change.estimate}))
 
 
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
@@ -216,18 +227,21 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
     Changes below the count's floor are ignored, and so are changes that the choice of the counted steps may explain. If
     steps differ irregularly, a doubled count is ``inconclusive``. For a step's amount of work (rows of a batch), less
-    is ``regressed`` and more is ``incompatible``, if the FLOPs of forward change likewise.
+    is ``regressed`` and more is ``incompatible``, if the FLOPs of forward change likewise. Rows of another shape are
+    ``incompatible``.
     """
-    if count_row(metric).wanted_of:
-        return Verdict.REGRESSED if is_lost(metric, then, now) else Verdict.UNCHANGED
+    row = count_row(metric)
+    gone = row.needed and then.totals[metric] > 0 == now.totals[metric]
+    if gone or row.wanted_of:
+        return Verdict.REGRESSED if gone or is_lost(metric, then, now) else Verdict.UNCHANGED
     totals = _direction(beyond_floor(metric, then, now))
     if totals is Verdict.UNCHANGED and metric in {**then.unstable, **now.unstable}:
         return Verdict.INCONCLUSIVE if now.totals[metric] >= 2 * then.totals[metric] > 0 else totals
-    if count_row(metric).of_work and may_be_another_step(metric, then, now):
+    if row.of_work and may_be_another_step(metric, then, now):
         return {Verdict.REGRESSED: Verdict.INCOMPATIBLE, Verdict.IMPROVED: Verdict.REGRESSED}.get(totals, totals)
-    if count_row(metric).of_work and count_row(metric).guessed:
-        return Verdict.UNCHANGED
-    if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
+    if row.of_work and row.guessed:
+        return Verdict.INCOMPATIBLE if has_other_shapes(metric, then, now) else Verdict.UNCHANGED
+    if totals is not Verdict.UNCHANGED or not row.made_up:
         return totals
     return _direction(changed_parts(metric, then, now))
 
@@ -280,9 +294,9 @@ def decide_benchmark(
     """Returns the worst verdict of the gated comparisons; if none is gated, the verdict depends on the reference only.
 
     If the reference is another revision or if only counts are compared, the benchmark is ``improved`` if a metric
-    improved and none is worse. Otherwise all gated metrics have to be improved: then the baseline is out of date.
-    ``lost``: whether the candidate lacks gated metrics of the reference. ``untimed``: whether there was no time to
-    measure. If a timed metric passes, undecided metrics with the rule ``alarm_only`` are ignored.
+    improved, none is worse, and no time is undecided. Otherwise all gated metrics have to be improved: then the
+    baseline is out of date. ``lost``: whether the candidate lacks gated metrics of the reference. ``untimed``: whether
+    there was no time to measure. If a timed metric passes, undecided metrics with the rule ``alarm_only`` are ignored.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.drifts and not each.series.rules.alarm_only}
@@ -295,7 +309,8 @@ def decide_benchmark(
     of_reference = Verdict.NEW if reference.record is None else Verdict.UNCHANGED
     told = only_counts and paired and reference.counted_differs  # counts of another torch judge nothing
     verdicts = gated or [Verdict.INCOMPATIBLE if reference.differs or told else of_reference]
-    if (only_counts or paired) and Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE:
+    better = (only_counts or paired) and Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE
+    if better and Verdict.INCONCLUSIVE not in timed:
         verdicts = [Verdict.IMPROVED]
     verdict = max([*verdicts, *([Verdict.INCOMPATIBLE] if lost else [])], key=lambda verdict: verdict.severity)
     return Verdict.INCONCLUSIVE if untimed and verdict in GREEN else verdict

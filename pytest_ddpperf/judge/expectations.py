@@ -129,8 +129,8 @@ class MetricTarget:
     def outcome(self) -> Outcome:
         """``met`` or ``missed`` if the whole interval is better or worse than the target, else ``open``.
 
-        Bytes and counts without an interval are exact. A machine-dependent metric is open if it has fewer than three
-        launches, or if it misses its target while the machine is busy.
+        Counts are exact. Without an interval, all launches have to meet or to miss the target. A machine-dependent
+        metric is open if it has fewer than three launches, or if it misses its target while the machine is busy.
         """
         found = self._beside_interval
         few = self.series.drifts and not self.series.rules.diagnosed and len(self.series.samples) < FEW
@@ -146,7 +146,8 @@ class MetricTarget:
         interval = self.series.interval
         if interval is None and self.series.unit != "B" and self.series.scale != "exact":
             return "open"
-        low, high = (self.series.value,) * 2 if interval is None else (interval.low, interval.high)
+        ends = self.series.samples or (self.series.value,)  # of too few launches for an interval
+        low, high = (min(ends), max(ends)) if interval is None else (interval.low, interval.high)
         worst, best = (low, high) if self.series.better == "higher" else (-high, -low)
         wanted = self.wanted if self.series.better == "higher" else -self.wanted
         return "met" if worst >= wanted else "missed" if best < wanted else "open"

@@ -50,7 +50,8 @@ def compare_metric(
     if series.drifts and isinstance(judging, StoredBaseline):
         stored = _stored_times(series, measurement, judging)
         evidence = Evidence(series=series, base=base, obstacle=obstacle, change=stored.change, tolerance=tolerance)
-        return _beside_stored_times(evidence, base, stored, context)
+        decided = decide_stored_times(evidence, stored, context)
+        return _beside_stored_times(evidence, base, decided, gated=_judged_alone(series, measurement))
     fresh = change = changes.change_from(series, base, measurement, paired=paired)
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
@@ -67,12 +68,19 @@ def compare_metric(
         whole=changes.worsening_of_all_steps(series, base) if paired else None,
     )
     decision = decide_metric(evidence, context)
-    if isinstance(reference, StoredBaseline) and paired and series.gated and not series.rules.alarm_only:
-        decision = not_the_code(decision, evidence, _stored_times(series, measurement, reference), context)
+    stale = reference if isinstance(reference, StoredBaseline) else None
+    stored = None if stale is None else _series_in(stale, series.metric)
+    may_drift = paired and _judged_alone(series, measurement) and not series.rules.alarm_only
+    if stale and stored and may_drift and decision.verdict is not Verdict.REGRESSED:
+        sides = [_stored_times(each, measurement, stale) for each in (series, base)]
+        if slower := not_the_code(sides, stored, context):
+            return _beside_stored_times(replace(evidence, change=sides[0].change), stored, slower, gated=True)
     judged, note = (change if obstacle is None else None), decision.note
     if note is None and judged is not None and not evidence.negligible:
-        stale, launches = isinstance(reference, StoredBaseline), len(measurement.launches)
-        note = _note(decision.verdict, evidence, judged, context, stale=stale, paired=paired, launches=launches)
+        launches = len(measurement.launches)
+        note = _note(
+            decision.verdict, evidence, judged, context, stale=stale is not None, paired=paired, launches=launches
+        )
     may_be = context.suspected is None or series.metric in context.suspected
     latest = fresh if obstacle is None and may_be else None
     suspicious = latest is not None and detection.looks_worse(latest, better=series.better, tolerance=tolerance)
@@ -119,17 +127,22 @@ def _incomparable(
     )
 
 
-def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, context: DecisionContext) -> Comparison:
-    """Returns the comparison of a machine-dependent metric if only stored values are known."""
-    series, change = evidence.series, stored.change
-    decision = decide_stored_times(evidence, stored, context)
+def _judged_alone(series: Series, measurement: Measurement) -> bool:
+    """Returns whether stored times may make a metric red; a gated step time does so in place of rates made of it."""
+    step = _series_named(STEP_TIME, measurement.series)
+    return series.gated and not (series.rules.repeats_step_time and step is not None and step.gated)
+
+
+def _beside_stored_times(evidence: Evidence, base: Series, decision: Decision, *, gated: bool) -> Comparison:
+    """Returns the comparison of a machine-dependent metric with its stored values in ``base``."""
+    series, change = evidence.series, evidence.change
     return Comparison(
         series=series,
         baseline=base.value,
         **_figures(change, 1 - intervals.CONFIDENCE),
         tolerance=evidence.tolerance,
         verdict=decision.verdict,
-        gated=series.gated,
+        gated=gated,
         note=decision.note,
         base_samples=base.samples,
         worse_in=None if change is None else changes.worse_in(series, base, paired=False),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_ddpperf.records.rhythm import Components, rhythm_of_all, rhythm_text, unusual_of
+from pytest_ddpperf.records.rhythm import Components, in_few_periods, period_of, rhythm_of_all, rhythm_text, unusual_of
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.units import exact_texts
 
@@ -27,6 +27,7 @@ class CountRow:
     floor_alone: bool = False  # whether its floor applies only if collective calls, FLOPs and waits did not grow
     of_work: bool = False  # whether it is the amount of work of a step: less is worse, and more means another step
     wanted_of: str = ""  # the count of which this one should be a large part: less is worse, more is no change
+    needed: bool = False  # whether a training without any is worse
     guessed: bool = False  # whether a run may be unable to determine it; then it is not reported as lost
 
 
@@ -45,8 +46,8 @@ COUNTS: Mapping[str, CountRow] = {
     "recorded_operators": CountRow(by_kernel=True, follows="operators", floor_share=0.01, floor_alone=True),
     "operator_bytes": CountRow(unit="B", gated=False),
     "synchronisations": CountRow(),
-    "optimizer_steps": CountRow(made_up=True),
-    "backward_passes": CountRow(of_work=True),
+    "optimizer_steps": CountRow(made_up=True, needed=True),
+    "backward_passes": CountRow(of_work=True, needed=True),
     "slow_modes": CountRow(),
     "batch_rows": CountRow(of_work=True, guessed=True),
     "host_to_device_bytes": CountRow(unit="B"),
@@ -202,7 +203,8 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
     """Returns (before, now) totals of a count, for all ranks and each rank, whose difference is too large to ignore."""
     row, pairs = count_row(metric), [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)]
     pairs = surely_changed(metric, "", then, now, pairs)
-    if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in WORK):
+    works = [(then.totals.get(work, 0.0), now.totals.get(work, 0.0)) for work in WORK]
+    if row.floor_alone and any(after - before > _ROUNDED * after for before, after in works):
         return pairs
     switched = row.follows and now.totals.get(row.follows, 0.0) <= then.totals.get(row.follows, 0.0)  # a lost no_grad
     share, whole = row.floor_share, then.totals.get(row.follows, 0.0)  # what comes with more operators has their floor
@@ -218,6 +220,7 @@ def surely_changed(
     The pairs are values of one ``part`` of a count, or of the total if ``part`` is empty.
     """
     more, less = _doubt(metric, part, then, now)
+    pairs = [pair for pair in pairs if abs(pair[1] - pair[0]) > _ROUNDED * max(pair)]
     shifts = ((pair, pair[1] - pair[0], _shift(metric, part, then, now, pair) or 0.0) for pair in pairs)
     return [pair for pair, change, shift in shifts if change >= more or -change >= less or change * shift > 0]
 
@@ -265,6 +268,9 @@ def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, fl
     before, after = rhythm_of_all(old), rhythm_of_all(new)
     size = max((max(values) - min(values) for values in (*old, *new)), default=0.0)
     unseen = size / then.steps * (len(old) < len(new)) + size / now.steps * (len(new) < len(old))
+    periods = [sorted(map(period_of, components)) for components in (old, new)]
+    if all(periods) and periods[0] != periods[1]:  # an epoch's end may have cut a period
+        unseen += in_few_periods(old, then.steps) + in_few_periods(new, now.steps)
     more = after.mean - after.low + before.high - before.mean + unseen
     less = after.high - after.mean + before.mean - before.low + unseen
     return more * (1 - _ROUNDED), less * (1 - _ROUNDED)
@@ -274,6 +280,13 @@ def may_be_another_step(metric: str, then: Counts, now: Counts) -> bool:
     """Returns whether a count and the FLOPs of forward both grew or both fell, or whether the FLOPs are unknown."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
+
+
+def has_other_shapes(metric: str, then: Counts, now: Counts) -> bool:
+    """Returns whether batches have as many rows of another shape, such as longer sequences, and other forward FLOPs."""
+    known = metric in then.details and metric in now.details
+    before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
+    return known and abs(after - before) > _ROUNDED * after and bool(changed_parts(metric, then, now))
 
 
 def is_lost(metric: str, then: Counts, now: Counts) -> bool:

@@ -122,11 +122,17 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
 
 
 def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int, ...] | None:
-    """Returns the ranks that have the ``place`` and the value of another rank; None if this is unknown."""
-    places = Counter((each.place, value) for each, value in zip(ranks, values, strict=True))
-    if None in values or len({each.place for each in ranks}) == len(ranks):
+    """Returns the ranks that have the value of another rank of their ``_team``; None if this is unknown."""
+    teams = list(map(_team, ranks))
+    alike = Counter(zip(teams, values, strict=True))
+    if None in values or len(set(teams)) == len(ranks):
         return None
-    return tuple(rank for rank, each in enumerate(ranks) if places[each.place, values[rank]] > 1)
+    return tuple(rank for rank, each in enumerate(zip(teams, values, strict=True)) if alike[each] > 1)
+
+
+def _team(rank: RankCopy) -> Hashable:
+    """Returns a value that is equal on data-parallel ranks: the ranks of their DDP, and their ``place`` in a mesh."""
+    return rank.peers, rank.place
 
 
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:

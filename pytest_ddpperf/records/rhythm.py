@@ -80,6 +80,12 @@ def rhythm_of_all(components: Components) -> Rhythm:
     return Rhythm(math.fsum(means), math.fsum(lows), math.fsum(highs), any(irregular))
 
 
+def in_few_periods(components: Components, steps: int) -> float:
+    """Returns the mean of one event more per component of which ``steps`` contain fewer than three periods."""
+    periods = ((values, period_of(values)) for values in components)
+    return math.fsum((max(values) - min(values)) / steps for values, each in periods if 0 < steps < 3 * each)
+
+
 def unusual_of(components: Components) -> tuple[list[list[float]], float]:
     """Returns the sorted deviations of each component from its most frequent value, and their mean per step."""
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]

@@ -18,7 +18,7 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.reports.count_changes import difference_text, whole_text
 from pytest_ddpperf.reports.count_words import place_text, reference_text
-from pytest_ddpperf.reports.lines import words_of
+from pytest_ddpperf.reports.lines import some_of, words_of
 from pytest_ddpperf.units import (
     format_change,
     format_count,
@@ -169,6 +169,14 @@ def _slow_starts(starting: float, working: float, launches: int, slowest: SlowIm
         told += f", which is not preloaded because it {slowest.reason}" if slowest.reason else ""
         cures[:0] = ["set preload=auto"] if slowest.reason is None else []
     return f"{told}: {' or '.join(cures)}"
+
+
+def _other_work(metric: str, before: float, now: float, paired: Any, shapes: Sequence[Sequence[str]] = ()) -> str:
+    there = reference_text(paired)
+    rows = metric == "batch_rows"
+    counted = f"{format_count(round(now), 'row' if rows else 'backward pass')}, {before:g} in {there}"
+    told = f"{some_of(shapes[1])}, {some_of(shapes[0])} in {there}" if shapes else f"{'batches of ' * rows}{counted}"
+    return f"a step has {told}: batches differ, so nothing else is compared"
 
 
 def _without_gpu(sites: Sequence[CallSite]) -> str:
@@ -526,11 +534,7 @@ WORDS: Mapping[str, str | Callable[..., str]] = {
     "parameters_apart": _parameters_apart,
     "not_compared": "the baseline is older and has no {metrics:and}; --ddpperf-save renews it",
     "equal_batches": "ranks {ranks:and} train on the same batches; let the loader give each rank its own share",
-    "other_work": lambda metric, before, now, paired: (
-        f"a step has {'batches of ' * (metric == 'batch_rows')}"
-        f"{format_count(round(now), 'row' if metric == 'batch_rows' else 'backward pass')}, {before:g} in "
-        f"{reference_text(paired)}: batches differ, so nothing else is compared"
-    ),
+    "other_work": _other_work,
     "ungated_counts": _ungated_counts,
     "unsure_counts": lambda steps, then, now: (
         f"may have changed: {'; '.join(whole_text(metric, then, now) for metric in steps)}; at least "

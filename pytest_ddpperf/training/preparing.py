@@ -132,7 +132,7 @@ def _timed_and_counted(
         def look(ran: int) -> None:
             nonlocal known, compiled
             known = compiled_graphs() if ran == 1 else known
-            compiled = compiled_since(known) if ran == settled else compiled
+            compiled = compiled_since(known) if ran == plan.warmup else compiled
             if job.counted:
                 seen.look(ran)
 

@@ -17,6 +17,7 @@ from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import Settings
 from tests.factories import make_measurement, make_result, make_series
+from tests.judge.made_up import ROWS
 
 REASON = "two buckets in place of one"
 
@@ -225,3 +226,10 @@ def test_other_worsenings_and_tests_are_refused(read: Callable[[object], object]
 def test_an_accepted_metric_that_nobody_knows_is_refused() -> None:
     with pytest.raises(SettingError, match=r"^accept or allow: no metric 'step_tim'; did you mean step_time\?"):
         acceptances("t.py::test", Settings(allow=(("t.py", "step_tim"),)), ())
+
+
+def test_an_accepted_step_time_accepts_the_rates_made_of_it() -> None:
+    rules = ROWS["throughput"].rules
+    rate = replace(RATE, series=replace(RATE.series, rules=rules), change=1 / 1.15 - 1)
+    assert with_accepted(result(STEP, rate), accepting(step_time="+20%")).verdict is not Verdict.REGRESSED
+    assert with_accepted(result(STEP, rate), accepting(step_time="+10%")).verdict is Verdict.REGRESSED

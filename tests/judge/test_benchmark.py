@@ -162,6 +162,9 @@ def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision(
     result = judged(new, beside(*then))
     assert (result.verdict, result["peak_resident"].verdict) == (Verdict.IMPROVED, Verdict.INCONCLUSIVE)
     assert judged(new, found(*then)).verdict is Verdict.INCONCLUSIVE
+    undecided = series("step_time", wild[::-1]), series("step_time", wild)
+    slower = judged(measured(*new.series, undecided[0]), beside(*then, undecided[1]))
+    assert (slower.verdict, slower["step_time"].verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
 
 
 def quotient(samples: Sequence[float]) -> Series:

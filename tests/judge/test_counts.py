@@ -516,3 +516,27 @@ def test_operators_that_are_no_longer_compiled_are_a_regression_unless_there_are
     )
     result = counted(now, then)
     assert result["compiled_operators"].verdict is expected
+
+
+def test_sums_of_fractions_are_no_change() -> None:
+    """Three calls in every 10th step, moved from one line to two: 0.1 + 0.2 is more than 0.3."""
+    then, now = counts(collective_calls=0.3), counts(collective_calls=0.1 + 0.2)
+    assert [decide_count("collective_calls", *pair) for pair in ((then, now), (now, then))] == [Verdict.UNCHANGED] * 2
+
+
+@pytest.mark.parametrize("metric", ["optimizer_steps", "backward_passes"])
+def test_a_step_that_trains_nothing_any_more_is_worse(metric: str) -> None:
+    assert decide_count(metric, counts(**{metric: 1.0}), counts(**{metric: 0.0})) is Verdict.REGRESSED
+    assert decide_count(metric, counts(**{metric: 0.0}), counts(**{metric: 0.0})) is Verdict.UNCHANGED
+
+
+def test_rows_of_another_shape_are_another_step() -> None:
+    def of(length: int, flops: float = 1.0) -> Counts:
+        total = {"batch_rows": 8.0, "flops_forward": flops, "flops": flops}
+        return Counts(totals=total, details={"batch_rows": {f"8 x {length} int64": 8.0}}, unstable={})
+
+    result = counted(of(64, 5.0), of(128, 10.0))
+    assert (result.verdict, result["flops"].gated) == (Verdict.INCOMPATIBLE, False)
+    told = "a step has 8 x 64 int64, 8 x 128 int64 in the baseline: batches differ, so nothing else is compared"
+    assert told in findings(result)
+    assert decide_count("batch_rows", of(128), of(64)) is Verdict.UNCHANGED  # the model does as much as before

@@ -193,6 +193,12 @@ def test_what_is_diagnosed_in_one_launch_and_bytes_are_not_open_for_it() -> None
     assert [each.outcome for each in found] == ["met", "missed"]
 
 
+def test_bytes_that_differ_between_launches_are_open_between_them() -> None:
+    memory = replace(make_series("peak_resident", 420 * 2**20, unit="B"), samples=(400.0 * 2**20, 440.0 * 2**20))
+    outcomes = [targets(measured(memory), {"peak_resident": f"{limit}MiB"})[0].outcome for limit in (399, 415, 440)]
+    assert outcomes == ["missed", "open", "met"]
+
+
 def while_others_took(share: float, series: Series) -> Measurement:
     """Three launches, in which others took so much of the cores."""
     health = Health(cpu=CpuHealth(others=share), gpus=())

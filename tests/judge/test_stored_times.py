@@ -249,13 +249,27 @@ def agreeing(factor: float, others: float = 0.0, *, code: float = 1.0, metric: s
 def test_a_gross_slowdown_that_both_sides_share_is_red(
     metric: str, factor: float, others: float, verdict: Verdict
 ) -> None:
-    one = agreeing(factor, others, metric=metric)[metric]
-    assert one.verdict is verdict
-    assert one.paired
-    assert one.change == pytest.approx(0.0, abs=1e-9)
-    if verdict is Verdict.REGRESSED:
-        change = (factor if metric == "step_time" else 1 / factor) - 1
-        assert one.note == Finding("not_the_code", {"change": pytest.approx(change)})
+    """The row has the change from the stored times, which is what is red."""
+    one, red = agreeing(factor, others, metric=metric)[metric], verdict is Verdict.REGRESSED
+    assert (one.verdict, one.paired) == (verdict, not red)
+    change = (factor if metric == "step_time" else 1 / factor) - 1
+    assert one.change == pytest.approx(change if red else 0.0, abs=1e-9)
+    assert one.note == (Finding("not_the_code", {"change": pytest.approx(change)}) if red else None)
+
+
+def test_a_slow_side_alone_does_not_clear_the_code() -> None:
+    """The candidate takes 1.6 times as long as the stored times, and the commit 1.45 times, which is not gross."""
+    one = agreeing(1.6, code=1.6 / 1.45)["step_time"]
+    assert (one.verdict, one.note, one.paired) == (Verdict.REGRESSED, None, True)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_rate_is_not_red_if_the_step_time_is_as_it_was(*, paired: bool) -> None:
+    """A corrected ``samples_per_step`` changes the rate alone."""
+    step, then, now = slower(1.0, samples=STEADY), *(slower(each, "throughput", STEADY) for each in (1.0, 2.0))
+    base = with_commit(found(step, then), step, now) if paired else found(step, then)
+    result = judged(on_machine(measured(step, now)), base)
+    assert result.verdict in {Verdict.OK, Verdict.UNCHANGED}
 
 
 def test_what_the_code_made_slower_is_the_code() -> None:

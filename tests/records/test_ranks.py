@@ -57,3 +57,10 @@ def test_ddp_keeps_parameters_equal_inside_of_its_group() -> None:
 
     told = found(wrapped(0, 1, value=1.0), wrapped(0, 1, value=2.0), wrapped(2, 3, value=5.0), wrapped(2, 3, value=5.0))
     assert (told.apart, told.wrapped) == ((0, 1), True)
+
+
+def test_ranks_of_other_ddp_groups_may_share_samples() -> None:
+    """Ranks 0 and 1 hold parts of one model, without a mesh; ranks 0 and 2, and 1 and 3, are data-parallel."""
+    ranks = [RankCopy(peers=peers, samples=(samples,)) for samples in (1, 2) for peers in ((0, 2), (1, 3))]
+    assert found(*ranks).samples == ()
+    assert found(*ranks[:2], *ranks[:2]).samples == (0, 1, 2, 3)
