@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 _TOOLS = 6  # of sys.monitoring
 
 
+class system_time:  # noqa: N801  it takes the place of the module ``time``
+    """The clocks of ``time`` at the start of a rank; users' code may freeze or mock those of the module later."""
+
+    monotonic, perf_counter, process_time = time.monotonic, time.perf_counter, time.process_time
+    sleep, time_ns = time.sleep, time.time_ns
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
     """The functions that time steps on a device: ``mark`` records a moment, ``seconds`` returns times between marks."""
@@ -48,7 +55,7 @@ def settle(device: torch.device) -> None:
 
 CPU_CLOCK = Clock(
     settle=lambda: None,
-    mark=time.perf_counter,
+    mark=system_time.perf_counter,
     seconds=lambda marks: tuple(after - before for before, after in pairwise(marks)),
 )
 
@@ -73,7 +80,7 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
         settle(device)
         return tuple(before.elapsed_time(after) / 1e3 for before, after in pairwise(marked))  # from ms
 
-    return Clock(settle=partial(settle, device), mark=mark, seconds=seconds, wall=time.perf_counter)
+    return Clock(settle=partial(settle, device), mark=mark, seconds=seconds, wall=system_time.perf_counter)
 
 
 @contextmanager

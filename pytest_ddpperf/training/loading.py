@@ -7,7 +7,6 @@ import math
 import os
 import random
 import statistics
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from torch.utils.data import (
 )
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.strategies.strategy import RankView

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments import host, memory, torch_internals
 from pytest_ddpperf.instruments.clock import clock_for, collector_paused, settle, tracers
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import interleaving, progress
 from pytest_ddpperf.launch.faults.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.interleaving import TurnClient

@@ -6,13 +6,13 @@ import gc
 import math
 import re
 import threading
-import time
 import warnings
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, replaced

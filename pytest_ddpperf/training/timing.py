@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import numbers
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for, collector_paused
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.records.phases import BlockTimes
 from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, LaunchJob, blocks_for

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -212,6 +213,20 @@ def test_a_script_that_ends_is_looked_at_until_then(launcher: Launcher) -> None:
     found = counted(launcher, log, steps=20)
     assert found.steps == 14
     assert found.totals["collective_calls"] == 1.2
+
+
+def test_a_script_that_stops_the_clocks_of_python_is_timed_by_the_real_ones(launcher: Launcher) -> None:
+    def frozen() -> None:
+        pause = time.sleep
+        for name in ("time", "time_ns", "monotonic", "perf_counter", "process_time"):
+            setattr(time, name, lambda: 0)
+        train(each=lambda _: pause(0.01))
+
+    training = PrepareJob(job(Script(frozen)), timed=True, counted=True)
+    for found in launched(launcher, training, PREPARE_LAUNCH).values:
+        assert min(found.timed.step_times) >= 0.01
+        assert min(found.counting, found.timed.worked, found.timed.window[1] - found.timed.window[0]) >= 0.03
+        assert found.timed.cpu_time > 0
 
 
 def test_an_error_of_the_script_is_its_own(launcher: Launcher) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from itertools import count, pairwise
 from types import SimpleNamespace
@@ -111,7 +110,7 @@ def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None
 
     clock = Clock(settle=lambda: None, mark=lambda: now[0], seconds=between)
     at_work = iter([1.0, 1.5, 10.0, 10.25])  # before and after each block
-    monkeypatch.setattr(time, "process_time", lambda: next(at_work))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(process_time=lambda: next(at_work)))
     timed = timed_blocks(run, (2, 1), clock, lambda part: events.append(f"begin {part}"))
     assert (timed.seconds, timed.loss) == ((0.0, 1.0, 2.0), 2)
     assert timed.cpu == (0.5 + 0.25) / 3

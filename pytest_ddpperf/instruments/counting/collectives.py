@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.counting.storages import dense_parts
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.records.phases import KINDS, collective_kind

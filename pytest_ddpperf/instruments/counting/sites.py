@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import linecache
 import os
 import sys
 import sysconfig
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
+from linecache import getline  # users' code may patch the module's
 from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FrameType
@@ -220,7 +220,7 @@ def _sites(
 
 
 def _source(line: tuple[str, int, str] | None) -> str:
-    return "" if line is None else digest(linecache.getline(*line[:2]).strip())
+    return "" if line is None else digest(getline(*line[:2]).strip())
 
 
 def _text(line: tuple[str, int, str] | None, roots: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MethodWrapperType
@@ -15,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from pytest_ddpperf.errors import TrainingEnded
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups, replaced
 from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.rhythm import components_of, rhythm_of, rhythm_of_all, rhythm_text
