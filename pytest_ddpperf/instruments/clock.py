@@ -20,7 +20,7 @@ _TOOLS = 6  # of sys.monitoring
 
 
 class system_time:  # noqa: N801  it takes the place of the module ``time``
-    """The clocks of ``time`` at the start of a rank; users' code may freeze or mock those of the module later."""
+    """The clocks of ``time`` at the start of a rank, which users' code may later freeze or mock in the module."""
 
     monotonic, perf_counter, process_time = time.monotonic, time.perf_counter, time.process_time
     sleep, time_ns = time.sleep, time.time_ns
@@ -100,10 +100,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def tracers() -> tuple[str, ...]:
-    """Returns the names of active tools that trace Python and slow it down, such as ``coverage`` or a profiler.
-
-    The names include tools that trace only threads which start later.
-    """
+    """Returns active tools, also of threads that start later, that trace Python and slow it, such as ``coverage``."""
     functions = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
     modules = [getattr(each, "__module__", None) or type(each).__module__ for each in functions if each is not None]
     found = [str(module).partition(".")[0] for module in modules]

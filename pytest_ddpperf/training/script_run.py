@@ -158,7 +158,7 @@ class ScriptRun:
             pass
         except BaseException as error:  # noqa: BLE001  it may be sys.exit
             if self._order is None:  # a consequence of being stopped
-                print(traceback_text(error) or error, file=sys.stderr)  # noqa: T201  it is the script's output
+                sys.stderr.write(f"{traceback_text(error) or error}\n")  # print may be the script's own
             elif not (isinstance(error, SystemExit) and not error.code):
                 self._error = error
         finally:

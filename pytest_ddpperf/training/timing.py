@@ -100,11 +100,7 @@ def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001 
 
 
 def loss_value(loss: Any, when: str) -> float | None:
-    """Returns a step's loss as a number; None if the step has no loss.
-
-    Raises a WorkloadError for any other value and for a loss that is not finite. ``when`` names the step in the
-    message.
-    """
+    """Returns a step's loss, or None; raises a WorkloadError, which says ``when``, if it is no finite number."""
     if loss is None:
         return None
     value = loss.item() if getattr(loss, "numel", lambda: 0)() == 1 else loss

@@ -88,10 +88,7 @@ _PARALLEL = (DistributedDataParallel, DataParallel)
 
 
 class ModuleTracker:
-    """The modules and optimizers of a step, found when they are used.
-
-    They are not kept alive, because a step may make new ones for itself.
-    """
+    """The modules and optimizers of a step, found when they are used, and not kept alive."""
 
     def __init__(
         self,

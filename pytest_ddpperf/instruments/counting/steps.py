@@ -128,10 +128,7 @@ def total_of(parts: Mapping[str, float]) -> float:
 
 
 def graph_so_far() -> tuple[int, int]:
-    """Returns how many nodes this thread has added to autograd graphs, and how many collectives all groups have run.
-
-    Both numbers are available even while no operator is counted.
-    """
+    """Returns how many graph nodes this thread has made, and collectives all groups have run, also uncounted ones."""
     return torch._C._autograd._get_sequence_nr(), collectives_called(process_groups())  # noqa: SLF001 - no public number
 
 

@@ -106,15 +106,15 @@ def test_a_parameters_error_is_relative_to_its_way() -> None:
 
 
 def test_a_parameter_may_differ_by_its_own_rounding() -> None:
-    """An update of one unit in the last place of 1, 1.2e-7: twice as much is still as good as right (below 1e-3)."""
+    """An update of one unit in the last place of 1, 1.2e-7: twice as much is still as good as right (below 1e-3).
+
+    Whole numbers have no rounding.
+    """
     unit = torch.finfo(torch.float32).eps
     start, expected, found = {"a": of(1.0)}, {"a": of(1 + unit)}, {"a": of(1 + 3 * unit)}
     assert 0 < errors(parameter_deviations(found, expected, start))["a"] < 1e-3
-
-
-def test_whole_numbers_have_no_rounding() -> None:
-    start = {"a": torch.tensor([1])}
-    assert errors(parameter_deviations({"a": torch.tensor([2])}, start, start)) == {"a": math.inf}
+    whole = {"a": torch.tensor([1])}
+    assert errors(parameter_deviations({"a": torch.tensor([2])}, whole, whole)) == {"a": math.inf}
 
 
 def test_buffers_are_known_by_their_order() -> None:
@@ -218,12 +218,9 @@ def test_others_do_not_wait_for_what_is_not_used(strategy: str) -> None:
     assert not unused_cause(resolve("ddp"), {"used": of(1, 2)})
 
 
-def test_the_least_precise_type_decides() -> None:
+def test_the_least_precise_type_decides_on_the_tolerance_and_the_unit_in_the_last_place() -> None:
     assert tolerance("fp32", "fp32") < tolerance("fp32", "fp16") < tolerance("bf16", "fp16")
     assert tolerance("bf16", "fp32") == tolerance("fp32", "bf16")
-
-
-def test_the_least_precise_types_unit_in_the_last_place() -> None:
     assert unit("fp32") == torch.finfo(torch.float32).eps
     assert unit("fp32", "bf16") == torch.finfo(torch.bfloat16).eps
     assert unit("fp16", "fp32") == torch.finfo(torch.float16).eps
