@@ -38,10 +38,7 @@ class Clock:
 
 
 def clock_for(device: torch.device, marks: int) -> Clock:
-    """Returns a clock that times work on a device.
-
-    On CUDA all marks go to the current stream; ``marks`` is the number of CUDA events to create in advance.
-    """
+    """Returns a clock for a device; on CUDA with ``marks`` events for the current stream, created in advance."""
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
 

@@ -97,10 +97,7 @@ def peaks_reset(device: torch.device) -> bool:
 
 
 def begin_peaks(device: torch.device) -> None:
-    """Waits until all queued work is done, and resets the peaks of the caching allocator; does nothing on CPU.
-
-    Called after the warm-up, because building a model and the first steps need memory that later steps do not need.
-    """
+    """Waits for queued work and resets the allocator's peaks: the first steps need memory that later ones do not."""
     if device.type != "cuda":
         return
     import torch

@@ -178,10 +178,7 @@ def is_plain(func: Any) -> bool:
 
 @cache
 def operator_name(func: Any) -> str | None:
-    """Returns an operator's name without the overload, such as ``aten.mm``; None if the operator does no work.
-
-    Views and other operators that compute nothing, marks for the profiler, and communication do not count as work.
-    """
+    """Returns an operator's name without the overload, such as ``aten.mm``; None if the operator does no work."""
     packet = getattr(func, "_overloadpacket", None)
     if packet is None:
         return f"higher_order.{func}"

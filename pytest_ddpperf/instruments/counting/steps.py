@@ -58,10 +58,7 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the steps in ``counted`` that do the same work as most steps.
-
-    ``seen`` has cheap counts of all steps; ``shown[i]`` has the cheap counts of ``counted[i]``.
-    """
+    """Returns the steps in ``counted``, with cheap counts ``shown``, that do the same work as most steps ``seen``."""
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
