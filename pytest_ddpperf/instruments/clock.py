@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 _TOOLS = 6  # of sys.monitoring
 
 
+class system_time:  # noqa: N801  it takes the place of the module ``time``
+    """The clocks of ``time`` at the start of a rank, which users' code may later freeze or mock in the module."""
+
+    monotonic, perf_counter, process_time = time.monotonic, time.perf_counter, time.process_time
+    sleep, time_ns = time.sleep, time.time_ns
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
     """The functions that time steps on a device: ``mark`` records a moment, ``seconds`` returns times between marks."""
@@ -31,10 +38,7 @@ class Clock:
 
 
 def clock_for(device: torch.device, marks: int) -> Clock:
-    """Returns a clock that times work on a device.
-
-    On CUDA all marks go to the current stream; ``marks`` is the number of CUDA events to create in advance.
-    """
+    """Returns a clock for a device; on CUDA with ``marks`` events for the current stream, created in advance."""
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
 
@@ -48,7 +52,7 @@ def settle(device: torch.device) -> None:
 
 CPU_CLOCK = Clock(
     settle=lambda: None,
-    mark=time.perf_counter,
+    mark=system_time.perf_counter,
     seconds=lambda marks: tuple(after - before for before, after in pairwise(marks)),
 )
 
@@ -73,7 +77,7 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
         settle(device)
         return tuple(before.elapsed_time(after) / 1e3 for before, after in pairwise(marked))  # from ms
 
-    return Clock(settle=partial(settle, device), mark=mark, seconds=seconds, wall=time.perf_counter)
+    return Clock(settle=partial(settle, device), mark=mark, seconds=seconds, wall=system_time.perf_counter)
 
 
 @contextmanager
@@ -93,10 +97,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def tracers() -> tuple[str, ...]:
-    """Returns the names of active tools that trace Python and slow it down, such as ``coverage`` or a profiler.
-
-    The names include tools that trace only threads which start later.
-    """
+    """Returns active tools, also of threads that start later, that trace Python and slow it, such as ``coverage``."""
     functions = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
     modules = [getattr(each, "__module__", None) or type(each).__module__ for each in functions if each is not None]
     found = [str(module).partition(".")[0] for module in modules]

@@ -59,10 +59,7 @@ def machine_facts(root: Path = _ROOT) -> MachineFacts:
 
 
 def clock_limits(root: Path = _ROOT) -> str:
-    """Returns the governor and the highest frequency of the usable cores: ``performance 3.50 GHz``; empty if unknown.
-
-    If cores differ, the text lists all limits: ``powersave 2.40 GHz, powersave 3.50 GHz``.
-    """
+    """Returns the different governors and highest frequencies of usable cores: ``performance 3.50 GHz``; or empty."""
     folders = [root / f"sys/devices/system/cpu/cpu{core}/cpufreq" for core in sorted(os.sched_getaffinity(0))]
     told = (
         (kernel_text(each / "scaling_governor").strip(), kernel_text(each / "scaling_max_freq")) for each in folders
@@ -71,10 +68,7 @@ def clock_limits(root: Path = _ROOT) -> str:
 
 
 def cpu_model(root: Path = _ROOT) -> str:
-    """Returns the processor's name without the vendor's marks, e.g. ``AMD EPYC 7B13``.
-
-    ARM kernels report numbers instead of a name, e.g. ``aarch64 0x41 0xd40``; the last resort is the architecture.
-    """
+    """Returns the processor's name without the vendor's marks, e.g. ``AMD EPYC 7B13``, or else the architecture."""
     facts: dict[str, str] = {}
     for line in kernel_text(root / "proc/cpuinfo").splitlines():
         field, _, value = line.partition(":")
@@ -82,15 +76,13 @@ def cpu_model(root: Path = _ROOT) -> str:
     name = facts.get("model name") or facts.get("cpu") or ""
     if name:
         return " ".join(_DECORATION.sub(" ", name).split()) or name
+    # ARM kernels report numbers.
     parts = (platform.machine() or "unknown", facts.get("cpu implementer", ""), facts.get("cpu part", ""))
     return " ".join(filter(None, parts))
 
 
 def machine_kind(root: Path = _ROOT) -> str:
-    """Returns ``virtual`` for a virtual machine, ``shared`` for a machine with a CPU quota, and else ``physical``.
-
-    On x86 a flag of the processor shows a hypervisor; elsewhere the firmware's names or the device tree show it.
-    """
+    """Returns ``virtual`` for a virtual machine, ``shared`` for a machine with a CPU quota, and else ``physical``."""
     processor = kernel_text(root / "proc/cpuinfo")
     flags = re.search(r"^flags\s*:(.*)$", processor, re.MULTILINE)
     if flags is not None:
@@ -141,10 +133,7 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """Returns the bytes that this process can take without swapping; None if the system does not report them.
-
-    This is the machine's available memory (MemAvailable in proc(5)), or less if control groups allow less.
-    """
+    """Returns the bytes that this process can take without swapping, as control groups allow; None if unknown."""
     fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
     groups = map(_memory_left, group_folders("memory", root))
@@ -245,10 +234,7 @@ def from_here(file: str) -> str:
 
 
 def open_shared(file: Path, flags: int = 0) -> int:
-    """Opens a file for reading in a folder that other users can write to: follows no link, waits for no pipe.
-
-    Raises OSError if the file cannot be opened, or is not a regular file.
-    """
+    """Opens a regular file, else raises OSError, in a folder of other users: follows no link, waits for no pipe."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o444)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor

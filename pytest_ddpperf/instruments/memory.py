@@ -54,10 +54,7 @@ class Resident:
 
 
 def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
-    """Starts to watch memory before the model is built; returns a function that returns peaks in bytes, by metric.
-
-    The result is empty if the system does not report memory, or if CUDA's allocator has no statistics.
-    """
+    """Starts to watch memory before the model is built; returns a function for the known peaks in bytes, by metric."""
     if device.type != "cuda":
         try:
             (_PROC / "clear_refs").write_text("5", encoding="ascii")  # the command to reset VmHWM (proc(5), clear_refs)
@@ -77,8 +74,14 @@ def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
         return dict
     import torch
 
-    backend = torch.cuda.get_allocator_backend()
-    return lambda: allocator_figures(torch.cuda.memory_stats(device), backend)
+    native = torch.cuda.get_allocator_backend() == "native"
+    names = {kind: name for kind, name in _STATISTICS.items() if native or kind not in _OF_NATIVE}
+
+    def figures() -> dict[str, float]:
+        found = torch.cuda.memory_stats(device)
+        return {kind: float(found[name]) for kind, name in names.items() if name in found}
+
+    return figures
 
 
 def peaks_reset(device: torch.device) -> bool:
@@ -94,10 +97,7 @@ def peaks_reset(device: torch.device) -> bool:
 
 
 def begin_peaks(device: torch.device) -> None:
-    """Waits until all queued work is done, and resets the peaks of the caching allocator; does nothing on CPU.
-
-    Called after the warm-up, because building a model and the first steps need memory that later steps do not need.
-    """
+    """Waits for queued work and resets the allocator's peaks: the first steps need memory that later ones do not."""
     if device.type != "cuda":
         return
     import torch
@@ -122,15 +122,6 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
     return DeviceMemory(
         device=pci_id(properties), uuid=str(properties.uuid), used=total - free, total=total, reserved=reserved
     )
-
-
-def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") -> dict[str, float]:
-    """Returns bytes by metric from torch.cuda's ``memory_stats``; ``backend`` is the name of the allocator."""
-    return {
-        kind: float(statistics[name])
-        for kind, name in _STATISTICS.items()
-        if name in statistics and (backend == "native" or kind not in _OF_NATIVE)
-    }
 
 
 def most_taken(proc: Path = _PROC) -> int | None:

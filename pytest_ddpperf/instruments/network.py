@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from itertools import combinations, cycle, islice
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddpperf.instruments.clock import settle
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.records.network import ELEMENT, CollectiveTimes, Overlap, RankSweep, SweepPlan
 
 _CALL_BYTES = 2**22  # that the calls of a turn send together, unless their number is outside these limits

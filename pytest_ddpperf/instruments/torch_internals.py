@@ -128,10 +128,7 @@ def uncompiled(function: F) -> F:
 
 
 def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, float]]:
-    """Runs ``steps`` steps; returns the ``graph_breaks`` and ``recompiles`` in this process so far, by reason.
-
-    A graph that is compiled after the first of these steps counts as a recompilation.
-    """
+    """Runs steps; returns ``graph_breaks`` and, of graphs after the first step, ``recompiles`` so far, by reason."""
     first = compiled_graphs()
     for number in range(steps):
         run()

@@ -9,13 +9,13 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
+from pytest_ddpperf.instruments.clock import system_time as time
 
 T = TypeVar("T")
 

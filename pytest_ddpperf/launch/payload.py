@@ -10,7 +10,6 @@ import marshal
 import pickle
 import sys
 import threading
-import time
 from concurrent.futures import Future
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import PayloadError, in_a_line
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import redirection, unpicklable
 from pytest_ddpperf.launch.messages import Call, Finished
 

@@ -9,10 +9,10 @@ import math
 import mmap
 import os
 import struct
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.parsers import STAGES
 

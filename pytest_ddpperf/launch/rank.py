@@ -16,9 +16,9 @@ import sys
 import traceback
 from datetime import timedelta
 from pathlib import Path
-from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from pytest_ddpperf.instruments.clock import system_time
 from pytest_ddpperf.instruments.torch_internals import SEED, tcp_store
 from pytest_ddpperf.launch import devices, environment, interleaving, payload, processes, progress, redirection
 from pytest_ddpperf.launch.context import RankContext
@@ -137,7 +137,7 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
                 value = call.function(context, *call.arguments)
         stage = "send"
         seen = watch.seen() if rank == 0 else ()
-        return Finished(payload.dump_result(value, rank), time_ns(), seen, remark)
+        return Finished(payload.dump_result(value, rank), system_time.time_ns(), seen, remark)
     except BaseException as error:  # noqa: BLE001  sys.exit and pytest's outcomes are no Exceptions
         return failed_report(error, stage)
 

@@ -74,11 +74,14 @@ def batches(
     stream_of_all = itertools.chain([first], stream)
     moved = _mover(ctx, first)
 
+    torchs: Any = loader if isinstance(loader, DataLoader) else None
+    workers = 0 if torchs is None else torchs.num_workers
+
     def close() -> None:
         # An iterator ends its workers when it is released; a DataLoader with persistent workers keeps its iterator.
         stream.close()
-        if isinstance(loader, DataLoader):
-            loader._iterator = None  # noqa: SLF001  torch has no other way to end persistent workers
+        if torchs is not None:
+            torchs._iterator = None  # noqa: SLF001  torch has no other way to end persistent workers
 
     return Batches(
         lambda: moved(_rank_share(ctx, next(stream_of_all), source)),
@@ -86,7 +89,7 @@ def batches(
         size=_size(first),
         shapes=_shapes(first),
         length=_length(loader),
-        burst=_burst(loader),
+        burst=workers * (torchs.prefetch_factor or 1) if workers else 1,
         picked=picked,
         close=close,
     )
@@ -95,12 +98,9 @@ def batches(
 def with_settings(
     ctx: RankView, loader: object, settings: LoaderSettings, source: str
 ) -> tuple[DataLoader[Any], tuple[str, str] | None]:
-    """Returns the DataLoader with these settings; for ``auto``, also the picked settings and the reason.
-
-    In strong mode, every rank reads all data and takes its slice of each batch.
-    """
+    """Returns the DataLoader with these settings; for ``auto``, also the picked settings and the reason."""
     own = require_data_loader(loader, source)
-    share = (0, 1) if ctx.mode == "strong" else (ctx.rank, ctx.world_size)
+    share = (0, 1) if ctx.mode == "strong" else (ctx.rank, ctx.world_size)  # strong: all data, a slice of each batch
     if not settings.auto:
         return rebuilt(own, settings, share, source), None
     picked, reason = pick(ctx, own)
@@ -113,13 +113,6 @@ def _length(loader: Any) -> int | None:
         return len(loader) or None
     except (TypeError, NotImplementedError):
         return None
-
-
-def _burst(loader: object) -> int:
-    """Returns how many batches the workers of a DataLoader keep ready."""
-    if not isinstance(loader, DataLoader) or not loader.num_workers:
-        return 1
-    return loader.num_workers * (loader.prefetch_factor or 1)
 
 
 def _endless(
@@ -192,11 +185,8 @@ def _shapes(pair: tuple[Any, Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int | None:
-    """Returns dimension 0 of a batch's tensors if it contradicts the number of samples; else None.
-
-    Samples may also lie along the second dimension, or be packed into a single row.
-    """
-    sizes = {shape[0] for shape in shapes if shape}
+    """Returns dimension 0 of a batch's tensors if it contradicts the number of samples; else None."""
+    sizes = {shape[0] for shape in shapes if shape}  # samples may also be packed, or lie along the second dimension
     if len(sizes) != 1 or 1 in sizes or any(samples in shape[:2] for shape in shapes):
         return None
     return sizes.pop()

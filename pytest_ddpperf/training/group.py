@@ -45,10 +45,7 @@ class GroupCall:
 
 
 def call(ctx: RankContext, given: GroupCall) -> Any:
-    """Calls the user's function on this rank, and returns its result.
-
-    If ``given.keep`` is not None, an exception is returned as a RankError.
-    """
+    """Calls the user's function on this rank; returns its result, or with ``given.keep`` its error as a RankError."""
     if given.mesh is not None:
         ctx = replace(ctx, mesh=mesh_of(ctx, given.mesh))
     try:
@@ -57,7 +54,7 @@ def call(ctx: RankContext, given: GroupCall) -> Any:
         if given.keep is None:
             raise
         report = failed_report(error, "run")
-        print(report.traceback, file=sys.stderr)  # noqa: T201  for a launch that fails by another rank
+        sys.stderr.write(f"{report.traceback}\n")  # for a launch that fails by another rank
         return RankError(
             type=report.type, text=report.text, traceback=report.traceback, expected=isinstance(error, given.keep)
         )

@@ -7,7 +7,6 @@ import math
 import os
 import random
 import statistics
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from torch.utils.data import (
 )
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.strategies.strategy import RankView
@@ -96,19 +96,17 @@ def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, in
 
 def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> dict[str, Any]:
     """Returns the arguments of a DataLoader that decide which samples are in which batch."""
+    sizes = {"batch_size": own.batch_size, "drop_last": own.drop_last}
     if isinstance(own.dataset, IterableDataset):
         if settings.sampler:
             raise SettingError(
                 f"loader={settings}: the dataset of {source} is an IterableDataset, which no sampler can split; let "
                 "the dataset read its rank's part (loader gets rank and world_size), and leave sampler=rank out"
             )
-        return {"batch_size": own.batch_size, "drop_last": own.drop_last}
-    sizes = {"batch_size": own.batch_size, "drop_last": own.drop_last}
+        return sizes
     if own.batch_sampler is None or own.batch_size is not None:
-        return {
-            **sizes,
-            "sampler": _shared_out(own, settings, share, source) if settings.sampler else _own_order(own.sampler),
-        }
+        sampler = _shared_out(own, settings, share, source) if settings.sampler else _own_order(own.sampler)
+        return {**sizes, "sampler": sampler}
     batch_sampler: Any = own.batch_sampler
     inner = getattr(batch_sampler, "sampler", None)
     if settings.sampler and not isinstance(inner, DistributedSampler):
@@ -162,10 +160,7 @@ class Fetch:
 
 
 def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
-    """Returns the fastest settings for this machine and this loader's data, with a sentence that explains them.
-
-    A collective: rank 0 fetches a few batches and decides for all ranks.
-    """
+    """Returns the fastest settings for rank 0's machine and data, with the reason in a sentence; a collective."""
     picked: list[Any] = [None]
     if ctx.rank == 0:
         cores = usable_cores(of=os.getppid())  # ranks may be bound near their GPUs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments import host, memory, torch_internals
 from pytest_ddpperf.instruments.clock import clock_for, collector_paused, settle, tracers
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import interleaving, progress
 from pytest_ddpperf.launch.faults.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.interleaving import TurnClient
@@ -154,6 +154,8 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     # A block that lost steps to overflows has no counterpart in the paired launch.
     in_blocks = on_device if turns is None else not skipped
     blocks = tuple(Counter(of_block).values()) if in_blocks else ()
+    groups = getattr(step.optimizers[0], "param_groups", ()) if step.optimizers else ()
+    rate = groups[0].get("lr") if groups else None
     cpu_known = not skipped and ctx.device.type == "cpu"
     return RankLaunch(
         rank=ctx.rank,
@@ -165,7 +167,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
         epoch_steps=step.epoch_steps,
         skipped_steps=skipped,
         mean_loss=fmean(known_losses) if known_losses else None,
-        learning_rate=_learning_rate(step),
+        learning_rate=None if rate is None else float(rate),
         picked=None if step.data is None else step.data.picked,
         cpu_time=timed.cpu or None if cpu_known else None,
         blocks=blocks,
@@ -174,12 +176,6 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
         unseen=max(clock.missed, default=0.0) if on_device else None,
         window=window,
     )
-
-
-def _learning_rate(step: Step) -> float | None:
-    groups = getattr(step.optimizers[0], "param_groups", ()) if step.optimizers else ()
-    rate = groups[0].get("lr") if groups else None
-    return None if rate is None else float(rate)
 
 
 def met_by_hosts(ctx: RankView, step: Step) -> Step:
@@ -192,10 +188,7 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
-    """Waits for this rank's device, the launch's turn and the other ranks, so that all ranks start together.
-
-    ``turns`` is None if launches do not take turns. ``progress`` is the fraction of the timed steps that have run.
-    """
+    """Waits for the device, the launch's turn and all ranks; ``progress``: the share of timed steps that have run."""
     settle(device)
     if turns is not None:
         turns.rest()
@@ -241,10 +234,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
 
 
 def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
-    """Returns the memory that a copy of ``nbytes`` on each rank needs, and the free memory; a collective.
-
-    All ranks get the same numbers, so that either all ranks or none omit steps for lack of memory.
-    """
+    """Returns the memory that a copy of ``nbytes`` on each rank needs, and the free memory; on all ranks the same."""
     from pytest_ddpperf.training.step import of_all_ranks
 
     free = host.free_memory()

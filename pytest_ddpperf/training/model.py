@@ -105,11 +105,7 @@ def describe_value(value: object) -> str:
 
 
 def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Module]] | None) -> tuple[nn.Module, ...]:
-    """Returns the blocks of a model that sharding and activation checkpointing treat one by one.
-
-    If ``chosen`` is None, the blocks are the layers that repeat. Raises a WorkloadError if a chosen block is no module
-    of the model.
-    """
+    """Returns the blocks that sharding and checkpointing treat one by one: the chosen ones, or layers that repeat."""
     if chosen is None:
         return repeated(module)
     given: Any = chosen(module)
@@ -149,12 +145,9 @@ def _size(modules: Iterable[nn.Module]) -> int:
 
 
 def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Returns, by dtype, a whole model's trainable elements (``parameters``) and its bytes (``model_size``).
-
-    Empty after FSDP1, because a rank then sees only its shard.
-    """
+    """Returns, by dtype, a whole model's trainable elements (``parameters``) and its bytes (``model_size``)."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        return {}
+        return {}  # this rank sees only its shard
     number, nbytes = Counter[str](), Counter[str]()
     for parameter in model.parameters():
         kind = str(parameter.dtype).removeprefix("torch.")
@@ -176,10 +169,7 @@ def recompute(blocks: Sequence[nn.Module]) -> None:
 def snapshot(
     module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
 ) -> Callable[[], None]:
-    """Copies parameters, buffers, optimizer state and loss scale to the CPU; returns a function that restores them.
-
-    If an optimizer wraps another one in ``optim``, only the inner optimizer's state is copied.
-    """
+    """Copies parameters, buffers, optimizer state and loss scale to the CPU; returns a function that restores them."""
     tensors = [(tensor, _copied(tensor)) for tensor in (*module.parameters(), *module.buffers())]
     states = [(state, {name: _copied(value) for name, value in state.items()}) for state in _states(optimizer)]
     scale: Mapping[str, Any] = {} if scaler is None else scaler.state_dict()
@@ -207,7 +197,7 @@ def snapshot_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    inner: Any = getattr(optimizer, "optim", optimizer)
+    inner: Any = getattr(optimizer, "optim", optimizer)  # which a wrapper has
     return list(inner.state.values())
 
 
@@ -245,11 +235,7 @@ def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], 
 def scheduler_for(
     factory: Callable[[torch.optim.Optimizer], Any], optimizer: torch.optim.Optimizer
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """Returns the scheduler that the workload's factory makes for this optimizer.
-
-    Raises a WorkloadError for an object that is no scheduler, schedules another optimizer, or needs a metric in each
-    step.
-    """
+    """Returns the scheduler that the factory makes; raises a WorkloadError if it cannot follow this optimizer."""
     scheduler = factory(optimizer)
     gave = f"Workload(scheduler=...): {located(factory)} returned {describe_value(scheduler)}"
     step = getattr(scheduler, "step", None)

@@ -6,13 +6,13 @@ import gc
 import math
 import re
 import threading
-import time
 import warnings
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, replaced
@@ -112,10 +112,7 @@ def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
 def _timed_and_counted(
     ctx: RankView, job: PrepareJob, remarks: list[Finding]
 ) -> tuple[RankLaunch | None, Counts | None, float]:
-    """Returns the timed steps, the counts of a later step, and the seconds that counting took.
-
-    The same step is counted whether steps are timed or not. Findings are added to ``remarks``.
-    """
+    """Returns the timed steps, counts of a later step, and the seconds of counting; adds findings to ``remarks``."""
     from pytest_ddpperf.training.seen import Seen
     from pytest_ddpperf.training.step import build_step
 
@@ -170,10 +167,7 @@ def _timed_and_counted(
 
 
 def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None) -> RankProfile:
-    """Profiles the communication and computation of a few steps on this rank, after the warm-up.
-
-    With ``trace``, the profiled steps are also written to a file; on a GPU, with a memory snapshot.
-    """
+    """Profiles a few steps after the warm-up; with ``trace`` also to a file, on a GPU with a snapshot of memory."""
     from pytest_ddpperf.instruments.profile.profiling import profile_steps
     from pytest_ddpperf.training.step import build_step
 

@@ -42,10 +42,7 @@ class Seen:
             self.objects.take(ran)
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
-        """Returns the counts of one step after the warm-up, and adds findings to ``remarks``.
-
-        ``compiled`` has counts of compilation, which become part of the result.
-        """
+        """Returns the counts of a step after the warm-up and of compilation; adds findings to ``remarks``."""
         watch, left = CopyWatch(), self.objects.left_behind()
         subject = replace(countable(ctx, step, job), called=watch.called)
         plain = {**compiled, **({} if left is None else {"python_objects": left})}

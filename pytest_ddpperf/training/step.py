@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.phases.phase_hooks import CLIPPING, SCHEDULING, PhaseHook
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.faults.exceptions import frames_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import SIMULATED, Mode
@@ -267,7 +267,7 @@ def _group_kept(who: str) -> Iterator[None]:
     except Exception as error:
         if dist.group.WORLD is not ours:
             raise WorkloadError(f"{who} ended the process group that the plugin made{cure}") from error
-        if dist.init_process_group.__name__ in {frame.name for frame in traceback.extract_tb(error.__traceback__)}:
+        if dist.init_process_group.__name__ in {frame.function for frame in frames_of(error)}:
             raise WorkloadError(f"{who} calls init_process_group, but the plugin has called it{cure}") from error
         raise
     if dist.group.WORLD is not ours:

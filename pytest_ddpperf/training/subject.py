@@ -133,10 +133,7 @@ def _short(value: object, limit: int = 60) -> str:
 
 
 def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
-    """Returns a sentence if a function cannot be called with these arguments; None if it can, or if that is unknown.
-
-    ``names`` name the positional arguments; ``options`` are the keyword arguments.
-    """
+    """Returns a sentence if a function cannot take these positional names and keyword options; None if it may."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -243,10 +240,7 @@ class Script:
         return located(self.target) if callable(self.target) else Path(self.target).name
 
     def found_in(self, folders: Iterable[Path]) -> Script:
-        """Returns the script with the full path of its file, from the first folder that has the file.
-
-        Raises a SettingError if no folder has the file.
-        """
+        """Returns the script with its full path in the first folder that has it, or raises a SettingError."""
         if callable(self.target):
             return self
         places = dict.fromkeys(Path(os.path.abspath(folder / self.target)) for folder in folders)  # noqa: PTH100  links stay

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import numbers
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for, collector_paused
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.records.phases import BlockTimes
 from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, LaunchJob, blocks_for
@@ -100,11 +100,7 @@ def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001 
 
 
 def loss_value(loss: Any, when: str) -> float | None:
-    """Returns a step's loss as a number; None if the step has no loss.
-
-    Raises a WorkloadError for any other value and for a loss that is not finite. ``when`` names the step in the
-    message.
-    """
+    """Returns a step's loss, or None; raises a WorkloadError, which says ``when``, if it is no finite number."""
     if loss is None:
         return None
     value = loss.item() if getattr(loss, "numel", lambda: 0)() == 1 else loss

@@ -16,19 +16,7 @@ from pytest_ddpperf.instruments.torch_internals import fp32_switches
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Parallel, RankView, Strategy, nothing
 from pytest_ddpperf.strategies.table import parallelise
-from pytest_ddpperf.training.model import (
-    blocks_of,
-    build_model,
-    describe_value,
-    linear_warmup,
-    recompute,
-    require_optimizer,
-    scheduler_for,
-    size_of,
-    snapshot,
-    snapshot_bytes,
-    untrained,
-)
+from pytest_ddpperf.training import model
 from pytest_ddpperf.training.subject import Workload, located
 
 _AMPERE = 8  # major compute capability with TF32 and bf16
@@ -59,13 +47,13 @@ class Trainer:
                 "would spoil them all; use precision=bf16 or another hook"
             )
         self._forward_context = prepare_precision(settings.precision, ctx.device)
-        model = (build_model(workload) if module is None else module).to(ctx.device)
-        self.evaluating = not model.training
-        self.size = size_of(model)  # before it is sharded
-        blocks = blocks_of(model, workload.blocks)
+        module = (model.build_model(workload) if module is None else module).to(ctx.device)
+        self.evaluating = not module.training
+        self.size = model.size_of(module)  # before it is sharded
+        blocks = model.blocks_of(module, workload.blocks)
         if settings.activation_checkpointing:
-            recompute(blocks or (model,))
-        self.parallel = parallelise(strategy, model, ctx, blocks)
+            model.recompute(blocks or (module,))
+        self.parallel = parallelise(strategy, module, ctx, blocks)
         if settings.compile != "no":
             known = torch.compiler.list_backends(exclude_tags=())
             if settings.compile_backend not in known:
@@ -73,8 +61,9 @@ class Trainer:
         if settings.compile == "model":
             self.parallel.module.compile(backend=settings.compile_backend)
         self.optimizer = self._make_optimizer(workload, settings)
-        self._scheduler = None if workload.scheduler is None else scheduler_for(workload.scheduler, self.optimizer)
-        self._untrained = untrained(self.parallel.module, self.optimizer)
+        factory = workload.scheduler
+        self._scheduler = None if factory is None else model.scheduler_for(factory, self.optimizer)
+        self._untrained = model.untrained(self.parallel.module, self.optimizer)
         self.skipped_steps: list[int] = []  # optimizer steps, from 0, that an overflow of fp16 gradients left out
         self._scaler = scaler_for(settings.precision, ctx.device, self.parallel)
         self._updated = False
@@ -94,7 +83,7 @@ class Trainer:
         self._clip_steps = warmup if settings.clip_steps == "warmup" else settings.clip_steps
         self._steps = 0
         rise = warmup if settings.lr_warmup_steps == "warmup" else settings.lr_warmup_steps
-        self.rise = linear_warmup(self.optimizer, int(rise)) if rise else None
+        self.rise = model.linear_warmup(self.optimizer, int(rise)) if rise else None
         choose_kernels(settings, ctx.device)  # after model and optimizer, which may have chosen others
 
     def backward(self, next_batch: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
@@ -131,7 +120,7 @@ class Trainer:
 
     def snapshot(self) -> Callable[[], None]:
         """Saves all that training changes, except the learning rate; the returned function restores it."""
-        put_back, steps = snapshot(self.parallel.module, self.optimizer, self._scaler), self._steps
+        put_back, steps = model.snapshot(self.parallel.module, self.optimizer, self._scaler), self._steps
 
         def restore() -> None:
             put_back()
@@ -145,7 +134,7 @@ class Trainer:
 
     def snapshot_bytes(self) -> int:
         """Returns the host memory that a snapshot takes."""
-        return snapshot_bytes(self.parallel.module, self.optimizer)
+        return model.snapshot_bytes(self.parallel.module, self.optimizer)
 
     def update(self) -> None:
         """Clips the gradients, and steps the optimizer and the scheduler; an fp16 overflow skips both steps."""
@@ -193,7 +182,7 @@ class Trainer:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             arguments = {"loss": "outputs, targets", "forward": "model, batch"}[self.computes_loss]
             scalar = isinstance(loss, torch.Tensor) and loss.numel() == 1
-            found = "a loss that does not depend on the parameters" if scalar else describe_value(loss)
+            found = "a loss that does not depend on the parameters" if scalar else model.describe_value(loss)
             cure = " with a gradient; compute it without detach(), no_grad(), argmax() and item()" if scalar else ""
             raise WorkloadError(
                 f"{located(getattr(self, self.computes_loss))} returned {found}: "
@@ -238,7 +227,7 @@ class Trainer:
     def _make_optimizer(self, workload: Workload, settings: Settings) -> torch.optim.Optimizer:
         make = self.parallel.make_optimizer
         optimizer = workload.optimizer(self.parallel.module.parameters()) if make is None else make(workload.optimizer)
-        require_optimizer(optimizer, workload.optimizer, self.parallel.module if make is None else None)
+        model.require_optimizer(optimizer, workload.optimizer, self.parallel.module if make is None else None)
         reads_groups = {
             "precision=fp16": settings.precision == "fp16",
             f"lr_warmup_steps={settings.lr_warmup_steps}": bool(settings.lr_warmup_steps),
@@ -248,7 +237,7 @@ class Trainer:
             if given and not hasattr(optimizer, "param_groups"):
                 raise WorkloadError(
                     f"{setting} needs an optimizer with param_groups, but "
-                    f"{located(workload.optimizer)} returned {describe_value(optimizer)}, which has none; "
+                    f"{located(workload.optimizer)} returned {model.describe_value(optimizer)}, which has none; "
                     f"return a torch.optim.Optimizer, or leave {setting} out"
                 )
         return optimizer

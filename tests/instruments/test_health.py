@@ -15,18 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddpperf.instruments import health
-from pytest_ddpperf.instruments.health import (
-    Counters,
-    core_ticks,
-    cpu_health,
-    gpu_health,
-    mean_power,
-    read_counters,
-    throttled_seconds,
-    watch_gpus,
-    watch_health,
-    watch_power,
-)
+from pytest_ddpperf.instruments.health import cpu_health
 from pytest_ddpperf.instruments.nvml import library, read_gpu
 from pytest_ddpperf.records.launch import CpuHealth, GpuHealth
 from tests.fake_nvml import FIRST, SECOND, CountingNvml, FakeNvml, refusing
@@ -41,9 +30,9 @@ intr 123 0 1
 
 
 def test_waiting_for_a_quota_in_both_versions_of_control_groups() -> None:
-    assert throttled_seconds("usage_usec 9\nnr_periods 10\nnr_throttled 3\nthrottled_usec 2500000\n") == 2.5
-    assert throttled_seconds("nr_periods 10\nnr_throttled 3\nthrottled_time 2500000000\n") == 2.5
-    assert throttled_seconds("usage_usec 9\n") is None
+    assert health.throttled_seconds("usage_usec 9\nnr_periods 10\nnr_throttled 3\nthrottled_usec 2500000\n") == 2.5
+    assert health.throttled_seconds("nr_periods 10\nnr_throttled 3\nthrottled_time 2500000000\n") == 2.5
+    assert health.throttled_seconds("usage_usec 9\n") is None
 
 
 def test_others_had_what_neither_idle_nor_ours_was(tmp_path: Path) -> None:
@@ -81,7 +70,7 @@ def test_reads_what_a_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    reading = read_counters([7, 8], tmp_path)
+    reading = health.read_counters([7, 8], tmp_path)
     assert reading == {
         "busy": 132 + 243,
         "steal": 9,
@@ -91,18 +80,18 @@ def test_reads_what_a_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "overheated": 9,
         "swapped": 3,
     }
-    health = cpu_health(reading, reading, tmp_path)
-    assert (health.frequency, health.governor) == (2.2e9, "schedutil")
+    found = cpu_health(reading, reading, tmp_path)
+    assert (found.frequency, found.governor) == (2.2e9, "schedutil")
 
 
 def test_a_machine_without_counters_is_no_error(tmp_path: Path) -> None:
-    reading = read_counters([7], tmp_path)
+    reading = health.read_counters([7], tmp_path)
     assert cpu_health(reading, reading, tmp_path) == CpuHealth()
-    assert core_ticks(STAT, {7}) == core_ticks("cpu0 1 2 3\n", {0}) == {}
+    assert health.core_ticks(STAT, {7}) == health.core_ticks("cpu0 1 2 3\n", {0}) == {}
 
 
 def test_without_a_parent_of_ranks_others_are_unknown() -> None:
-    assert watch_health([None])(None).cpu.others is None
+    assert health.watch_health([None])(None).cpu.others is None
 
 
 def test_this_process_and_the_parent_of_ranks_are_not_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,12 +99,12 @@ def test_this_process_and_the_parent_of_ranks_are_not_among_the_others(monkeypat
     ours = {os.getpid(): 100, 4242: 180}
     passed = iter((0, 1))
 
-    def read(pids: Collection[int]) -> Counters:
+    def read(pids: Collection[int]) -> health.Counters:
         times = next(passed)
         return {"busy": 400 * times, "steal": 0, "total": 400 * times, "ours": sum(times * ours[pid] for pid in pids)}
 
     monkeypatch.setattr(health, "read_counters", read)
-    assert watch_health([4242])(None).cpu.others == 120 / 400
+    assert health.watch_health([4242])(None).cpu.others == 120 / 400
 
 
 NEVER = 3600.0  # seconds until the thread reads by itself
@@ -138,9 +127,9 @@ def at_seconds(monkeypatch: pytest.MonkeyPatch, times: Iterable[float]) -> None:
 
 
 def test_processors_that_show_their_energy_have_a_power(tmp_path: Path) -> None:
-    assert watch_health([], root=tmp_path)(None).cpu.power is None
+    assert health.watch_health([], root=tmp_path)(None).cpu.power is None
     package = zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
-    seen = watch_health([], root=tmp_path)
+    seen = health.watch_health([], root=tmp_path)
     (package / "energy_uj").write_text("2000000", encoding="ascii")
     assert (seen(None).cpu.power or 0.0) > 0
 
@@ -156,7 +145,7 @@ def test_power_is_that_of_whole_packages_each_once(tmp_path: Path, monkeypatch: 
     others = [zone(tmp_path, *names) for names in called.items()]
     packages = [zone(tmp_path, f"intel-rapl:{number}", f"package-{number}", 5) for number in range(2)]
     at_seconds(monkeypatch, (100.0, 104.0))
-    power = watch_power(tmp_path, NEVER)
+    power = health.watch_power(tmp_path, NEVER)
     for folder, energy in zip((*others, *packages), (10**9,) * 4 + (50_000_005, 30_000_005), strict=True):
         (folder / "energy_uj").write_text(f"{energy}\n", encoding="ascii")
     assert power(None) == pytest.approx(20.0)
@@ -165,9 +154,9 @@ def test_power_is_that_of_whole_packages_each_once(tmp_path: Path, monkeypatch: 
 def test_power_is_energy_over_time_even_if_a_counter_restarts() -> None:
     """One package takes 30 J and 20 J, the other 5 J and, round its range of 100 J, 5 J: 60 J in 2 s."""
     readings = [(10.0, (0, 92_000_000)), (11.0, (30_000_000, 97_000_000)), (12.0, (50_000_000, 2_000_000))]
-    assert mean_power(readings, (100_000_000, 100_000_000)) == pytest.approx(30.0)
-    assert mean_power(readings[:1], (100_000_000, 100_000_000)) is None
-    assert mean_power([], ()) is None
+    assert health.mean_power(readings, (100_000_000, 100_000_000)) == pytest.approx(30.0)
+    assert health.mean_power(readings[:1], (100_000_000, 100_000_000)) is None
+    assert health.mean_power([], ()) is None
 
 
 def test_power_is_computed_from_the_readings_in_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,12 +171,12 @@ def test_power_is_computed_from_the_readings_in_the_window(tmp_path: Path, monke
             yield float(now)
 
     at_seconds(monkeypatch, seconds())
-    power = watch_power(tmp_path, 0.0)
+    power = health.watch_power(tmp_path, 0.0)
     assert read.wait(60)
     (folder / "energy_uj").write_text("6000000", encoding="ascii")
     assert power((0.0, 2.0)) == 0.0
     at_seconds(monkeypatch, (100.0, 104.0))
-    assert watch_power(tmp_path, NEVER)((101.0, 110.0)) is None
+    assert health.watch_power(tmp_path, NEVER)((101.0, 110.0)) is None
 
 
 @pytest.mark.parametrize("energy", [None, 7])
@@ -196,7 +185,7 @@ def test_without_the_counters_of_all_packages_there_is_no_power(tmp_path: Path, 
     zone(tmp_path, "intel-rapl:0", "package-0", energy)
     zone(tmp_path, "intel-rapl:1", "package-1", None)
     before = threading.active_count()
-    power = watch_power(tmp_path, NEVER)
+    power = health.watch_power(tmp_path, NEVER)
     assert threading.active_count() == before
     assert power(None) is None
 
@@ -229,7 +218,7 @@ def test_figures_are_those_of_the_readings() -> None:
         reading(1.5, 75, 1700),
         reading(1.75, 75, 1980, 0x01),
     ]
-    assert gpu_health(FIRST, readings, (1980, None), {7: 100}) == GpuHealth(
+    assert health.gpu_health(FIRST, readings, (1980, None), {7: 100}) == GpuHealth(
         device=FIRST,
         readings=4,
         utilisation=0.75,
@@ -251,16 +240,16 @@ def test_counters_of_the_driver_come_before_its_samples() -> None:
         reading(8.25, 90, energy=130_000),
         reading(8.5, 90, energy=205_000, held_by_power_cap=1_150_000_000, held_by_board_limit=7),
     ]
-    health = gpu_health(FIRST, readings, (None, None), {})
-    assert health.power == pytest.approx(400)
-    assert health.throttled == {"power cap": pytest.approx(0.3), "temperature": pytest.approx(1 / 3)}
-    alone = gpu_health(FIRST, readings[1:2], (None, None), {})
+    found = health.gpu_health(FIRST, readings, (None, None), {})
+    assert found.power == pytest.approx(400)
+    assert found.throttled == {"power cap": pytest.approx(0.3), "temperature": pytest.approx(1 / 3)}
+    alone = health.gpu_health(FIRST, readings[1:2], (None, None), {})
     assert (alone.power, alone.throttled) == (90, {}), "one reading has no difference of counters"
 
 
 def test_a_watch_reads_until_it_is_stopped(nvml: FakeNvml) -> None:
     """Process 100 is there from the start to the end, 200 goes and 300 comes, and we ourselves are no other."""
-    seen = watch_gpus(BOTH, interval=0.001)
+    seen = health.watch_gpus(BOTH, interval=0.001)
     nvml.pids = [100, 300, os.getpid()]
     (first, second), unread = seen(None)
     assert (first.device, first.others, second.device, second.others) == (FIRST, {100: None}, SECOND, {})
@@ -274,7 +263,7 @@ def test_a_watch_reads_until_it_is_stopped(nvml: FakeNvml) -> None:
 
 
 def test_only_readings_in_timed_steps_count(nvml: FakeNvml) -> None:
-    (first, _), _ = watch_gpus(BOTH, interval=0.001)((float("-inf"), 0.0))  # steps of long ago
+    (first, _), _ = health.watch_gpus(BOTH, interval=0.001)((float("-inf"), 0.0))  # steps of long ago
     assert replace(first, others={}) == GpuHealth(
         device=FIRST, readings=0, sm_clock_limit=1.98e9, memory_clock_limit=2.619e9
     )
@@ -282,32 +271,32 @@ def test_only_readings_in_timed_steps_count(nvml: FakeNvml) -> None:
 
 def test_a_gpu_with_instances_has_no_processes_for_they_are_those_of_all_instances(nvml: FakeNvml) -> None:
     nvml.mig = {0}
-    (first, second), _ = watch_gpus(BOTH, interval=0.001)(None)
+    (first, second), _ = health.watch_gpus(BOTH, interval=0.001)(None)
     assert (first.mig, first.utilisation, first.sm_clock, first.others) == (True, None, 1.7e9, {})
     assert second.mig is False
 
 
 def test_a_gpu_that_may_not_be_opened_hides_no_other(nvml: FakeNvml) -> None:
     nvml.hidden = {FIRST}
-    gpus, unread = watch_gpus(BOTH)(None)
+    gpus, unread = health.watch_gpus(BOTH)(None)
     assert [gpu.device for gpu in gpus] == [SECOND]
     assert unread == (f"{FIRST}: Insufficient Permissions",)
 
 
 def test_the_library_is_opened_once(nvml: FakeNvml) -> None:
-    gpus, _ = watch_gpus(BOTH)(None)
+    gpus, _ = health.watch_gpus(BOTH)(None)
     assert [gpu.device for gpu in gpus] == [FIRST, SECOND]
-    assert [gpu.device for gpu in watch_health([None], gpus=[SECOND])(None).gpus] == [SECOND]
-    assert watch_health([None])(None).gpus == ()
+    assert [gpu.device for gpu in health.watch_health([None], gpus=[SECOND])(None).gpus] == [SECOND]
+    assert health.watch_health([None])(None).gpus == ()
     assert nvml.initialised == 1
 
 
 def test_without_the_library_or_the_driver_there_is_a_reason(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
-    health = watch_health([None], gpus=BOTH)(None)
-    assert health.gpus == ()
-    assert health.unread_gpus == ("nvidia-ml-py is not installed: pip install nvidia-ml-py",)
+    found = health.watch_health([None], gpus=BOTH)(None)
+    assert found.gpus == ()
+    assert found.unread_gpus == ("nvidia-ml-py is not installed: pip install nvidia-ml-py",)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(nvml, "nvmlInit", refusing)
     library.cache_clear()
-    assert watch_gpus(BOTH)(None) == ((), ("GPU is lost",))
+    assert health.watch_gpus(BOTH)(None) == ((), ("GPU is lost",))

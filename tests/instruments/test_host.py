@@ -5,15 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.instruments.host import (
-    available_memory,
-    clock_limits,
-    cpu_model,
-    interface_speeds,
-    machine_facts,
-    shared_memory,
-    usable_cores,
-)
+from pytest_ddpperf.instruments import host
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
@@ -55,16 +47,16 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_cpu_model_is_without_the_vendors_marks(tmp_path: Path, name: str, model: str) -> None:
     lay(tmp_path, {"proc/cpuinfo": f"processor\t: 0\nmodel\t\t: 2\nmodel name\t: {name}\n\nprocessor\t: 1\n"})
-    assert cpu_model(tmp_path) == model
+    assert host.cpu_model(tmp_path) == model
 
 
 def test_cpu_model_without_a_name_is_the_architecture_with_arms_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert cpu_model(tmp_path) == "aarch64"
+    assert host.cpu_model(tmp_path) == "aarch64"
     lay(tmp_path, {"proc/cpuinfo": "processor : 0\nCPU implementer : 0x41\nCPU part : 0xd40\n"})
-    assert cpu_model(tmp_path) == "aarch64 0x41 0xd40"
+    assert host.cpu_model(tmp_path) == "aarch64 0x41 0xd40"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +72,7 @@ def test_cpu_model_without_a_name_is_the_architecture_with_arms_numbers(
     ],
 )
 def test_a_machine_that_others_use_is_recognised(tmp_path: Path, files: dict[str, str], kind: str) -> None:
-    assert machine_facts(lay(tmp_path, files)).machine == kind
+    assert host.machine_facts(lay(tmp_path, files)).machine == kind
 
 
 @pytest.mark.usefixtures("eight_cores")
@@ -100,12 +92,12 @@ def test_a_machine_that_others_use_is_recognised(tmp_path: Path, files: dict[str
     ],
 )
 def test_usable_cores(tmp_path: Path, files: dict[str, str], cores: int) -> None:
-    assert usable_cores(lay(tmp_path, files)) == cores
+    assert host.usable_cores(lay(tmp_path, files)) == cores
 
 
 def test_the_affinity_of_another_process_may_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8 if pid == 42 else 4)))
-    assert (usable_cores(tmp_path), usable_cores(tmp_path, of=42)) == (4, 8)
+    assert (host.usable_cores(tmp_path), host.usable_cores(tmp_path, of=42)) == (4, 8)
 
 
 MEMINFO = {"proc/meminfo": "MemTotal:  9000 kB\nMemFree:   100 kB\nMemAvailable:    2000 kB\nHugePages_Total:  0\n"}
@@ -147,11 +139,11 @@ TIGHT_V1 = of_v1("memory/docker/a/", "1000000", "700000", "inactive_file 1\ntota
     ],
 )
 def test_available_memory(tmp_path: Path, files: dict[str, str], available: int | None) -> None:
-    assert available_memory(lay(tmp_path, files)) == available
+    assert host.available_memory(lay(tmp_path, files)) == available
 
 
 def test_facts_of_this_machine_are_complete() -> None:
-    facts = machine_facts()
+    facts = host.machine_facts()
     assert 1 <= facts.cores <= len(os.sched_getaffinity(0))
     assert all((facts.cpu_model, facts.host, facts.kernel, facts.python))
 
@@ -175,14 +167,14 @@ def test_the_limits_of_clocks_are_those_of_the_usable_cores(
         for core, texts in {**cores, 2: ("ondemand", "1000000")}.items()
         for file, text in zip(("scaling_governor", "scaling_max_freq"), texts, strict=True)
     }
-    assert clock_limits(lay(tmp_path, files)) == told
+    assert host.clock_limits(lay(tmp_path, files)) == told
 
 
 def test_shared_memory_is_as_large_as_what_holds_it(tmp_path: Path) -> None:
-    assert shared_memory(tmp_path) is None
+    assert host.shared_memory(tmp_path) is None
     (tmp_path / "dev/shm").mkdir(parents=True)
     held = os.statvfs(tmp_path)
-    assert shared_memory(tmp_path) == held.f_blocks * held.f_frsize
+    assert host.shared_memory(tmp_path) == held.f_blocks * held.f_frsize
 
 
 def test_interfaces_that_are_up_have_their_speed(tmp_path: Path) -> None:
@@ -192,4 +184,4 @@ def test_interfaces_that_are_up_have_their_speed(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "operstate").write_text(f"{state}\n")
         (folder / "speed").write_text(f"{speed}\n")
-    assert interface_speeds(tmp_path) == {"eth0": 10e9, "lo": None, "veth": None}
+    assert host.interface_speeds(tmp_path) == {"eth0": 10e9, "lo": None, "veth": None}

@@ -11,19 +11,7 @@ import torch
 
 from pytest_ddpperf.instruments import memory
 from pytest_ddpperf.instruments.clock import collector_paused
-from pytest_ddpperf.instruments.memory import (
-    BLOCK_BYTES,
-    LABELS,
-    Resident,
-    begin_peaks,
-    held_after_steps,
-    memory_reader,
-    most_taken,
-    peak_above,
-    read_device_memory,
-    read_resident,
-    watch_memory,
-)
+from pytest_ddpperf.instruments.memory import Resident, held_after_steps, memory_reader
 from pytest_ddpperf.records.launch import DeviceMemory
 from pytest_ddpperf.stats.launches import growth_per_step
 
@@ -32,12 +20,12 @@ CPU = torch.device("cpu")
 
 
 def test_reads_the_kernels_table_if_the_system_has_one(tmp_path: Path) -> None:
-    assert (read_resident(tmp_path), most_taken(tmp_path)) == (None, None)
+    assert (memory.read_resident(tmp_path), memory.most_taken(tmp_path)) == (None, None)
     (tmp_path / "status").write_text("Name:\tpython\n")
-    assert read_resident(tmp_path) is None
+    assert memory.read_resident(tmp_path) is None
     text = "Name:\tpython\nVmHWM:\t    300 kB\nVmRSS:\t    200 kB\nRssAnon:\t    150 kB\nRssFile:\t     50 kB\n"
     (tmp_path / "status").write_text(text)
-    assert read_resident(tmp_path) == Resident(now=200 * 1024, files=50 * 1024, peak=300 * 1024)
+    assert memory.read_resident(tmp_path) == Resident(now=200 * 1024, files=50 * 1024, peak=300 * 1024)
 
 
 @pytest.mark.parametrize(
@@ -54,17 +42,17 @@ def test_the_peak_leaves_out_pages_of_files_and_earlier_times(
 ) -> None:
     """Of mapped files there are 10 before, and 30 afterwards."""
     before, after = Resident(now=100, files=10, peak=earlier), Resident(now=now, files=30, peak=peak)
-    assert peak_above(before, after, reset=reset) == above
+    assert memory.peak_above(before, after, reset=reset) == above
 
 
-@pytest.mark.skipif(read_resident() is None, reason="this system does not tell a process's peak memory")
+@pytest.mark.skipif(memory.read_resident() is None, reason="this system does not tell a process's peak memory")
 def test_a_tensor_that_came_and_went_is_in_the_peak_and_one_that_was_there_before_is_not() -> None:
     """Both are far above what malloc keeps for reuse, so the kernel gave the memory and took it back."""
     held = torch.ones(64 * MIB // 4)
-    peaks = watch_memory(CPU)
+    peaks = memory.watch_memory(CPU)
     torch.ones(128 * MIB // 4)
     found = peaks()
-    assert found.keys() == {"peak_resident"} <= LABELS.keys()
+    assert found.keys() == {"peak_resident"} <= memory.LABELS.keys()
     assert 122 * MIB < found["peak_resident"] < 160 * MIB
     del held
 
@@ -74,7 +62,7 @@ def test_what_a_process_takes_is_its_own_and_what_it_gave_back(tmp_path: Path) -
     (tmp_path / "status").write_text("VmHWM:\t100 kB\nVmRSS:\t90 kB\nRssFile:\t30 kB\n")
     rollup = "5600-7ffc ---p 00000000 00:00 0 [rollup]\nRss: 90 kB\nShared_Dirty: 50 kB\n"
     (tmp_path / "smaps_rollup").write_text(f"{rollup}Private_Clean: 3 kB\nPrivate_Dirty: 4 kB\n")
-    assert most_taken(tmp_path) == 17 * 1024
+    assert memory.most_taken(tmp_path) == 17 * 1024
 
 
 STATISTICS = {
@@ -127,25 +115,25 @@ def plugged(cuda_calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_peaks_begin_when_the_warm_up_is_really_done(cuda_calls: list[str]) -> None:
-    begin_peaks(torch.device("cuda", 0))
+    memory.begin_peaks(torch.device("cuda", 0))
     assert cuda_calls == ["synchronize", "init", "reset_peak_memory_stats", "reset_accumulated_memory_stats"]
 
 
 def test_on_cpu_no_gpu_is_asked(cuda_calls: list[str]) -> None:
-    begin_peaks(CPU)
-    assert read_device_memory(CPU) is None
+    memory.begin_peaks(CPU)
+    assert memory.read_device_memory(CPU) is None
     assert cuda_calls == []
 
 
 def test_a_gpus_memory_as_the_driver_tells(cuda_calls: list[str]) -> None:
-    assert read_device_memory(torch.device("cuda", 0)) == DeviceMemory(
+    assert memory.read_device_memory(torch.device("cuda", 0)) == DeviceMemory(
         device="0000:1b:00.0", uuid="1f2e", used=700, total=1000, reserved=400
     )
 
 
 def test_the_watch_on_cuda_gives_the_allocators_figures(cuda_calls: list[str]) -> None:
     """Until CUDA is initialised, the allocator refuses every device."""
-    found = watch_memory(torch.device("cuda", 0))()
+    found = memory.watch_memory(torch.device("cuda", 0))()
     assert found == {
         "peak_allocated": 512,
         "peak_active": 1024,
@@ -155,7 +143,7 @@ def test_the_watch_on_cuda_gives_the_allocators_figures(cuda_calls: list[str]) -
         "alloc_retries": 3,
         "ooms": 1,
     }
-    assert found.keys() <= LABELS.keys()
+    assert found.keys() <= memory.LABELS.keys()
     assert cuda_calls == ["init", "reset_peak_memory_stats", "memory_stats"]
     assert memory_reader(torch.device("cuda", 0)) is not None
     assert cuda_calls[3:] == ["init", "reset_peak_memory_stats"]
@@ -164,19 +152,19 @@ def test_the_watch_on_cuda_gives_the_allocators_figures(cuda_calls: list[str]) -
 def test_cudas_own_allocator_has_no_figures_of_blocks(cuda_calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It reports zeros for them."""
     monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
-    figures = watch_memory(torch.device("cuda", 0))()
+    figures = memory.watch_memory(torch.device("cuda", 0))()
     assert figures == {"peak_allocated": 512, "peak_active": 1024, "peak_reserved": 2097152}
 
 
 @pytest.mark.usefixtures("plugged")
 def test_an_allocator_without_statistics_has_no_figures_and_fails_no_launch() -> None:
     device = torch.device("cuda", 0)
-    peaks = watch_memory(device)
-    begin_peaks(device)
+    peaks = memory.watch_memory(device)
+    memory.begin_peaks(device)
     assert peaks() == {}
     assert memory_reader(device) is None
     assert held_after_steps(lambda: None, 3, device) == ()
-    assert read_device_memory(device) == DeviceMemory(
+    assert memory.read_device_memory(device) == DeviceMemory(
         device="0000:1b:00.0", uuid="1f2e", used=700, total=1000, reserved=None
     )
 
@@ -187,21 +175,21 @@ def test_allocator_peaks_on_cuda() -> None:
     device = torch.device("cuda", 0)
     torch.cuda.init()  # type: ignore[no-untyped-call]
     before = torch.cuda.memory_allocated(device)
-    peaks = watch_memory(device)
+    peaks = memory.watch_memory(device)
     torch.ones(16 * MIB // 4, device=device)
     found = peaks()
-    assert found.keys() <= LABELS.keys()
+    assert found.keys() <= memory.LABELS.keys()
     assert found["peak_allocated"] == before + 16 * MIB
     assert found["peak_reserved"] >= found["peak_allocated"]
-    begin_peaks(device)
+    memory.begin_peaks(device)
     assert peaks()["peak_allocated"] == before
-    memory = read_device_memory(device)
-    assert memory is not None
-    assert memory.reserved is not None
-    assert memory.used > memory.reserved >= 0
+    held = memory.read_device_memory(device)
+    assert held is not None
+    assert held.reserved is not None
+    assert held.used > held.reserved >= 0
     if torch.version.hip is None:
-        assert memory.device is not None
-        assert re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.0", memory.device)
+        assert held.device is not None
+        assert re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.0", held.device)
 
 
 SLACK = MIB // 4  # for what else a process asks malloc for
@@ -255,7 +243,7 @@ def test_small_objects_are_seen_by_their_number() -> None:
     kept: list[dict[str, float]] = []
     with collector_paused():
         readings = held_after_steps(lambda: kept.extend({"loss": i / 7} for i in range(1000)), STEPS, CPU)
-    assert growth_per_step(readings) >= 2000 * BLOCK_BYTES
+    assert growth_per_step(readings) >= 2000 * memory.BLOCK_BYTES
 
 
 @readable

@@ -138,19 +138,6 @@ def leaving_objects(_ctx: Any) -> Callable[[], None]:
     return step
 
 
-def keeping_loaders(_ctx: Any) -> Callable[[], None]:
-    """An epoch has two steps."""
-    layer, data, kept = nn.Linear(4, 2), TensorDataset(torch.ones(4, 4)), list[object]()
-
-    def forever() -> Any:
-        while True:
-            kept.append(loader := DataLoader(data, 2))
-            yield from loader
-
-    batches = forever()
-    return lambda: layer(next(batches)[0]).sum().backward()
-
-
 def recompiling(_ctx: Any) -> Callable[[], None]:
     """The steps of the warm-up and the one after it have batches of 4, 5 and 6 samples."""
     layer, sizes = nn.Linear(4, 2), iter([4, 5, 6])
@@ -215,7 +202,7 @@ STEPS = {
 if SHARDS_ON_CPU:
     STEPS["blocks"] = wrapped_by(sharding(reshard_after_forward=False))
     STEPS["whole"] = wrapped_by(sharding(blocks=False, shape=(2, 1)))
-STEPS |= {"keeping loaders": keeping_loaders, "leaving objects": leaving_objects}  # from then on memory is traced
+STEPS["leaving objects"] = leaving_objects  # from then on memory is traced
 Found = dict[str, list[Counts]]
 
 
@@ -276,14 +263,6 @@ def test_a_type_of_objects_that_each_step_leaves_behind_has_the_line_that_makes_
         assert counts.details["python_objects"]["set"] == 10.0
         (site,) = counts.sites["python_objects"]
         assert text_of(site) == "kept.extend({number} for number in range(10))"
-
-
-def test_loaders_of_earlier_epochs_that_stay_have_the_line_that_makes_them(found: Found) -> None:
-    for counts in found["keeping loaders"]:
-        assert counts.details["loaders_kept"] == {"DataLoaders": 1.0}
-        assert [text_of(site) for site in counts.sites["loaders_kept"]] == [
-            "kept.append(loader := DataLoader(data, 2))"
-        ]
 
 
 def test_a_recompilation_has_its_function_and_the_guard_that_failed(launcher: Launcher) -> None:

@@ -19,20 +19,16 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, TraceJob, rank_file
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.preparing import profile_launch
-from pytest_ddpperf.training.subject import Workload
 from tests.counted import count_launch
+from tests.training.workloads import workload
 
 T = TypeVar("T")
 
 
-def workload() -> Workload:
-    return Workload(
-        model=lambda: torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 64)),
-        batch=lambda: (torch.rand(8, 64), torch.zeros(8, 64)),
-        loss=torch.nn.functional.mse_loss,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        samples_per_step=8,
-    )
+NORMED = workload(
+    model=lambda: torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 64)),
+    batch=lambda: (torch.rand(8, 64), torch.zeros(8, 64)),
+)
 
 
 def on_gpu(launcher: Launcher, function: Callable[..., T], job: LaunchJob) -> T:
@@ -42,7 +38,7 @@ def on_gpu(launcher: Launcher, function: Callable[..., T], job: LaunchJob) -> T:
 @pytest.mark.gpu
 def test_every_pass_tells_of_the_gpu(launcher: Launcher) -> None:
     """Kernels by their names, a collective for each of six parameters, and parts of a step that add up to it."""
-    job = LaunchJob(workload(), resolve("naive"), Settings(communication=True), Plan(warmup=3, steps=10))
+    job = LaunchJob(NORMED, resolve("naive"), Settings(communication=True), Plan(warmup=3, steps=10))
     counts = on_gpu(launcher, count_launch, job)
     assert any("layer_norm" in kernel for kernel in counts.details["kernel_launches"])
     assert "device_synchronisations" in counts.totals
@@ -66,7 +62,7 @@ def test_every_pass_tells_of_the_gpu(launcher: Launcher) -> None:
 
 @pytest.mark.gpu
 def test_a_trace_has_the_kernels_and_a_snapshot_of_memory_lies_beside_it(launcher: Launcher, tmp_path: Path) -> None:
-    job = LaunchJob(workload(), resolve("naive"), Settings(), Plan(warmup=3, steps=1))
+    job = LaunchJob(NORMED, resolve("naive"), Settings(), Plan(warmup=3, steps=1))
     ran = launcher.run(
         profile_launch, job, TraceJob(str(tmp_path), "x"), world_size=1, backend="nccl", device="cuda", timeout=120
     )

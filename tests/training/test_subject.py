@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import builtins
 import contextlib
 import functools
 import gc
@@ -10,8 +11,11 @@ import importlib
 import math
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
+import time
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable
@@ -212,6 +216,29 @@ def test_a_script_that_ends_is_looked_at_until_then(launcher: Launcher) -> None:
     found = counted(launcher, log, steps=20)
     assert found.steps == 14
     assert found.totals["collective_calls"] == 1.2
+
+
+def test_what_a_script_replaces_in_python_does_not_reach_what_measures_it(launcher: Launcher) -> None:
+    """Clocks may stand still, only the first rank may print, and tracebacks may be drawn by another library."""
+
+    def replaces() -> None:
+        pause, others = time.sleep, {traceback: "TracebackException", builtins: "print"}
+        for name in ("time", "time_ns", "monotonic", "perf_counter", "process_time"):
+            setattr(time, name, lambda: 0)
+        for module, name in others.items():
+            setattr(module, name, lambda *_, **__: None)
+        try:
+            train(each=lambda _: pause(0.01))
+        finally:
+            raise ValueError("too late")
+
+    training = PrepareJob(job(Script(replaces)), timed=True, counted=True)
+    result = launched(launcher, training, PREPARE_LAUNCH)
+    for found, output in zip(result.values, result.outputs, strict=True):
+        assert min(found.timed.step_times) >= 0.01
+        assert min(found.counting, found.timed.worked, found.timed.window[1] - found.timed.window[0]) >= 0.03
+        assert found.timed.cpu_time > 0
+        assert re.search(r"line \d+, in replaces\nValueError: too late\n", output.stderr)
 
 
 def test_an_error_of_the_script_is_its_own(launcher: Launcher) -> None:
@@ -558,11 +585,6 @@ def test_a_file_of_a_package_runs_as_with_python_m(
     assert (shown, done.stderr) == ([expected.format(root=tmp_path)], "")
 
 
-def test_what_is_given_is_held() -> None:
-    given = workload(tokens_per_step=128)
-    assert (given.samples_per_step, given.tokens_per_step, given.loader, given.blocks) == (4, 128, None, None)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -627,14 +649,3 @@ def test_what_a_function_cannot_be_called_with_is_said() -> None:
     assert text is not None
     assert text.startswith("step (")
     assert text.endswith("is called as step(number, slow=True): got an unexpected keyword argument 'slow'")
-
-
-def test_a_decorator_may_give_what_a_function_takes_besides() -> None:
-    def given_width(function: Any) -> Any:
-        @functools.wraps(function)
-        def wrapper(*arguments: Any) -> Any:
-            return function(2, *arguments)
-
-        return wrapper
-
-    assert workload(model=given_width(lambda width: torch.nn.Linear(width, width))).model() is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from itertools import count, pairwise
 from types import SimpleNamespace
@@ -23,15 +22,7 @@ from pytest_ddpperf.training import timing
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.preparing import prepare_launch
-from pytest_ddpperf.training.timing import (
-    by_period,
-    device_sizes,
-    keeping_loss,
-    timed_block,
-    timed_blocks,
-    turn_sizes,
-    warmup_seconds,
-)
+from pytest_ddpperf.training.timing import device_sizes, turn_sizes
 
 
 def between(marks: Any) -> tuple[float, ...]:
@@ -51,7 +42,7 @@ def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
         return float(events.count("step") ** 2)
 
     clock = Clock(settle=lambda: events.append("settle"), mark=mark, seconds=between)
-    assert timed_block(run, 3, clock) == ((1.0, 3.0, 5.0), 3)
+    assert timing.timed_block(run, 3, clock) == ((1.0, 3.0, 5.0), 3)
     assert events == ["settle", "mark", "step", "mark", "step", "mark", "step", "mark"]
 
 
@@ -61,18 +52,18 @@ def test_losses_are_kept_without_their_graphs_and_tensors() -> None:
     losses: list[Any] = []
     view_of_much = torch.full((100, 100), 5.0)[0, 0]
     results = iter([weight * 2, view_of_much, 3.0, None])
-    timed_block(lambda: next(results), 4, clock, losses)
+    timing.timed_block(lambda: next(results), 4, clock, losses)
     assert losses == [2.0, 5.0, 3.0, None]
     assert [type(loss) for loss in losses] == [float, float, float, type(None)]
     refused = iter([weight.expand(2) * 2])
-    timed_block(lambda: next(refused), 1, clock, losses)
+    timing.timed_block(lambda: next(refused), 1, clock, losses)
     assert (losses[-1].shape, losses[-1].requires_grad) == ((2,), False)
 
 
 def test_what_happens_in_one_step_of_several_is_shared_out() -> None:
     """1, 1, 4 twice is 2 twice; the seventh step begins a period that does not end."""
-    assert by_period((1, 1, 4, 1, 1, 4, 9), 3) == (2, 2)
-    assert by_period((1, 3), 3) == (2,)
+    assert timing.by_period((1, 1, 4, 1, 1, 4, 9), 3) == (2, 2)
+    assert timing.by_period((1, 3), 3) == (2,)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +102,8 @@ def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None
 
     clock = Clock(settle=lambda: None, mark=lambda: now[0], seconds=between)
     at_work = iter([1.0, 1.5, 10.0, 10.25])  # before and after each block
-    monkeypatch.setattr(time, "process_time", lambda: next(at_work))
-    timed = timed_blocks(run, (2, 1), clock, lambda part: events.append(f"begin {part}"))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(process_time=lambda: next(at_work)))
+    timed = timing.timed_blocks(run, (2, 1), clock, lambda part: events.append(f"begin {part}"))
     assert (timed.seconds, timed.loss) == ((0.0, 1.0, 2.0), 2)
     assert timed.cpu == (0.5 + 0.25) / 3
     assert timed.cpu_blocks == (0.5 / 2, 0.25 / 1)
@@ -172,7 +163,7 @@ def test_where_events_miss_work_of_a_block_its_wall_time_counts(
 ) -> None:
     """The wall time is read at the borders alone, where the device has done its work."""
     device = Device(seen, step)
-    times, _ = timed_block(device.run, 2, device.clock)
+    times, _ = timing.timed_block(device.run, 2, device.clock)
     assert times == pytest.approx(seconds)
     assert device.clock.missed == pytest.approx(missed)
     assert device.events == ["settle", "wall", "mark", "mark", "mark", "settle", "wall", "read"]
@@ -190,7 +181,7 @@ def test_events_of_a_script_are_held_against_wall_time_too() -> None:
         return marks
 
     run: Any = type("Steps", (), {"marked": staticmethod(marked)})()
-    assert timed_block(run, 2, device.clock) == ((1.25, 1.25), None)
+    assert timing.timed_block(run, 2, device.clock) == ((1.25, 1.25), None)
     assert device.clock.missed == [1.0]
 
 
@@ -206,7 +197,7 @@ def test_events_of_a_gpu_miss_the_work_of_a_stream_that_nothing_waits_for() -> N
 
     for run, missed in ((aside, True), (lambda: cuda._sleep(20_000_000), False)):
         clock = clock_for(device, marks=6)
-        seconds, _ = timed_block(run, 5, clock)
+        seconds, _ = timing.timed_block(run, 5, clock)
         assert min(seconds) > 0.001
         assert bool(clock.missed) is missed
 
@@ -262,17 +253,17 @@ def test_only_launches_on_cuda_whose_times_matter_are_warmed_up_for_long() -> No
     job = LaunchJob(lambda _ctx: print, None, Settings(), Plan(warmup=1, steps=1))
     probe = LaunchJob(lambda _ctx: print, None, Settings(), Plan(warmup=1, steps=1), times_matter=False)
     cuda, cpu = torch.device("cuda", 0), torch.device("cpu")
-    assert [warmup_seconds(*case) for case in ((cuda, job), (cuda, probe), (cpu, job))] == [0.5, 0.0, 0.0]
+    assert [timing.warmup_seconds(*case) for case in ((cuda, job), (cuda, probe), (cpu, job))] == [0.5, 0.0, 0.0]
 
 
 def test_the_loss_that_is_kept_outlives_a_step_that_overwrites_it() -> None:
     """As a CUDA graph does, which has one place for the loss of all steps."""
     place, kept = torch.zeros((), requires_grad=True), list[Any]()
     numbers = itertools.count(1)
-    run = keeping_loss(lambda: place.data.fill_(next(numbers)) * 1 and place, 2, kept)
+    run = timing.keeping_loss(lambda: place.data.fill_(next(numbers)) * 1 and place, 2, kept)
     for _ in range(4):
         run()
     assert (kept, kept[0].requires_grad) == ([torch.tensor(2.0)], False)
-    keeping_loss(lambda: 0.5, 1, kept)()
-    keeping_loss(lambda: None, 1, kept)()
+    timing.keeping_loss(lambda: 0.5, 1, kept)()
+    timing.keeping_loss(lambda: None, 1, kept)()
     assert kept[1:] == [0.5, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.factories import OTHER_PLUGINS, without_plugins
+from tests.factories import OTHER_PLUGINS
 
 ROOT = Path(__file__).parents[2]
 
@@ -13,9 +13,3 @@ def test_pytest_and_its_workers_leave_out_the_same() -> None:
     """A worker of pytest-xdist also reads what tests/conftest.py sets; pytest-metadata has to be in both or in none."""
     words = (ROOT / "pyproject.toml").read_text().split()
     assert [name for names in OTHER_PLUGINS.values() for name in names if f"no:{name}" not in words] == []
-
-
-def test_a_plugin_that_is_kept_brings_what_it_needs() -> None:
-    assert "no:html" not in (kept := without_plugins("pytest_html"))
-    assert "no:metadata" not in kept
-    assert "-p no:randomly" in kept

@@ -67,13 +67,8 @@ def outcomes(run: pytest.RunResult, outcome: str) -> set[str]:
         pytest.param(
             ["--benchmark-only", "--benchmark-skip"], {"test_step", "test_both", "test_theirs"}, marks=pytest.mark.slow
         ),
-        pytest.param(
-            ["--benchmark-disable"],
-            {"test_step", "test_both", "test_theirs", "test_plain", "test_ranks"},
-            marks=pytest.mark.slow,
-        ),
     ],
-    ids=["all", "only", "skip", "only and skip", "disable"],
+    ids=["all", "only", "skip", "only and skip"],
 )
 def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: list[str], passed: set[str]) -> None:
     run = suite.runpytest("-v", "--benchmark-max-time=0.01", *options, "--ddpperf-report=json:run.json")

@@ -65,10 +65,13 @@ def test_a_red_benchmark_stays_red_though_it_would_be_green_now(
     assert verdicts == ["regressed"] * 3  # a test case for each attempt
 
 
-def test_what_a_test_expects_is_no_matter_of_luck_either(inner: pytest.Pytester, run_with: Run) -> None:
-    inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT + EXPECTS)
-    run = run_with(MODULE, "--reruns=1")
-    assert run.parseoutcomes() == {"failed": 1, "rerun": 1}
+@pytest.mark.parametrize(("attempts", "reruns"), [("[2, 1, 1]", 1), ("[None, 2, 1]", 2)], ids=["first", "later"])
+def test_what_a_test_expects_is_no_matter_of_luck_in_any_attempt(
+    inner: pytest.Pytester, run_with: Run, attempts: str, reruns: int
+) -> None:
+    inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT.replace("[2, 1, 1]", attempts) + EXPECTS)
+    run = run_with(MODULE, f"--reruns={reruns}")
+    assert run.parseoutcomes() == {"failed": 1, "rerun": reruns}
     run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 2", STANDS])
 
 
@@ -134,13 +137,6 @@ def test_a_rank_that_fails_is_tried_again_and_the_result_tells_it(inner: pytest.
     results = json.loads((inner.path / "run.json").read_text())["results"]
     assert [result["verdict"] for result in results] == ["new"]
     assert "attempt 2 of the test: measurements of earlier attempts are omitted" in results[0]["findings"]
-
-
-def test_a_verdict_of_a_later_attempt_stands_as_well(inner: pytest.Pytester, run_with: Run) -> None:
-    inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT.replace("[2, 1, 1]", "[None, 2, 1]") + EXPECTS)
-    run = run_with(MODULE, "--reruns=2")
-    assert run.parseoutcomes() == {"failed": 1, "rerun": 2}
-    run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 2", STANDS])
 
 
 @pytest.mark.slow

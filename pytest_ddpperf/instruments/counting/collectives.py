@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.counting.storages import dense_parts
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.records.phases import KINDS, collective_kind
@@ -104,22 +105,6 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     return found
 
 
-def completion_of(out: Any) -> Callable[[], bool]:
-    """Returns a function that says whether a collective has ended; ``out`` is the result of its c10d operator.
-
-    A collective of gloo that offers no future, such as reduce-scatter, counts as ended.
-    """
-    handle = out[-1] if isinstance(out, tuple) else out
-    if not isinstance(handle, torch.ScriptObject):
-        return lambda: True
-    unbox: Callable[[Any], dist.Work] = dist.Work.unbox
-    try:
-        future = unbox(handle).get_future()
-    except RuntimeError:
-        return lambda: True
-    return future.done
-
-
 def _nbytes(value: Any) -> int:
     parts = (part for tensor in tensors_in((value,)) for part in dense_parts(tensor))
     return sum(part.numel() * part.element_size() for part in parts)
@@ -165,10 +150,7 @@ def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], tracker: TensorTracker) -> Any:
-    """Runs a collective on a CPU, waits for it to end, and returns its result.
-
-    Does not wait for sends and receives. The backend gets its tensors from ``tracker.lend``.
-    """
+    """Runs a collective on a CPU with tensors that ``tracker`` lends, waits for its end, and returns its result."""
     if func.namespace == _BACKENDS:
         out = func(*tree_map_only(torch.Tensor, tracker.lend, args), **kwargs)
         _await(func, out)
@@ -196,9 +178,12 @@ class _Inside(TorchDispatchMode):
 
 def _await(func: OpOverload, out: Any) -> None:
     """Waits up to two seconds for a collective to end; skips sends and receives, whose peer may begin later."""
-    if any(word in func._schema.name for word in ("send", "recv")):  # noqa: SLF001  torch offers no other way to ask
+    handle = out[-1] if isinstance(out, tuple) else out
+    meets = not any(word in func._schema.name for word in ("send", "recv"))  # noqa: SLF001  torch offers no other way to ask
+    if not meets or not isinstance(handle, torch.ScriptObject):
         return
-    done = completion_of(out)
-    deadline = time.monotonic() + _MAX_WAIT
-    while not done() and time.monotonic() < deadline:
-        time.sleep(2e-5)
+    unbox: Callable[[Any], dist.Work] = dist.Work.unbox
+    with suppress(RuntimeError):  # gloo has no future of some, such as reduce-scatter
+        future, deadline = unbox(handle).get_future(), time.monotonic() + _MAX_WAIT
+        while not future.done() and time.monotonic() < deadline:
+            time.sleep(2e-5)

@@ -96,10 +96,7 @@ class CopyWatch:
         return {"ddp_buckets": of_all, "peak_tensor_bytes": copying if len(copying) == 1 else {}}
 
     def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...], roots: Sequence[str]) -> RankCopy:
-        """Returns a description of this rank's model and data after ``steps`` steps.
-
-        ``of_data``: beginnings of the names of mesh dimensions that divide data. ``roots``: the project's folders.
-        """
+        """Returns a description of this rank's model and data after ``steps`` steps."""
         peers = next((_peers(each) for each in self._reduced), ())
         named = {
             f"{number or ''}{'.' * bool(number)}{name}": parameter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch._guards import detect_fake_mode
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.instruments.clock import collector_paused
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.counting.dispatch import CALLS, OperatorCounter
 from pytest_ddpperf.instruments.counting.loaders import loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of

@@ -36,10 +36,7 @@ class Recorded(NamedTuple):
 
 
 def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
-    """Runs ``run`` on the GPU; counts its kernels, copies and waits, by metric and then by name.
-
-    A metric that the profiler cannot see is missing.
-    """
+    """Runs ``run`` on the GPU; counts kernels, copies and waits that the profiler sees, by metric and then by name."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         with record_function(STEP):

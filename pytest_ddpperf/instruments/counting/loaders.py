@@ -172,10 +172,7 @@ def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
 def loading_left_out(
     paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
 ) -> Iterator[None]:
-    """Enters ``paused()``, in this context, while a DataLoader makes a batch or begins an epoch.
-
-    So the work of loading is not counted. ``loaded`` is called with the loader's iterator and each batch.
-    """
+    """Enters ``paused()`` while a DataLoader makes a batch or begins an epoch; ``loaded`` gets iterator and batch."""
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
         @unnamed

@@ -88,10 +88,7 @@ _PARALLEL = (DistributedDataParallel, DataParallel)
 
 
 class ModuleTracker:
-    """The modules and optimizers of a step, found when they are used.
-
-    They are not kept alive, because a step may make new ones for itself.
-    """
+    """The modules and optimizers of a step, found when they are used, and not kept alive."""
 
     def __init__(
         self,
@@ -197,14 +194,12 @@ def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
-    """Returns the bytes of each bucket of DistributedDataParallel, in the order in which buckets are sent.
-
-    torch rebuilds the buckets after the first steps, and reports the new sizes in the data for its own logs.
-    """
+    """Returns the bytes of each bucket of DistributedDataParallel, in the order in which buckets are sent."""
     sizes: list[str] = []
     for child in (child for module in modules for child in module.modules()):
         if isinstance(child, DistributedDataParallel):
             said = child._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no public reader
+            # It rebuilds its buckets after the first steps.
             sizes += str(said.get("rebuilt_bucket_sizes") or said.get("bucket_sizes", "")).split(",")
     return {f"bucket {number}": float(size) for number, size in enumerate(filter(str.strip, sizes))}
 

@@ -54,11 +54,7 @@ def full_precision(func: Any, dtype: torch.dtype) -> float:
 
 
 def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
-    """Replaces keys and values in attention's arguments by shapes with as many heads as the query.
-
-    ``query`` is the query's index. In grouped-query attention keys and values have fewer heads, which the FLOP formulas
-    of torch 2.11 reject.
-    """
+    """Replaces keys and values by shapes with as many heads as the query, because torch 2.11 refuses fewer heads."""
     heads = args[query].shape[1]
     wide = (torch.Size((each.shape[0], heads, *each.shape[2:])) for each in args[query + 1 : query + 3])
     return (*args[: query + 1], *wide, *args[query + 3 :])
@@ -182,10 +178,7 @@ def is_plain(func: Any) -> bool:
 
 @cache
 def operator_name(func: Any) -> str | None:
-    """Returns an operator's name without the overload, such as ``aten.mm``; None if the operator does no work.
-
-    Views and other operators that compute nothing, marks for the profiler, and communication do not count as work.
-    """
+    """Returns an operator's name without the overload, such as ``aten.mm``; None if the operator does no work."""
     packet = getattr(func, "_overloadpacket", None)
     if packet is None:
         return f"higher_order.{func}"

@@ -108,11 +108,7 @@ def calls_counted(
 
 
 def _followed(function: Callable[..., Any], report: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """Wraps a function so that ``report`` gets the first argument of each call.
-
-    If ``device`` is not empty, only calls with a tensor on this device are reported. A call inside another one is not
-    reported; ``under_way`` has the threads that are in a call.
-    """
+    """Wraps a function so that ``report`` gets the first argument of each outermost call; "" is any ``device``."""
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
 
     @functools.wraps(function)
@@ -158,16 +154,14 @@ class ObjectCensus:
         self._taken.append((steps, found))
 
     def left_behind(self) -> dict[str, float] | None:
-        """Returns how many objects each step leaves behind, by type; None after fewer than three counts.
-
-        The smallest growth between two counts is returned, because a cache grows only for a while.
-        """
+        """Returns how many objects each step leaves behind, by type; None after fewer than three counts."""
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
             for (steps_before, before), (steps, after) in pairwise(self._taken)
         ]
         if len(grown) < 2:  # noqa: PLR2004
             return None
+        # A cache grows only for a while.
         least = {kind: min(each.get(kind, 0.0) for each in grown) for kind in grown[-1]}
         return {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import linecache
 import os
 import sys
 import sysconfig
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
+from linecache import getline  # users' code may patch the module's
 from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FrameType
@@ -63,10 +63,7 @@ class Stack:
         self._thread = threading.get_ident()
 
     def place(self) -> Place:
-        """Returns the innermost line of the user's code or of a strategy, with the line of a package that it called.
-
-        If the stack has neither, returns the innermost line of a package.
-        """
+        """Returns the innermost line of the user or a strategy, with a package line that it called, or the latter."""
         return self.call()._replace(caller=None)
 
     def call(self) -> Place:
@@ -186,10 +183,7 @@ def without_callers(found: Mapping[tuple[str, Place], float]) -> dict[tuple[str,
 def call_sites(
     steps: Sequence[SiteCounts], roots: Sequence[str], strategy: str = ""
 ) -> dict[str, tuple[CallSite, ...]]:
-    """Returns the call sites of each metric; a site's value is its mean over the steps that have the metric.
-
-    ``roots`` are the project's folders; ``strategy`` is the name of the strategy that the steps use.
-    """
+    """Returns the call sites of each metric; a site's value is its mean over the steps that have the metric."""
     metrics = dict.fromkeys(metric for step in steps for metric in step)
     found = {metric: _sites([step[metric] for step in steps if metric in step], roots, strategy) for metric in metrics}
     return {metric: sites for metric, sites in found.items() if sites}
@@ -220,7 +214,7 @@ def _sites(
 
 
 def _source(line: tuple[str, int, str] | None) -> str:
-    return "" if line is None else digest(linecache.getline(*line[:2]).strip())
+    return "" if line is None else digest(getline(*line[:2]).strip())
 
 
 def _text(line: tuple[str, int, str] | None, roots: Sequence[str]) -> str:
@@ -254,10 +248,7 @@ _frame_line: Callable[[FrameType], tuple[int, str]] = attrgetter("f_lineno", "f_
 
 @cache
 def _owner(file: str) -> str:
-    """Returns whose code a file is: ``user`` (project or strategy), ``package``, or "" (torch, Python, the plugin).
-
-    Code that is compiled from a text, such as a dataclass's methods, also gives "".
-    """
+    """Returns whose code a file is: ``user`` (project or strategy), ``package``, or "" (torch, Python, the plugin)."""
     if file.startswith(("<", f"{Path(torch.__file__).parent}/")):
         return ""
     if file.startswith(f"{_PLUGIN}/"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MethodWrapperType
@@ -15,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from pytest_ddpperf.errors import TrainingEnded
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups, replaced
 from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.rhythm import components_of, rhythm_of, rhythm_of_all, rhythm_text
@@ -58,10 +58,7 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the steps in ``counted`` that do the same work as most steps.
-
-    ``seen`` has cheap counts of all steps; ``shown[i]`` has the cheap counts of ``counted[i]``.
-    """
+    """Returns the steps in ``counted``, with cheap counts ``shown``, that do the same work as most steps ``seen``."""
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
@@ -128,10 +125,7 @@ def total_of(parts: Mapping[str, float]) -> float:
 
 
 def graph_so_far() -> tuple[int, int]:
-    """Returns how many nodes this thread has added to autograd graphs, and how many collectives all groups have run.
-
-    Both numbers are available even while no operator is counted.
-    """
+    """Returns how many graph nodes this thread has made, and collectives all groups have run, also uncounted ones."""
     return torch._C._autograd._get_sequence_nr(), collectives_called(process_groups())  # noqa: SLF001 - no public number
 
 

@@ -83,10 +83,7 @@ class TensorTracker:
     def see(
         self, tensor: torch.Tensor, category: str, *, mark: bool = False, made_by: Callable[[], Place] | None = None
     ) -> None:
-        """Follows a tensor; gives its storage ``category`` if the storage is new, or if ``mark`` is True.
-
-        ``made_by`` returns the line of code that has just made the tensor.
-        """
+        """Follows a tensor, which the line ``made_by()`` made; gives it ``category`` if it is new, or with ``mark``."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):

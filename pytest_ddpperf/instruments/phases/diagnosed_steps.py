@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.clock import clock_for, settle
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.memory import Reading, memory_reader
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook, followed, optimizers_followed, torch_phase_hooks
 from pytest_ddpperf.instruments.phases.recorder import Recorder, Trace

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from threading import get_ident, main_thread
 from typing import Any, NamedTuple, Protocol, cast
 
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.phases.recorder import OPENS, Section
 from pytest_ddpperf.instruments.torch_internals import compiled_frames, replaced, subclasses, uncompiled
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER, LearningRates

@@ -35,20 +35,13 @@ class PhaseNode:
         self.opens = OPENS[phase]  # the phases that may begin here
         self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
-    def phase_inside(self, phase: str) -> PhaseNode:
-        """Returns the node of a phase that begins inside this node."""
-        key = phase, False
-        if key not in self._inner:
-            self._inner[key] = PhaseNode(self, phase, self.sections)
-        return self._inner[key]
-
-    def section_inside(self, name: str) -> PhaseNode:
-        """Returns the node of a section that begins inside this node; a section named like a phase gets that phase."""
-        key = name, True
-        if key not in self._inner:
+    def inside(self, name: str, *, section: bool = False) -> PhaseNode:
+        """Returns the node of a phase or section that begins here; a section named like a phase gets that phase."""
+        if (name, section) not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
-            self._inner[key] = PhaseNode(self, name if name in PHASES else self.phase, (*self.sections, path))
-        return self._inner[key]
+            sections = (*self.sections, path) if section else self.sections
+            self._inner[name, section] = PhaseNode(self, name if name in PHASES else self.phase, sections)
+        return self._inner[name, section]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,14 +57,7 @@ class Recorder:
     """Records the phases of the main thread; work of other threads counts for the main thread's current phase."""
 
     def __init__(self) -> None:
-        for instrument in (
-            Recorder.enter,
-            Recorder.enter_section,
-            Recorder.go,
-            PhaseNode.__init__,
-            PhaseNode.phase_inside,
-            PhaseNode.section_inside,
-        ):
+        for instrument in (Recorder.enter, Recorder.enter_section, Recorder.go, PhaseNode.__init__, PhaseNode.inside):
             uncompiled(instrument)
         self._ground = PhaseNode(None, OTHER, ())
         self._top = self._ground
@@ -96,7 +82,7 @@ class Recorder:
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None
-        self.go(before.phase_inside(phase))
+        self.go(before.inside(phase))
         return before
 
     def enter_section(self, name: str) -> PhaseNode | None:
@@ -104,7 +90,7 @@ class Recorder:
         if get_ident() != self._thread:
             return None
         before = self._top
-        self.go(before.section_inside(name))
+        self.go(before.inside(name, section=True))
         return before
 
     def go(self, place: PhaseNode) -> None:

@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -195,26 +195,22 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
     return {event["args"]["External id"]: event["args"] for event in events if "External id" in event.get("args", {})}
 
 
-def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns a ``Note`` for each collective that ran as exactly one NCCL kernel, by the kernel's correlation id.
+def notes_by_link(
+    kernels: Iterable[int], copies: Collection[int], fields: Mapping[int, Mapping[str, Any]]
+) -> dict[int, Note]:
+    """Returns a ``Note`` for each collective that ran as one NCCL kernel or by copies, by its correlation id.
 
-    ``links`` has the correlation id of each kernel, 0 for none. ``fields`` has torch's records by correlation id.
-    Collectives that are sent as a group get no note, because the bytes of each collective are unknown.
+    ``kernels`` and ``copies`` have correlation ids, 0 for none; ``fields`` has torch's records. Collectives that are
+    sent as a group get no note, because the bytes of each are unknown. Notes of copies have no bytes, because each copy
+    is for one peer only.
     """
-    noted = {
-        number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields
+    once = [number for number, times in Counter(kernels).items() if times == 1]
+    noted = {number: note_of(fields[number]) for number in {*once, *copies} if number in fields}
+    return {
+        number: replace(note, nbytes=None, copied=True) if number in copies else note
+        for number, note in noted.items()
+        if note is not None
     }
-    return {number: note for number, note in noted.items() if note is not None}
-
-
-def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
-    """Returns a ``Note`` for each collective that a GPU's copy engines send, by the correlation id of its copies.
-
-    The notes have no bytes, because each copy is for one peer only. ``links`` has the correlation ids of copies,
-    ``fields`` has torch's records.
-    """
-    noted = {number: note_of(fields[number]) for number in links if number in fields}
-    return {number: replace(note, nbytes=None, copied=True) for number, note in noted.items() if note is not None}
 
 
 def _value(fields: Mapping[str, Any], name: str) -> Any:

@@ -91,22 +91,19 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
 
 
 def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, events.Note]:
-    """Returns a ``Note`` for each collective that NCCL ran as a kernel or by copies, by correlation id.
-
-    ``trace`` returns the saved Chrome trace. Before torch 2.12, only this trace has the fields of torch's records.
-    """
+    """Returns a ``Note`` for each collective that NCCL ran as a kernel or by copies, by correlation id."""
     noted = [event for event in recorded if event.name() == events.EVENT]
     if not noted:
         return {}
     if hasattr(noted[0], "extra_meta"):
         fields = {event.correlation_id(): event.extra_meta() for event in noted}
     else:
-        fields = events.notes_in_trace(trace())
+        fields = events.notes_in_trace(trace())  # before torch 2.12
     kernels = [
         event.linked_correlation_id() for event in recorded if events.is_nccl_kernel(event.name(), activity_of(event))
     ]
-    copies = [event.linked_correlation_id() for event in recorded if activity_of(event) == _COPY]
-    return {**events.notes_of_copies(set(copies) - set(kernels), fields), **events.notes_of_kernels(kernels, fields)}
+    copies = {event.linked_correlation_id() for event in recorded if activity_of(event) == _COPY} - {*kernels}
+    return events.notes_by_link(kernels, copies, fields)
 
 
 def _event(event: Any, began: int, notes: Mapping[int, events.Note]) -> events.ProfilerEvent:

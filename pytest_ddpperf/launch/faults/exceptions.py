@@ -6,11 +6,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from time import time_ns  # users' code may patch the module's
 from types import FrameType
 from typing import Any, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError
+from pytest_ddpperf.instruments.clock import system_time
 from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups
 from pytest_ddpperf.launch import redirection, streams
 from pytest_ddpperf.launch.faults.cures import WANT_OF_MEMORY
@@ -38,15 +38,15 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
     positions = [_unless_it_raises(None, _position, each) for each in (first, *others)]
 
     def verifying(error: BaseException) -> bool:
-        return any(frame.f_code.co_filename.startswith(_VERIFICATION) for frame, _ in _frames(error))
+        return any(frame.file.startswith(_VERIFICATION) for frame in frames_of(error))
 
     return Failed(
         stage="verify" if stage == "run" and _unless_it_raises(False, verifying, error) else stage,  # noqa: FBT003
         kind=_unless_it_raises("raised", _kind, first),
         type=_name(first),
         text=_in_words(_text, first),
-        traceback=_in_words(_traceback, error),
-        stamp=time_ns(),
+        traceback=traceback_text(error),
+        stamp=system_time.time_ns(),
         position=next((each for each in positions if each is not None and each.line), positions[0]),
         sent=_unless_it_raises("", _sent, first),
         sequence=_unless_it_raises(None, _sequence, first),
@@ -84,11 +84,20 @@ def _in_words(describe: Callable[[BaseException], str], error: BaseException) ->
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
     """Returns the frames of an exception with their line numbers, innermost first."""
-    return list(traceback.walk_tb(error.__traceback__))[::-1]
+    found, at = list[tuple[FrameType, int]](), error.__traceback__
+    while at is not None:  # users' code may patch the functions of ``traceback``
+        found.insert(0, (at.tb_frame, at.tb_lineno))
+        at = at.tb_next
+    return found
+
+
+def frames_of(error: BaseException) -> list[Frame]:
+    """Returns the file, line and function of each frame of an exception, innermost first."""
+    return [Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)]
 
 
 def _position(error: BaseException) -> StackPosition | None:
-    return position([Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)])
+    return position(frames_of(error))
 
 
 def _sent(error: BaseException) -> str:
@@ -159,6 +168,11 @@ def _text(error: BaseException) -> str:
     return str(error)
 
 
+def traceback_text(error: BaseException) -> str:
+    """Returns an exception's traceback without frames of this plugin; never raises."""
+    return _in_words(_traceback, error)
+
+
 def _traceback(error: BaseException) -> str:
     if isinstance(error, DdpperfError):
         return ""  # the message says enough
@@ -168,6 +182,10 @@ def _traceback(error: BaseException) -> str:
         return "".join(summary.format()).rstrip("\n")
     except RecursionError:  # thousands of causes
         return "".join(traceback.format_exception(type(error), error, error.__traceback__, chain=False)).rstrip("\n")
+    except Exception:  # noqa: BLE001  users' code has patched what formats, or memory has run out
+        kept = [frame for frame in frames_of(error)[::-1] if not is_machinery(frame.file)]
+        lines = [f'  File "{frame.file}", line {frame.line}, in {frame.function}' for frame in kept]
+        return "\n".join(["Traceback (most recent call last):", *lines, f"{_name(error)}: {_text(error)}"])
 
 
 def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> None:

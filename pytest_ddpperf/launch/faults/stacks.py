@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from linecache import getline  # users' code may patch the module's
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,7 +94,7 @@ def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | N
 def _waits_for_gpu(innermost: Frame) -> bool:
     if innermost.file.endswith(_SYNCHRONISING):
         return innermost.function == "synchronize"
-    return _NEEDS_VALUE.search(linecache.getline(innermost.file, innermost.line)) is not None
+    return _NEEDS_VALUE.search(getline(innermost.file, innermost.line)) is not None
 
 
 def _waits_inside(frames: Sequence[Frame]) -> bool:
@@ -103,7 +103,7 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
     return (
         innermost.function == _BACKWARD
         or any(folder in innermost.file for folder in _DISTRIBUTED)
-        or _WAIT in linecache.getline(innermost.file, innermost.line)
+        or _WAIT in getline(innermost.file, innermost.line)
     )
 
 

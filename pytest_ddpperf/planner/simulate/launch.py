@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from pytest_ddpperf.errors import DdpperfError, in_a_line
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.torch_internals import warmed_up
 from pytest_ddpperf.launch import progress

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -135,10 +134,10 @@ class RankConsensus:
         for rank, loss in enumerate(losses):
             if not math.isfinite(loss):
                 fault = f"is {loss}, but finite in a single process"
-                found = Discrepancy(
-                    quantity="losses", name="the loss", error=math.inf, tolerance=tolerance, fault=fault
+                where: dict[str, Any] = {"rank": rank, "step": step, "tolerance": tolerance}
+                raise DiffersError(
+                    Discrepancy(quantity="losses", name="the loss", error=math.inf, fault=fault, **where)
                 )
-                raise DiffersError(replace(found, rank=rank, step=step))
         return math.fsum(losses) / len(losses)
 
     def judge_losses(self, step: int, error: float, tolerance: float, fault: str) -> None:

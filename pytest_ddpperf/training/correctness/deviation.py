@@ -32,10 +32,7 @@ class Deviation:
 def deviations_of(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Returns each tensor's error, relative to its norm in ``sizes``, or without ``sizes`` to its expected norm.
-
-    None in place of a tensor means zeros.
-    """
+    """Returns tensors' errors (None is zeros), relative to their norms in ``sizes``, by default to expected norms."""
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
@@ -141,10 +138,7 @@ def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: 
 
 
 def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> str:
-    """Returns a text that names unused parameters, if DDP would wait for their gradients; else an empty text.
-
-    ``gradients`` are a single process's gradients; None for parameters that took no part in the loss.
-    """
+    """Returns a text that names parameters without a gradient, if DDP would wait for these; else an empty text."""
     unused = [name for name, gradient in gradients.items() if gradient is None]
     told = strategy.options.get("find_unused_parameters") or strategy.options.get("static_graph")
     if strategy.function is not None or strategy.name not in {"ddp", "zero1"} or told or not unused:
@@ -168,30 +162,26 @@ def _mistakes(shares: Sequence[Sequence[Tensor]], rank: int) -> Iterator[tuple[T
         yield own[rank] / ranks, "the rank divided its own gradient by the number of ranks, but ranks were not summed"
         for other in range(ranks):
             yield own[other], f"the gradient of rank {other} alone, copied instead of averaged"
-    if micro_batches > 1:
-        yield from _accumulation_mistakes(shares, rank, right)
-
-
-def _accumulation_mistakes(
-    shares: Sequence[Sequence[Tensor]], rank: int, right: Tensor
-) -> Iterator[tuple[Tensor, str]]:
-    count = len(shares[0])
+    if micro_batches == 1:
+        return
     first, last = (_mean([share[i] for share in shares]) for i in (0, -1))
-    own = shares[rank]
     yield last, "it is the last micro-batch's gradient: the gradients of earlier micro-batches were lost"
     yield first, "it is the first micro-batch's gradient: it was synchronised before accumulation ended"
-    yield count * last, "it is the last micro-batch's gradient, as if the step had no other micro-batches"
-    yield count * first, "it is the first micro-batch's gradient, as if the step had no other micro-batches"
+    yield micro_batches * last, "it is the last micro-batch's gradient, as if the step had no other micro-batches"
+    yield micro_batches * first, "it is the first micro-batch's gradient, as if the step had no other micro-batches"
     yield (
-        first + _sum(own[1:]),
+        first + _sum(shares[rank][1:]),
         "only the first micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",
     )
     yield (
-        _sum(own[:-1]) + last,
+        _sum(shares[rank][:-1]) + last,
         "only the last micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",
     )
-    yield count * right, f"about {count} times too large: summed over the micro-batches instead of averaged"
-    yield right / count, f"about {count} times too small: divided by the number of micro-batches twice"
+    yield (
+        micro_batches * right,
+        f"about {micro_batches} times too large: summed over the micro-batches instead of averaged",
+    )
+    yield right / micro_batches, f"about {micro_batches} times too small: divided by the number of micro-batches twice"
 
 
 def _factor(gradient: Tensor, right: Tensor) -> str:

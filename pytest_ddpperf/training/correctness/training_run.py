@@ -203,10 +203,7 @@ def _other(tensor: Tensor, rank: int) -> Tensor:
 
 
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
-    """Returns this rank's first ``count`` batches of the timed steps, cut down to a few samples.
-
-    Of ``loader``, only the sampler is used, because it decides which samples a batch has.
-    """
+    """Returns this rank's first batches of the timed steps, cut down; of ``loader`` only the sampler is used."""
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     kept = None
     if workload.batch is None and loader is not None and not loader.auto:

@@ -21,17 +21,13 @@ from pytest_ddpperf.training.model import build_model
 from pytest_ddpperf.training.verification import Discrepancy, Verification
 
 T = TypeVar("T")
-V = TypeVar("V", Tensor, "Tensor | None")
 _VANISHING = 4  # times the smallest number: gradients below are almost or entirely lost
 STEPS = 3  # DDP rebuilds its buckets after the first step
 LOSSY_STEPS = 20
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Trains a few steps by the job's strategy and in a single process on the same data, and compares both.
-
-    All ranks of a launch call this function together.
-    """
+    """Trains a few steps by the job's strategy and in a single process, and compares both; a collective."""
     consensus = RankConsensus(ctx)
     discrepancy, unverified, leniency = None, "", None
     try:
@@ -199,30 +195,25 @@ class StrategyVerifier:
         """Returns, on all ranks, the result of ``make``, which rank 0 calls with its single process."""
         return self._consensus.from_first(lambda: make(self._reference_here()))
 
-    def _tensors_from_reference(self, make: Callable[[SingleProcess], Mapping[str, V]]) -> dict[str, V]:
-        return self._consensus.tensors_from_first(lambda: make(self._reference_here()))
-
     def _reference_here(self) -> SingleProcess:
         assert self._reference is not None  # noqa: S101  asked for on rank 0 only
         return self._reference
 
     def _compare_clipped(self, step: int) -> None:
-        reference = self._tensors_from_reference(lambda single: single.training.gradients())
+        reference = self._consensus.tensors_from_first(lambda: self._reference_here().training.gradients())  # noqa: PLW0108  rank 0 has it
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
             expected = reference.get(name)
-            return (
-                ""
-                if found is None or expected is None
-                else deviation.likely_cause(found, [[expected]], 0, self._tolerance)
-            )
+            if found is None or expected is None:
+                return ""
+            return deviation.likely_cause(found, [[expected]], 0, self._tolerance)
 
         deviations = deviation.deviations_of(self.run.gradients(), reference)
         self._consensus.compare("clipped gradients", step, deviations, self._tolerance, cause)
 
     def _compare_parameters(self, step: int) -> None:
         before = self._expected
-        reference = self._tensors_from_reference(lambda single: single.training.parameters())
+        reference = self._consensus.tensors_from_first(lambda: self._reference_here().training.parameters())  # noqa: PLW0108  as above
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
             stayed = found is not None and name in before and deviation.distance(found, before[name]) == 0

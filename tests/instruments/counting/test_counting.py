@@ -324,17 +324,12 @@ def counted_steps(run: Callable[[], Any], **how: Any) -> tuple[Counts, list[bool
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_steps_that_are_alike_are_watched_and_not_counted() -> None:
-    found, counted = counted_steps(users_step())
+@pytest.mark.parametrize("how", [{}, {"called": CopyWatch().called}], ids=["alone", "with the watch of copies"])
+def test_steps_that_are_alike_are_watched_and_not_counted(how: dict[str, Any]) -> None:
+    """The watch of copies looks at some batches only, and is no part of a step."""
+    found, counted = counted_steps(users_step(), **how)
     assert (found.steps, found.varying) == (20, {})
     assert counted == [False] + [True] * 4 + [False] * 16, "one step of warm-up"
-
-
-@pytest.mark.usefixtures("uncompiled")
-def test_the_watch_of_copies_is_no_part_of_a_watched_step() -> None:
-    """It looks at some batches only."""
-    _, counted = counted_steps(users_step(), called=CopyWatch().called)
-    assert sum(counted) == 4
 
 
 def test_steps_are_not_watched_once_torch_has_compiled_one(monkeypatch: pytest.MonkeyPatch) -> None:

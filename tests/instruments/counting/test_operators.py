@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.counting.operators import (
-    host_to_device_bytes,
-    moved_bytes,
-    operator_name,
-    synchronisation,
-)
+from pytest_ddpperf.instruments.counting import operators
 
 aten = torch.ops.aten
 
@@ -44,7 +39,7 @@ MASK, NUMBER = on("cuda", torch.bool), on("cpu", numel=1)
     ],
 )
 def test_operators_that_do_work_have_names(func: Any, name: str | None) -> None:
-    assert operator_name(func) == name
+    assert operators.operator_name(func) == name
 
 
 @pytest.mark.parametrize(
@@ -73,7 +68,7 @@ def test_operators_that_do_work_have_names(func: Any, name: str | None) -> None:
 def test_what_waits_for_the_device_is_known(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str, expected: str | None
 ) -> None:
-    assert synchronisation(func, args, kwargs, device) == expected
+    assert operators.synchronisation(func, args, kwargs, device) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,15 +84,15 @@ def test_what_waits_for_the_device_is_known(
 def test_bytes_that_go_to_the_device_are_counted(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str, expected: int
 ) -> None:
-    assert host_to_device_bytes(func, args, kwargs, device) == expected
+    assert operators.host_to_device_bytes(func, args, kwargs, device) == expected
 
 
 def test_moved_bytes_are_those_of_different_elements_each_once() -> None:
     rows = torch.ones(4, 6)
-    assert moved_bytes([rows]) == 96
-    assert moved_bytes([rows, rows]) == 96  # in place: read and written
-    assert moved_bytes([rows, torch.ones(4, 6, dtype=torch.bfloat16)]) == 96 + 48
-    assert moved_bytes([torch.ones(1, 6).expand(1000, 6)]) == 24
-    assert moved_bytes([rows.t()[:2]]) == 32
-    assert moved_bytes([torch.ones(0, 5), torch.tensor(1.0)]) == 4
-    assert moved_bytes([torch.eye(3).to_sparse()]) == 3 * 4 + 6 * 8  # three numbers, each with two indices
+    assert operators.moved_bytes([rows]) == 96
+    assert operators.moved_bytes([rows, rows]) == 96  # in place: read and written
+    assert operators.moved_bytes([rows, torch.ones(4, 6, dtype=torch.bfloat16)]) == 96 + 48
+    assert operators.moved_bytes([torch.ones(1, 6).expand(1000, 6)]) == 24
+    assert operators.moved_bytes([rows.t()[:2]]) == 32
+    assert operators.moved_bytes([torch.ones(0, 5), torch.tensor(1.0)]) == 4
+    assert operators.moved_bytes([torch.eye(3).to_sparse()]) == 3 * 4 + 6 * 8  # three numbers, each with two indices

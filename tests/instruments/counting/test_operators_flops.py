@@ -56,18 +56,29 @@ def test_a_transformer_has_the_flops_of_the_formula() -> None:
     assert found.unstable == {}
 
 
-def test_a_linear_layer_has_a_forward_and_a_backward_for_its_weight() -> None:
-    """3 x 4 inputs that need no gradient: 2 x 3 x 4 x 8 in forward, and as many for the weight's gradient."""
-    found = flops_of_training(nn.Sequential(nn.Linear(4, 8)), torch.ones(3, 4))
-    assert found.details["flops_forward"] == {"0": 192.0}
-    assert found.details["flops_backward"] == {"0": 192.0}
+class First(nn.Module):
+    def forward(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return inputs[0]
 
 
-def test_a_convolution_has_the_flops_of_its_kernel_at_every_place() -> None:
-    """5 channels from 3 by kernels of 3 x 3 at 6 x 6 places of 2 pictures: 2 x (3 x 9) x 5 x 36 x 2 = 19,440."""
-    found = flops_of_training(nn.Sequential(nn.Conv2d(3, 5, 3)), torch.ones(2, 3, 8, 8))
-    assert found.details["flops_forward"] == {"0": 19_440.0}
-    assert found.details["flops_backward"] == {"0": 19_440.0}
+@pytest.mark.parametrize(
+    ("layers", "shape", "forward", "backward"),
+    [
+        # 3 x 4 inputs that need no gradient: 2 x 3 x 4 x 8 in forward, and as many for the weight's gradient.
+        ([nn.Linear(4, 8)], (3, 4), 192, 192),
+        # 5 channels from 3 by kernels of 3 x 3 at 6 x 6 places of 2 pictures: 2 x (3 x 9) x 5 x 36 x 2.
+        ([nn.Conv2d(3, 5, 3)], (2, 3, 8, 8), 19_440, 19_440),
+        # 4 sequences of 8 steps, 32 rows; 4 gates of 32 from 16 inputs and 32 before: 2 x 32 x 4 x 32 x (16 + 32).
+        ([nn.LSTM(16, 32, batch_first=True), First()], (4, 8, 16), 393_216, 2 * 393_216),
+    ],
+    ids=["linear", "convolution", "recurrent"],
+)
+def test_a_layer_has_the_flops_of_its_products(
+    layers: list[nn.Module], shape: tuple[int, ...], forward: int, backward: int
+) -> None:
+    found = flops_of_training(nn.Sequential(*layers), torch.ones(shape))
+    assert found.details["flops_forward"] == {"0": forward}
+    assert found.details["flops_backward"] == {"0": backward}
 
 
 def test_inference_mode_hides_no_flops() -> None:
@@ -111,18 +122,6 @@ def test_a_product_without_a_shape_is_counted_without_flops() -> None:
     found = counted(lambda: torch.bmm(pair, pair.transpose(1, 2)))
     assert found.totals["flops"] == 0.0
     assert found.details["operators"]["aten.bmm"] == 1.0
-
-
-def test_a_recurrent_layer_has_the_flops_of_its_gates() -> None:
-    """4 sequences of 8 steps, 32 rows; 4 gates of 32 from 16 inputs and 32 before: 2 x 32 x 4 x 32 x (16 + 32)."""
-    found = flops_of_training(nn.Sequential(nn.LSTM(16, 32, batch_first=True), First()), torch.ones(4, 8, 16))
-    assert found.details["flops_forward"] == {"0": 393_216.0}
-    assert found.details["flops_backward"] == {"0": 2 * 393_216.0}
-
-
-class First(nn.Module):
-    def forward(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return inputs[0]
 
 
 def test_layers_of_a_gpus_library_have_the_same_formula() -> None:

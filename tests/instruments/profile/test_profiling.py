@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.profile import profiling
-from pytest_ddpperf.instruments.profile.events import Note, note_of, notes_in_trace, notes_of_kernels
+from pytest_ddpperf.instruments.profile.events import Note, note_of, notes_by_link, notes_in_trace
 from pytest_ddpperf.instruments.profile.profiling import completed, notes_of, profile_steps, write_snapshot, write_trace
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
@@ -26,8 +26,8 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.preparing import profile_launch
-from pytest_ddpperf.training.subject import Workload
 from tests.factories import runnable
+from tests.training.workloads import workload
 
 # Recorded with torch 2.13: a part of event.extra_meta().
 WITH_EVENT = {
@@ -90,26 +90,21 @@ def test_a_wait_is_no_collective() -> None:
 
 def test_a_note_that_stands_for_several_kernels_belongs_to_none() -> None:
     noted = {7: WITH_EVENT, 8: fields("broadcast"), 9: fields("wait")}
-    assert notes_of_kernels([7, 8, 8, 9, 0, 0], noted) == {7: SCATTERED}
+    assert notes_by_link([7, 8, 8, 9, 0, 0], (), noted) == {7: SCATTERED}
 
 
 PARAMETERS = 2 * (64 * 64 + 64)
 
 
-def workload() -> Workload:
-    return Workload(
-        model=lambda: torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)),
-        batch=lambda: (torch.rand(8, 64), torch.zeros(8, 64)),
-        loss=torch.nn.functional.mse_loss,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        samples_per_step=8,
-    )
+def two_layers() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
 
 
 def profile_all(ctx: RankContext) -> dict[str, RankProfile]:
     """The profile of each strategy, and of a collective among both ranks while there is a group of rank 0 alone."""
+    subject = workload(model=two_layers, batch=lambda: (torch.rand(8, 64), torch.zeros(8, 64)))
     jobs = {
-        strategy: LaunchJob(workload(), resolve(strategy), Settings(), Plan(warmup=3, steps=1))
+        strategy: LaunchJob(subject, resolve(strategy), Settings(), Plan(warmup=3, steps=1))
         for strategy in runnable(["naive", "ddp", "fsdp2"])
     }
     found = {strategy: profile_launch(ctx, job) for strategy, job in jobs.items()}

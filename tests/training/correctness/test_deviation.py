@@ -11,27 +11,9 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.strategies.strategy import Parallel
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.correctness.deviation import (
-    Deviation,
-    apart_from_rounding,
-    buffer_deviations,
-    deviations_of,
-    distance,
-    likely_cause,
-    norm,
-    parameter_deviations,
-    unused_cause,
-)
-from pytest_ddpperf.training.correctness.tolerances import (
-    excused,
-    fall,
-    falls,
-    leniency,
-    missed,
-    smallest,
-    tolerance,
-    unit,
-)
+from pytest_ddpperf.training.correctness import deviation, tolerances
+from pytest_ddpperf.training.correctness.deviation import Deviation, buffer_deviations, deviations_of
+from pytest_ddpperf.training.correctness.tolerances import smallest, tolerance, unit
 from pytest_ddpperf.training.verification import Leniency
 
 
@@ -64,7 +46,7 @@ def test_what_rounding_may_have_made_is_no_error() -> None:
     expected = {"a": of(0.0), "b": of(1.0), "c": of(8.0), "d": of(8.0), "e": of(0.0)}
     sizes = {"a": 1.0, "b": 1.0, "c": 8.0, "d": 8.0, "e": 1.0}
     noise = {"a": 0.5, "b": 0.5, "c": 0.5, "d": 2.0, "e": 0.5}
-    judged = errors(apart_from_rounding(deviations_of(found, expected, sizes), sizes, noise, 0.01))
+    judged = errors(deviation.apart_from_rounding(deviations_of(found, expected, sizes), sizes, noise, 0.01))
     assert judged == {"a": 0.005, "b": pytest.approx(0.001, rel=0.01), "c": 0.005, "d": 0.375, "e": math.inf}
 
 
@@ -99,22 +81,22 @@ def test_a_parameters_error_is_relative_to_its_way() -> None:
     start = {"a": of(0, 0), "b": of(1.0), "c": of(1.0)}
     expected = {"a": of(3, 4), "b": of(1.0), "c": of(1.0)}
     found = {"a": of(3, 3), "b": of(1.0), "c": of(1.5)}
-    deviations = errors(parameter_deviations(found, expected, start))
+    deviations = errors(deviation.parameter_deviations(found, expected, start))
     assert deviations["a"] == pytest.approx(0.2)
     assert deviations["b"] == 0.0
     assert deviations["c"] > 1
 
 
 def test_a_parameter_may_differ_by_its_own_rounding() -> None:
-    """An update of one unit in the last place of 1, 1.2e-7: twice as much is still as good as right (below 1e-3)."""
+    """An update of one unit in the last place of 1, 1.2e-7: twice as much is still as good as right (below 1e-3).
+
+    Whole numbers have no rounding.
+    """
     unit = torch.finfo(torch.float32).eps
     start, expected, found = {"a": of(1.0)}, {"a": of(1 + unit)}, {"a": of(1 + 3 * unit)}
-    assert 0 < errors(parameter_deviations(found, expected, start))["a"] < 1e-3
-
-
-def test_whole_numbers_have_no_rounding() -> None:
-    start = {"a": torch.tensor([1])}
-    assert errors(parameter_deviations({"a": torch.tensor([2])}, start, start)) == {"a": math.inf}
+    assert 0 < errors(deviation.parameter_deviations(found, expected, start))["a"] < 1e-3
+    whole = {"a": torch.tensor([1])}
+    assert errors(deviation.parameter_deviations({"a": torch.tensor([2])}, whole, whole)) == {"a": math.inf}
 
 
 def test_buffers_are_known_by_their_order() -> None:
@@ -124,15 +106,15 @@ def test_buffers_are_known_by_their_order() -> None:
 
 def test_equal_infinities_are_no_distance_apart() -> None:
     mask = of(-math.inf, 0, math.nan)
-    assert distance(mask, mask.clone()) == 0
-    assert not math.isfinite(distance(mask, of(math.inf, 0, 0)))
+    assert deviation.distance(mask, mask.clone()) == 0
+    assert not math.isfinite(deviation.distance(mask, of(math.inf, 0, 0)))
 
 
 def test_norms_of_all_kinds_of_numbers() -> None:
-    assert norm(torch.tensor([[3, 0], [0, 4]])) == 5
-    assert norm(torch.tensor([3 + 4j])) == 5
-    assert norm(torch.full((2, 2), 2.0**100, dtype=torch.bfloat16)) == 2.0**101
-    assert distance(torch.tensor([3 + 4j]), torch.tensor([0j])) == 5
+    assert deviation.norm(torch.tensor([[3, 0], [0, 4]])) == 5
+    assert deviation.norm(torch.tensor([3 + 4j])) == 5
+    assert deviation.norm(torch.full((2, 2), 2.0**100, dtype=torch.bfloat16)) == 2.0**101
+    assert deviation.distance(torch.tensor([3 + 4j]), torch.tensor([0j])) == 5
 
 
 # What each micro-batch's loss alone gives. A rank's own gradient is the mean of its two: (2, 3) and (5, 2).
@@ -176,36 +158,36 @@ PARTS = [[of(1, 2), of(3, 4)], [of(2, 4), of(8, 0)]]
     ],
 )
 def test_each_mistake_is_known_by_what_it_leaves(rank: int, gradient: Tensor | None, cause: str) -> None:
-    assert likely_cause(gradient, PARTS, rank, 1e-4) == cause
+    assert deviation.likely_cause(gradient, PARTS, rank, 1e-4) == cause
 
 
 def test_an_explanation_may_be_off_by_the_tolerance() -> None:
-    assert likely_cause(of(2.02, 3), PARTS, 0, 1e-2).startswith("the rank kept its own gradient")
-    assert likely_cause(of(2.02, 3), PARTS, 0, 1e-4) == ""
+    assert deviation.likely_cause(of(2.02, 3), PARTS, 0, 1e-2).startswith("the rank kept its own gradient")
+    assert deviation.likely_cause(of(2.02, 3), PARTS, 0, 1e-4) == ""
 
 
 def test_as_many_micro_batches_as_ranks_leave_the_likelier_cause() -> None:
     """Twice as much is the sum over two ranks as well as that over two micro-batches."""
-    assert "over the ranks" in likely_cause(of(7, 5), PARTS, 0, 1e-4)
+    assert "over the ranks" in deviation.likely_cause(of(7, 5), PARTS, 0, 1e-4)
     one_rank = PARTS[:1]  # its own gradient is right
-    assert "over the micro-batches" in likely_cause(of(4, 6), one_rank, 0, 1e-4)
-    assert "number of micro-batches twice" in likely_cause(of(1, 1.5), one_rank, 0, 1e-4)
+    assert "over the micro-batches" in deviation.likely_cause(of(4, 6), one_rank, 0, 1e-4)
+    assert "number of micro-batches twice" in deviation.likely_cause(of(1, 1.5), one_rank, 0, 1e-4)
 
 
 def test_with_one_part_a_factor_is_all_that_can_be_told() -> None:
-    assert likely_cause(of(2, 4), [[of(1, 2)]], 0, 1e-4) == "about 2 times too large"
+    assert deviation.likely_cause(of(2, 4), [[of(1, 2)]], 0, 1e-4) == "about 2 times too large"
 
 
 def test_complex_gradients() -> None:
     parts = [[torch.tensor([1 + 1j])], [torch.tensor([3 - 1j])]]
-    assert likely_cause(torch.tensor([1 + 1j]), parts, 0, 1e-4).startswith("the rank kept its own gradient")
-    assert likely_cause(torch.tensor([-2 + 0j]), parts, 0, 1e-4) == ""
+    assert deviation.likely_cause(torch.tensor([1 + 1j]), parts, 0, 1e-4).startswith("the rank kept its own gradient")
+    assert deviation.likely_cause(torch.tensor([-2 + 0j]), parts, 0, 1e-4) == ""
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp[bucket_cap_mb=5]", "zero1"])
 def test_what_ddp_waits_for_in_vain_is_named(strategy: str) -> None:
     gradients = {"used": of(1, 2), "spare.weight": None, "spare.bias": None}
-    text = unused_cause(resolve(strategy), gradients)
+    text = deviation.unused_cause(resolve(strategy), gradients)
     assert text.startswith("spare.weight, spare.bias took no part in the loss, and DDP waits for all gradients: use ")
     assert f"{strategy.partition('[')[0]}[find_unused_parameters=true]" in text
 
@@ -214,16 +196,13 @@ def test_what_ddp_waits_for_in_vain_is_named(strategy: str) -> None:
     "strategy", ["naive", "bucketed", "ddp[find_unused_parameters=true]", "ddp[static_graph=true]"]
 )
 def test_others_do_not_wait_for_what_is_not_used(strategy: str) -> None:
-    assert not unused_cause(resolve(strategy), {"used": of(1, 2), "spare": None})
-    assert not unused_cause(resolve("ddp"), {"used": of(1, 2)})
+    assert not deviation.unused_cause(resolve(strategy), {"used": of(1, 2), "spare": None})
+    assert not deviation.unused_cause(resolve("ddp"), {"used": of(1, 2)})
 
 
-def test_the_least_precise_type_decides() -> None:
+def test_the_least_precise_type_decides_on_the_tolerance_and_the_unit_in_the_last_place() -> None:
     assert tolerance("fp32", "fp32") < tolerance("fp32", "fp16") < tolerance("bf16", "fp16")
     assert tolerance("bf16", "fp32") == tolerance("fp32", "bf16")
-
-
-def test_the_least_precise_types_unit_in_the_last_place() -> None:
     assert unit("fp32") == torch.finfo(torch.float32).eps
     assert unit("fp32", "bf16") == torch.finfo(torch.bfloat16).eps
     assert unit("fp16", "fp32") == torch.finfo(torch.float16).eps
@@ -248,12 +227,12 @@ def test_only_fp16_cannot_hold_small_numbers() -> None:
     ],
 )
 def test_a_looser_standard_is_told(precision: str, fields: dict[str, Any], expected: Leniency | None) -> None:
-    assert leniency(precision, Parallel(nn.Linear(1, 1), **fields)) == expected
+    assert tolerances.leniency(precision, Parallel(nn.Linear(1, 1), **fields)) == expected
 
 
 def test_losses_fall_to_the_mean_of_the_last_three() -> None:
-    assert fall([5.0, 9.0, 1.0, 2.0, 3.0]) == 3.0  # 5 - (1 + 2 + 3) / 3
-    assert fall([5.0]) == 0.0
+    assert tolerances.fall([5.0, 9.0, 1.0, 2.0, 3.0]) == 3.0  # 5 - (1 + 2 + 3) / 3
+    assert tolerances.fall([5.0]) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -267,13 +246,13 @@ def test_losses_fall_to_the_mean_of_the_last_three() -> None:
     ],
 )
 def test_what_a_fall_misses_of_a_single_process(losses: list[float], share: float) -> None:
-    assert missed(losses, [4.0, 2.0, 2.0, 2.0]) == share
+    assert tolerances.missed(losses, [4.0, 2.0, 2.0, 2.0]) == share
 
 
 @pytest.mark.parametrize(("last", "far"), [(3.95, True), (3.98, False), (4.0, False), (5.0, False)])
 def test_a_fall_by_less_than_a_hundredth_says_nothing(last: float, far: bool) -> None:  # noqa: FBT001  a test's case
-    assert falls([4.0, last, last, last]) == far
-    assert not falls([0.0, 0.0, 0.0, 0.0])
+    assert tolerances.falls([4.0, last, last, last]) == far
+    assert not tolerances.falls([0.0, 0.0, 0.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -282,4 +261,4 @@ def test_a_fall_by_less_than_a_hundredth_says_nothing(last: float, far: bool) ->
 def test_rounding_excuses_all_of_a_gradient_that_it_makes_and_little_of_any_other(
     noise: float, size: float, most: float
 ) -> None:
-    assert excused(noise, size) == most
+    assert tolerances.excused(noise, size) == most

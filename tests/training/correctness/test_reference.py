@@ -19,6 +19,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.correctness.reference import SingleProcess, UnverifiableError, computing_in
 from pytest_ddpperf.training.correctness.training_run import MicroBatches, changes, copied
 from pytest_ddpperf.training.subject import Workload
+from tests.training.workloads import Weight
 
 
 class Product(nn.Module):
@@ -198,15 +199,6 @@ def test_there_is_one_optimizer_for_all_ranks(make_ctx: Any, precision: str) -> 
     assert [found.state[found.param_groups[0]["params"][0]]["step"] for found in made] == [2.0]
 
 
-class Line(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.weight * inputs
-
-
 def batch() -> dict[str, Tensor]:
     return {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor([-1.0, 0.5])}
 
@@ -215,14 +207,14 @@ def mean(model: nn.Module, given: dict[str, Tensor]) -> Any:
     return model(given["x"]).mean()
 
 
-WORKLOAD = Workload(model=Line, batch=batch, forward=mean, optimizer=torch.optim.SGD, samples_per_step=2)
+WORKLOAD = Workload(model=Weight, batch=batch, forward=mean, optimizer=torch.optim.SGD, samples_per_step=2)
 
 
 def step(ctx: Any, forward: Any, settings: Settings | None = None, **changes: Any) -> float:
     """The loss of a single process's first step."""
     data = MicroBatches([[(batch(), ())]], in_step=1)
     workload = replace(WORKLOAD, forward=forward, **changes)
-    return SingleProcess(ctx, workload, settings or Settings(), values=[torch.ones(1)], data=data).backward(0, []).loss
+    return SingleProcess(ctx, workload, settings or Settings(), values=[torch.ones(())], data=data).backward(0, []).loss
 
 
 def test_a_tensor_that_each_step_changes_is_named_with_the_cure(make_ctx: Any) -> None:

@@ -13,49 +13,38 @@ from torch.utils.data import DataLoader, TensorDataset
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.replicas import whole
-from pytest_ddpperf.training.correctness.training_run import (
-    MAX_SAMPLES,
-    MicroBatches,
-    cut_down,
-    fill,
-    first_names,
-    own_batches,
-    unwrapped,
-    without_step_counts,
-)
+from pytest_ddpperf.training.correctness import training_run
+from pytest_ddpperf.training.correctness.training_run import MicroBatches, own_batches
 from tests.training.workloads import workload
 
 
-def test_names_lose_what_wrappers_put_in_front() -> None:
-    known = ["a.weight", "b.weight"]
-    expected = {"a.weight": 1, "b.weight": 2}
-    assert unwrapped({"a.weight": 1, "b.weight": 2}, known) == expected
-    assert unwrapped({"module.a.weight": 1, "module.b.weight": 2}, known) == expected
-    assert unwrapped({"module.module._orig_mod.a.weight": 1, "module.module._orig_mod.b.weight": 2}, known) == expected
-
-
-def test_a_model_may_have_a_part_called_module() -> None:
-    known = ["module.weight"]
-    assert unwrapped({"module.weight": 1}, known) == {"module.weight": 1}
-    assert unwrapped({"module.module.weight": 1}, known) == {"module.weight": 1}
-
-
-def test_strange_names_stay() -> None:
-    assert unwrapped({"module.a": 1, "b": 2}, ["c"]) == {"module.a": 1, "b": 2}
-    assert unwrapped({"module.a": 1}, ["c"]) == {"a": 1}
-    assert unwrapped({}, ["c"]) == {}
+@pytest.mark.parametrize(
+    ("known", "found", "expected"),
+    [
+        (["a", "b"], ["a", "b"], ["a", "b"]),
+        (["a", "b"], ["module.a", "module.b"], ["a", "b"]),
+        (["a", "b"], ["module.module._orig_mod.a", "module.module._orig_mod.b"], ["a", "b"]),
+        (["module.weight"], ["module.weight"], ["module.weight"]),  # a part of the model
+        (["module.weight"], ["module.module.weight"], ["module.weight"]),
+        (["c"], ["module.a", "b"], ["module.a", "b"]),  # strangers
+        (["c"], ["module.a"], ["a"]),
+        (["c"], [], []),
+    ],
+)
+def test_names_lose_what_wrappers_put_in_front(known: list[str], found: list[str], expected: list[str]) -> None:
+    assert [*training_run.unwrapped(dict.fromkeys(found, 1), known)] == expected
 
 
 def test_a_tied_weight_goes_by_its_first_name() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     model[1].weight = model[0].weight
-    assert first_names(model) == {"0.weight": "0.weight", "1.weight": "0.weight"}
+    assert training_run.first_names(model) == {"0.weight": "0.weight", "1.weight": "0.weight"}
 
 
 def test_state_is_written_over_but_for_expanded_constants() -> None:
     constant = torch.zeros(1).expand(3)
     parameter = nn.Parameter(torch.zeros(1, 2))
-    fill([constant, parameter], [torch.ones(3), torch.ones(1, 2)])
+    training_run.fill([constant, parameter], [torch.ones(3), torch.ones(1, 2)])
     assert constant.tolist() == [0, 0, 0]
     assert parameter.tolist() == [[1, 1]]
 
@@ -70,8 +59,8 @@ def test_copies_are_dense_and_their_own() -> None:
 
 def test_steps_that_are_counted_are_left_out_in_fp16_only() -> None:
     given = Settings(clip_steps=1, lr_warmup_steps=5)
-    assert without_step_counts(given) is given
-    fp16 = without_step_counts(Settings(clip_steps=1, lr_warmup_steps=5, precision="fp16"))
+    assert training_run.without_step_counts(given) is given
+    fp16 = training_run.without_step_counts(Settings(clip_steps=1, lr_warmup_steps=5, precision="fp16"))
     assert (fp16.clip_steps, fp16.lr_warmup_steps) == (None, None)
 
 
@@ -125,8 +114,8 @@ def test_weights_tell_micro_batches_apart_and_are_one_in_the_mean() -> None:
 
 def test_batches_are_cut_down_to_a_few_samples_that_hold_nothing_else() -> None:
     whole = {"text": torch.arange(20.0).view(10, 2)}, torch.arange(10)
-    inputs, targets = cut_down(whole)
-    assert torch.equal(inputs["text"], whole[0]["text"][:MAX_SAMPLES])
+    inputs, targets = training_run.cut_down(whole)
+    assert torch.equal(inputs["text"], whole[0]["text"][: training_run.MAX_SAMPLES])
     assert targets.tolist() == [0, 1, 2, 3]
     assert targets.untyped_storage().nbytes() == 4 * 8
 
@@ -141,7 +130,7 @@ def test_batches_are_cut_down_to_a_few_samples_that_hold_nothing_else() -> None:
     ],
 )
 def test_what_cannot_be_cut_is_taken_whole(kept: tuple[Any, Any]) -> None:
-    inputs, targets = cut_down(kept)
+    inputs, targets = training_run.cut_down(kept)
     assert torch.equal(inputs, kept[0])
     assert inputs.data_ptr() != kept[0].data_ptr()
     assert len(targets) == len(kept[1]) if isinstance(kept[1], list) else torch.equal(targets, kept[1])
