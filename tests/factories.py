@@ -204,6 +204,12 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def commit_all(folder: Path, message: str = "a commit") -> None:
+    """Commits all files of a folder."""
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", message)
+
+
 def virtual_environment(folder: Path, packages: Mapping[str, str] | None = None, path: tuple[str, ...] = ()) -> Path:
     """The interpreter of a new environment, which has each of these packages in that version, and searches ``path``.
 

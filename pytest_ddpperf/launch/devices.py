@@ -116,11 +116,7 @@ def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str,
 
 
 def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> list[int]:
-    """Returns the CPU cores of one rank, near its GPU if it has one; ``addresses``: the PCI id of each rank's GPU.
-
-    Raises:
-        SettingError: there are fewer cores than ranks.
-    """
+    """Returns a rank's cores, near its GPU; SettingError for too few cores. ``addresses``: PCI ids by rank."""
     near = [near_cores(addresses, other, environ, root) for other in range(len(addresses))]
     peers = [other for other, cores in enumerate(near) if cores == near[rank]]
     if not near[rank]:
@@ -131,10 +127,8 @@ def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, 
 def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[int]]:
     """Divides ``cores`` among ``ranks`` ranks by NUMA node, as evenly as possible; returns the cores of each rank.
 
-    All hardware threads of a physical core go to the same rank, unless some rank would then get no core.
-
-    Raises:
-        SettingError: there are fewer cores than ranks.
+    All hardware threads of a physical core go to the same rank, unless some rank would then get no core. SettingError
+    if there are fewer cores than ranks.
     """
     allowed = set(cores)
     if len(allowed) < ranks:

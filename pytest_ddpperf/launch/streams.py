@@ -134,8 +134,7 @@ class Channel:
     def received(self) -> list[object]:
         """Returns the messages that have arrived completely, and sets ``closed`` at the end of the stream.
 
-        Raises:
-            GarbledMessage: the received bytes are not a message; nothing more is read.
+        GarbledMessage if the received bytes are not a message; nothing more is read.
         """
         messages: list[object] = []
         try:

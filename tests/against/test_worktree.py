@@ -21,7 +21,7 @@ from pytest_ddpperf.against import guard, worktree
 from pytest_ddpperf.against.worktree import PREFIX, Revision, Worktree, check_out, remove_left_over, resolve
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.redirection import Redirection
-from tests.factories import git
+from tests.factories import commit_all, git
 
 ROOT = str(Path(__file__).parents[2])
 HOLDER = """
@@ -46,8 +46,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(root, "init", "-q")
     for number in ("1", "2"):
         (root / "number").write_text(number)
-        git(root, "add", ".")
-        git(root, "commit", "-q", "-m", number)
+        commit_all(root, number)
         if number == "1":
             git(root, "tag", "v1")
     return root

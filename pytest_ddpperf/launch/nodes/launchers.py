@@ -96,8 +96,7 @@ def gpus_of(link: Link) -> int:
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
     """Spreads ranks over nodes: over all nodes on the CPU, else over as few as possible with ``gpus`` GPUs each.
 
-    Raises:
-        RankSkipped: the ranks cannot be spread evenly.
+    RankSkipped if the ranks cannot be spread evenly.
     """
     needed = min(nodes, -(-world_size // gpus) if gpus else world_size)
     each, left = divmod(world_size, needed)
