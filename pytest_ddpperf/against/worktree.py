@@ -71,10 +71,7 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
 
 
 def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
-    """Returns this checkout as a revision: the repository around ``start``, or ``start`` itself if there is none.
-
-    ``python`` is another interpreter for the revision's ranks.
-    """
+    """Returns this checkout as a revision: the repository around ``start``, or ``start`` itself if there is none."""
     root = start
     with contextlib.suppress(git.GitError):
         root = git.top_folder(start)

@@ -1,22 +1,19 @@
-"""Finds the GPUs that CUDA can use, prepares the GPU of a rank, and chooses the CPU cores of each rank."""
+"""Prepares the GPU of a rank, and chooses the CPU cores of each rank."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import re
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import core_list, group_folders, kernel_numbers, kernel_text, nodes_of_cores
-from pytest_ddpperf.instruments.torch_internals import pci_id
 from pytest_ddpperf.launch.environment import thread_count
 from pytest_ddpperf.units import format_value
 
@@ -28,26 +25,6 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY") 
 _TAKEN_SHARE = 0.25  # of a GPU's memory: more than the contexts of ranks that share it take
 _FREED_SECONDS, _FREEING_SECONDS = 0.5, 5.0  # the longest wait without newly freed memory, and the longest wait
 _POLL = 0.0625
-_AROUND = r"^CUDA initialization: |Unexpected error from .*\? (?=Error \d)|\s*\(Triggered internally.*|\n.*"
-_INTERNALS = re.compile(_AROUND, re.DOTALL)  # matches what torch adds to the driver's message
-
-
-def find_gpus() -> dict[str, Any]:
-    """Returns the fields of ``context.Gpus`` by name. Initialises CUDA, so this process must not fork ranks later."""
-    import torch
-
-    count = getattr(torch._C, "_cuda_getDeviceCount", None)  # noqa: SLF001  device_count() asks NVML, which shows more
-    if count is None:
-        return {}
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            found = [torch.cuda.get_device_properties(number) for number in range(count())]
-        except Exception as error:  # noqa: BLE001  the report has the words of the driver
-            return {"error": _INTERNALS.sub("", str(error))}
-    if not found:  # without a warning, there is none
-        return {"error": "; ".join(_INTERNALS.sub("", str(warning.message)) for warning in said)}
-    return {"names": tuple(str(one.name) for one in found), "pci": tuple(map(pci_id, found))}
 
 
 def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:

@@ -22,16 +22,13 @@ Variables: TypeAlias = "tuple[tuple[str, str], ...]"
 def group_variables(
     rank: int, world_size: int, port: int, *, local: tuple[int, int], node: int = 0, nodes: int = 1
 ) -> dict[str, str]:
-    """Returns the variables that torchrun would set on this rank; ``local`` has local rank and local world size.
-
-    MASTER_ADDR is always 127.0.0.1, because a node without rank 0 forwards connections to the node of rank 0.
-    """
+    """Returns the variables that torchrun would set on this rank; ``local`` has local rank and local world size."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
         "LOCAL_RANK": str(local[0]),
         "LOCAL_WORLD_SIZE": str(local[1]),
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": "127.0.0.1",  # a node without rank 0 forwards connections to the node of rank 0
         "MASTER_PORT": str(port),
         "GROUP_RANK": str(node),
         "GROUP_WORLD_SIZE": str(nodes),

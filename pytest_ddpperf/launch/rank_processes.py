@@ -82,10 +82,7 @@ def enough_files(ranks: int) -> Iterator[None]:
 
 
 class RankProcesses(contextlib.AbstractContextManager["RankProcesses"]):
-    """The ranks of a job on this machine, with their sockets and files.
-
-    Leaving the context closes sockets and files. ``sweep`` ends all processes of the launch.
-    """
+    """The ranks of a job on this machine, with sockets and files; ``sweep`` ends all processes of the launch."""
 
     def __init__(
         self,
@@ -224,7 +221,7 @@ class RankProcesses(contextlib.AbstractContextManager["RankProcesses"]):
         deadline = time.monotonic() + seconds
         asked = {number: rank for number, rank in self.ranks.items() if rank.state.status is None}
         for rank in asked.values():
-            rank.channel.ask()
+            rank.channel.request()
         while time.monotonic() < deadline:
             left = [rank for rank in asked.values() if not (rank.channel.closed or (rank.calls and rank.calls.whole))]
             if not left:

@@ -155,7 +155,7 @@ class Channel:
                 raise GarbledMessage from error
         return messages
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Asks a rank for the collectives that it has called; some ranks never answer, and ignore the request."""
         with contextlib.suppress(OSError):  # it may have ended, and its last message not been read
             self._socket.send(_REQUEST, socket.MSG_DONTWAIT)

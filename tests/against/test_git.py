@@ -265,9 +265,6 @@ def test_the_advice_for_files_that_are_missing_is_to_fetch_them(repository: Path
         assert lacking(repository, GitError(f"fatal: {failed}")).startswith(
             "a filter of its files fails here: for Git "
         )
-    git(repository, "clone", "-q", "--depth=1", repository.as_uri(), "../shallow")
-    shallow = repository.parent / "shallow"
-    assert lacking(shallow, missing).startswith("this is a shallow clone: fetch the rest with git fetch --unshallow")
 
 
 def test_a_commit_that_is_not_there_has_no_code(repository: Path, tmp_path: Path) -> None:

@@ -36,11 +36,15 @@ signal.pause()
 """
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two commits on main, the first of them tagged ``v1``."""
+@pytest.fixture(autouse=True)
+def _temporary_files_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits on main, the first of them tagged ``v1``."""
     root = tmp_path / "project"
     root.mkdir()
     git(root, "init", "-q")
@@ -404,10 +408,8 @@ def test_without_a_folder_for_temporary_files_the_cure_is_told(
 
 
 @pytest.fixture
-def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Redirection:
+def wanted(tmp_path: Path) -> Redirection:
     """The first of two commits, as the controller names it to a node that does not have it at that path."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     root = tmp_path / "project"
     (root / "src").mkdir(parents=True)
     git(root, "init", "-q")

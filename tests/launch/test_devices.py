@@ -15,8 +15,8 @@ import pytest
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import devices
-from pytest_ddpperf.launch.context import Gpus, RankContext
-from pytest_ddpperf.launch.devices import find_gpus, near_cores, settled_memory, shares
+from pytest_ddpperf.launch.context import Gpus, RankContext, find_gpus
+from pytest_ddpperf.launch.devices import near_cores, settled_memory, shares
 from pytest_ddpperf.launch.messages import Job
 from pytest_ddpperf.launch.rank import _join
 
@@ -84,7 +84,7 @@ def test_devices_are_those_that_cuda_can_use_and_a_driver_that_fails_says_why(
     driver: Callable[..., None], devices: list[SimpleNamespace], complaint: dict[str, str], expected: Gpus
 ) -> None:
     driver(devices, **complaint)
-    assert Gpus(**find_gpus()) == expected
+    assert find_gpus() == expected
 
 
 def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus, **of_job: Any) -> tuple[str | None, list[str]]:

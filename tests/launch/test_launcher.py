@@ -9,6 +9,7 @@ import random
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,10 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, SettingError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
+from tests.factories import run_on_cpu
 
-
-def run(launcher: Launcher, function: Any, *args: object, world_size: int = 1) -> LaunchResult[Any]:
-    return launcher.run(function, *args, world_size=world_size, device="cpu", backend="gloo", timeout=20)
+run = partial(run_on_cpu, world_size=1)
 
 
 def addresses() -> list[str]:
@@ -179,8 +178,7 @@ def test_what_a_launch_preloads_its_ranks_and_later_ones_find_imported(launcher:
     name = "xml.dom.pulldom"
     assert run(launcher, imported, name).values == (False,)
     preload = ("no_such_module", name)
-    found = launcher.run(imported, name, world_size=1, backend="gloo", device="cpu", timeout=60, preload=preload)
-    assert found.values == (True,)
+    assert run(launcher, imported, name, timeout=60, preload=preload).values == (True,)
     assert run(launcher, imported, name).values == (True,)
 
 
@@ -203,5 +201,5 @@ def test_what_ranks_print_is_told_while_they_run(launcher: Launcher, tmp_path: P
         return "done"
 
     with Launcher(echo=echo, like=launcher) as echoing:
-        assert echoing.run(prints, world_size=2, device="cpu", backend="gloo", timeout=20).values == ("done", "done")
+        assert run(echoing, prints, world_size=2).values == ("done", "done")
     assert {(0, "rank 0 begins"), (1, "rank 1 begins"), (0, "no end of line"), (1, "no end of line")} <= set(heard)

@@ -52,10 +52,7 @@ class Frame(NamedTuple):
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Returns a stack for each thread in faulthandler's text, from the innermost frame outwards.
-
-    The main thread's stack is first. It is empty if the text lacks the main thread.
-    """
+    """Returns the threads' stacks in faulthandler's text, innermost frames first; the main one's, or [], is first."""
     read = _ESCAPED.sub(lambda escaped: escaped[0].encode().decode("unicode_escape"), text)
     stacks = [
         [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(part)]

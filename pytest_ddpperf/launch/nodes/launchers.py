@@ -78,9 +78,9 @@ class NodeLaunchers:
     def link(self, node: Node) -> Link:
         """Returns the link to the launcher on ``node``, which is started if necessary."""
         found = self.links.get(node.number)
-        if found is not None and found.ended:
+        if found is not None and found.closed:
             found.close()
-        if found is None or found.ended:
+        if found is None or found.closed:
             found = self.links[node.number] = self.cluster.opened(node, self._preload, self._redirection)
         return found
 

@@ -247,7 +247,7 @@ def answering(backend: str) -> Iterator[tuple[Channel, threading.Thread]]:
     with ours, of_rank:
         controller = Channel(ours)
         thread = answer_requests(Channel(of_rank), backend)
-        controller.ask()
+        controller.request()
         yield controller, thread
         controller.dismiss()
         thread.join()
