@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import random
+import resource
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +18,7 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, PayloadError, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.processes import open_files
 from tests.factories import run_on_cpu
 
 run = partial(run_on_cpu, world_size=1)
@@ -25,10 +26,7 @@ run = partial(run_on_cpu, world_size=1)
 
 def addresses() -> list[str]:
     """The addresses that this process listens at, as the kernel writes them."""
-    inodes = set()
-    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        with contextlib.suppress(OSError):  # the folder's own is closed by now
-            inodes.add(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
+    inodes = {*open_files().values()}
     rows = [row.split() for name in ("tcp", "tcp6") for row in Path("/proc/net", name).read_text().splitlines()[1:]]
     return [row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
 
@@ -148,11 +146,9 @@ def test_a_timeout_is_a_positive_number_of_seconds(timeout: float) -> None:
 
 
 def test_more_ranks_than_files_may_be_opened(launcher: Launcher) -> None:
-    import resource
-
     """Whichever file of a launch is the one too many: its failure is one sentence, and it leaves no file open."""
     launcher.wait()
-    open_now, failed = os.listdir("/proc/self/fd"), 0  # noqa: PTH208
+    open_now, failed = open_files(), 0
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for more in itertools.count():
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_now) + more, hard))
@@ -166,7 +162,7 @@ def test_more_ranks_than_files_may_be_opened(launcher: Launcher) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert failed > 5
-    assert os.listdir("/proc/self/fd") == open_now  # noqa: PTH208
+    assert open_files() == open_now
 
 
 def imported(_ctx: RankContext, name: str) -> bool:

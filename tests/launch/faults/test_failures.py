@@ -62,10 +62,10 @@ GLOO = "[../gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:4711. This i
 
 
 def raised(
-    rank: int, kind: str, text: str, stamp: int, how: FailureKind = "raised", *, stage: Stage = "run", out: str = ""
+    rank: int, kind: str, text: str, stamp: int, how: FailureKind = "raised", *, stage: Stage = "run"
 ) -> RankEnd:
     report = Failed(stage=stage, kind=how, type=kind, text=text, traceback=f"Traceback of rank {rank}", stamp=stamp)
-    return RankEnd(rank=rank, report=report, output=RankOutput(out, ""))
+    return RankEnd(rank=rank, report=report)
 
 
 def died(rank: int, status: int, stamp: int, stderr: str = "") -> RankEnd:
@@ -251,13 +251,6 @@ def test_what_could_not_be_loaded_is_a_payload_error() -> None:
     error = failure([end], 1)
     assert isinstance(error, PayloadError)
     assert str(error).startswith("rank 2 cannot load the function: ModuleNotFoundError: No module named 'helper'; ")
-
-
-def test_sections_hold_what_was_printed() -> None:
-    assert told(raised(0, "E", "", 1, out="hi\n"), died(1, 1, 2, "oh")).sections == (
-        ("rank 0 stdout", "hi\n"),
-        ("rank 1 stderr", "oh\n"),
-    )
 
 
 ABORTED = """terminate called after throwing an instance of 'gloo::EnforceNotMet'

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, RankSkipped, RanksTimedOut, SettingError
+from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import AUTO, Launchers
@@ -206,8 +207,7 @@ def test_imports_seen_on_ranks_are_made_once_on_each_node(two: tuple[Cluster, La
     (_, original) = run_on_cpu(two[1], lambda _: os.getppid()).values
     with contextlib.closing(Launchers(make, [AUTO])) as launchers:
         first = run_on_cpu(launchers[0], imports, world_size=4)
-        copy = Path(f"/proc/{first.values[3][1]}/stat").read_text()
-        assert int(copy.rpartition(")")[2].split()[1]) == original
+        assert processes._stat(first.values[3][1])[1] == str(original)
         launchers.note("scope", first.imports)
         launchers.wait(1, "scope", 4)
         second = run_on_cpu(launchers[0], imports, world_size=4)
