@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import core_list, group_folders, kernel_numbers, kernel_text, nodes_of_cores
 from pytest_ddpperf.launch.environment import thread_count
+from pytest_ddpperf.launch.messages import grouped
 from pytest_ddpperf.units import format_value
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, 
     """
     import torch
 
-    cores = near_cores(addresses, rank, os.environ)
+    cores = near_cores(addresses, os.environ)[rank]
     if cores:
         with contextlib.suppress(OSError):  # before CUDA starts threads, which inherit it
             os.sched_setaffinity(0, cores)
@@ -73,8 +74,8 @@ def settled_memory(
     return "" if enough else f"{format_value(total - free, 'B')} of {format_value(total, 'B')}"
 
 
-def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> set[int]:
-    """Returns the allowed cores near the GPU of a rank; empty if the rank should not be bound.
+def near_cores(addresses: Sequence[str | None], environ: Mapping[str, str], root: Path = _ROOT) -> list[set[int]]:
+    """Returns the allowed cores near the GPU of each rank; empty if the rank should not be bound.
 
     ``addresses`` has the PCI ids of all ranks' GPUs. Ranks are not bound if the machine has one NUMA node, if the user
     has bound the process or its threads, or if a rank would have fewer than two cores or fewer cores than threads.
@@ -85,16 +86,16 @@ def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str,
     offered = next(filter(None, (*groups, kernel_numbers(kernel_text(root / "sys/devices/system/cpu/online")))), set())
     nodes = kernel_numbers(kernel_text(root / "sys/devices/system/node/online"))
     if len(nodes) < 2 or allowed != offered or any(map(environ.get, _BINDING)):  # noqa: PLR2004  several
-        return set()
+        return [set() for _ in addresses]
     lists = (kernel_text(root / f"sys/bus/pci/devices/{address}/local_cpulist") for address in addresses)
     near = [allowed & kernel_numbers(text) for text in lists]
-    own = near[rank]
-    return own if len(own) >= near.count(own) * max(2, thread_count(environ)) else set()
+    least = max(2, thread_count(environ))
+    return [own if len(own) >= near.count(own) * least else set() for own in near]
 
 
 def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> list[int]:
     """Returns a rank's cores, near its GPU; SettingError for too few cores. ``addresses``: PCI ids by rank."""
-    near = [near_cores(addresses, other, environ, root) for other in range(len(addresses))]
+    near = near_cores(addresses, environ, root)
     peers = [other for other, cores in enumerate(near) if cores == near[rank]]
     if not near[rank]:
         return shares(os.sched_getaffinity(0), len(addresses), root)[rank]
@@ -121,10 +122,8 @@ def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[in
 
 
 def _whole_cores(cores: Iterable[int], root: Path) -> list[list[int]]:
-    found = dict[int, list[int]]()
-    for thread in sorted(cores):
-        siblings = kernel_numbers(
-            kernel_text(root / f"sys/devices/system/cpu/cpu{thread}/topology/thread_siblings_list")
-        )
-        found.setdefault(min(siblings, default=thread), []).append(thread)
-    return [*found.values()]
+    def core_of(thread: int) -> int:
+        file = root / f"sys/devices/system/cpu/cpu{thread}/topology/thread_siblings_list"
+        return min(kernel_numbers(kernel_text(file)), default=thread)
+
+    return [*grouped((thread, core_of(thread)) for thread in sorted(cores)).values()]

@@ -65,9 +65,7 @@ class SeenImport:
     file: str
     seconds: float
     installed: bool = True  # else seconds lack installed modules that it imports
-    of_rank: bool = False  # whether it reads environment variables that differ between ranks
-    changed: tuple[str, ...] = ()  # variables that it reads, and that code on the rank had changed before
-    inner: tuple[SeenImport, ...] = ()  # if it reads such variables: imports in it that can be preloaded
+    refused: Preloaded | None = None  # if it reads variables that differ between ranks, or that the rank had changed
 
 
 @dataclass(frozen=True)
