@@ -246,13 +246,6 @@ def test_a_skip_counts_where_nothing_failed() -> None:
     assert str(error) == "no data"
 
 
-def test_what_could_not_be_loaded_is_a_payload_error() -> None:
-    end = raised(2, "ModuleNotFoundError", "No module named 'helper'", 1, stage="load")
-    error = failure([end], 1)
-    assert isinstance(error, PayloadError)
-    assert str(error).startswith("rank 2 cannot load the function: ModuleNotFoundError: No module named 'helper'; ")
-
-
 ABORTED = """terminate called after throwing an instance of 'gloo::EnforceNotMet'
   what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match.
 Fatal Python error: Aborted

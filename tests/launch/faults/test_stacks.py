@@ -277,6 +277,13 @@ def test_threads_that_wait_in_a_pool_or_run_our_code_are_not_listed() -> None:
     )
 
 
+def test_the_thread_that_answers_the_controller_is_not_listed_even_in_a_crash() -> None:
+    answering = written(
+        f"{RANK.parent}/faults/flight_recorder.py|1|_answer", "/lib/threading.py|982|run", thread="Thread"
+    )
+    assert stacks.written(f"{answering}\n{BUILD}", idle=True) == stacks.written(BUILD)
+
+
 def test_the_rank_to_blame_is_listed_first() -> None:
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}, guilty=1).startswith("rank 1:\n")
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}).startswith("rank 0:\n")
