@@ -17,7 +17,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.context import Gpus, TorchMachine, find_machine, place, probe
 from pytest_ddpperf.launch.launch_run import LaunchResult, end_seconds, run_ranks
-from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
+from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload, SeenImport
 from pytest_ddpperf.launch.preloading.zygotes import Judged, PreloadedZygotes, Wanted, preloaded
 from pytest_ddpperf.launch.processes import require_linux
 from pytest_ddpperf.launch.rank_processes import Echo, RankProcesses, enough_files
@@ -26,7 +26,6 @@ from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.environment import Variables
     from pytest_ddpperf.launch.interleaving import TurnSlot
-    from pytest_ddpperf.launch.messages import SeenImport
     from pytest_ddpperf.launch.node_ranks import NodeRanks
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.measurement import Mode
