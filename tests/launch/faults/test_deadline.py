@@ -111,6 +111,7 @@ def test_a_rank_that_hangs_is_told_with_its_step_its_line_and_its_missing_collec
 
 def test_a_launch_that_is_slow_is_told_so_with_the_rank_that_moves(launcher: Launcher) -> None:
     """Rank 1 begins a step in a new line every 10 ms."""
+    steps = compile("import time\n" + 6000 * "time.sleep(0.01); step()\n", "/x/data.py", "exec")
 
     def moves(ctx: RankContext) -> None:
         import torch
@@ -118,8 +119,7 @@ def test_a_launch_that_is_slow_is_told_so_with_the_rank_that_moves(launcher: Lau
 
         if ctx.rank == 1:
             progress.stage("timed step")
-            step = {"step": progress.step}
-            exec(compile("import time\n" + 6000 * "time.sleep(0.01); step()\n", "/x/data.py", "exec"), step)  # noqa: S102
+            exec(steps, {"step": progress.step})  # noqa: S102
         dist.all_reduce(torch.ones(1))
 
     slow = deadline_of(launcher, moves, 3)
