@@ -18,6 +18,8 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import analysis_of
 from pytest_ddpperf.baselines.earlier_run import judged_by
 from pytest_ddpperf.baselines.history.database import HistoryRun
+from pytest_ddpperf.launch.launch_run import LaunchResult
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan, Series
@@ -202,6 +204,19 @@ def git(folder: Path, *arguments: str) -> str:
     who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.strip()
+
+
+def run_on_cpu(
+    launcher: Launcher, function: Any, *args: object, world_size: int = 2, timeout: float = 20.0, **how: Any
+) -> LaunchResult[Any]:
+    """A launch of ranks on the CPU."""
+    return launcher.run(function, *args, world_size=world_size, device="cpu", backend="gloo", timeout=timeout, **how)
+
+
+def commit_all(folder: Path, message: str = "a commit") -> None:
+    """Commits all files of a folder."""
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", message)
 
 
 def virtual_environment(folder: Path, packages: Mapping[str, str] | None = None, path: tuple[str, ...] = ()) -> Path:

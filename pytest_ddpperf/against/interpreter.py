@@ -112,16 +112,8 @@ def _asked(given: str, python: str, wanted: tuple[str, ...]) -> Interpreter:
         pipe = subprocess.PIPE
         done = finished(command, _ANSWER_SECONDS, env=environ, cwd="/", stdout=pipe, stderr=pipe)
         facts = json.loads(done.stdout)
-        return Interpreter(
-            given=given,
-            python=python,
-            tag=str(facts["tag"]),
-            version=facts["version"],
-            prefixes=tuple(facts["prefixes"]),
-            path=tuple(facts["path"]),
-            packages=facts.get("packages", {}),
-            lacking=tuple(facts.get("lacking", ())),
-        )
+        tag, lists = str(facts["tag"]), {name: tuple(each) for name, each in facts.items() if isinstance(each, list)}
+        return Interpreter(given=given, python=python, **{**facts, **lists, "tag": tag})
     except OSError as error:
         problem = str(error.strerror)
     except subprocess.SubprocessError as error:

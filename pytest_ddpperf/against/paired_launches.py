@@ -22,7 +22,7 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import StandIn, dump_call
-from pytest_ddpperf.launch.redirection import TOOL, Redirection, look_up, observed, observed_packed, within
+from pytest_ddpperf.launch.redirection import TOOL, Redirection, look_up, observed, run_packed, within
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.settings import KNOBS
@@ -103,7 +103,7 @@ class PairedLaunches:
         with self._lock:
             self._of_candidate.update(packed_call.modules)
             self._shared.update(packed_call.kept)
-        return run(observed_packed, redirection, named, packed_call.packed, **group)
+        return run(observed, redirection, named, run_packed, packed_call.packed, **group)
 
     def _noted(self, files: dict[str, str], result: LaunchResult[tuple[T, dict[str, str]]]) -> LaunchResult[T]:
         """Returns a launch's result without the imports of its ranks, which are added to ``files``."""

@@ -26,7 +26,7 @@ from pytest_ddpperf.launch.processes import printed_by
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, editable_folders, interpreter_folders, within
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch.node_ranks import OtherNodes
+    from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
     from pytest_ddpperf.launch.rank_processes import Echo
 
 _SHOWN_LINES = 20
@@ -46,7 +46,7 @@ class RevisionSide:
         threads: Mapping[str, str] | None = None,  # as of a launcher
         tests: bool = False,
         echo: Echo | None = None,
-        nodes: Callable[[Sequence[str], Redirection | None], OtherNodes | None] | None = None,
+        nodes: Callable[[Sequence[str], Redirection | None], NodeLaunchers | None] | None = None,
         opposite: bool = False,  # whether to start launchers of this checkout, too, at the same time
         opposite_echo: Echo | None = None,
     ) -> None:

@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,10 +71,7 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
 
 
 def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
-    """Returns this checkout as a revision: the repository around ``start``, or ``start`` itself if there is none.
-
-    ``python`` is another interpreter for the revision's ranks.
-    """
+    """Returns this checkout as a revision: the repository around ``start``, or ``start`` itself if there is none."""
     root = start
     with contextlib.suppress(git.GitError):
         root = git.top_folder(start)
@@ -157,20 +154,24 @@ class Worktree(Guarded):
             ) from None
         super().__init__(folder, revision.root)
         self.path = revision.folder or folder / TREE  # the top folder of the project in that revision
-        if revision.folder is not None:
-            return
-        try:
-            # The user's git hooks are meant for checkouts that somebody works in.
-            add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(self.path))
-            git.git(revision.root, *add, str(revision.commit), seconds=CHECKOUT_SECONDS)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, git.GitError):
-                raise LaunchError(
-                    f"git cannot check out {revision.label} for --ddpperf-against: {error}; "
-                    f"{git.lacking(revision.root, error)}, or name the folder of another checkout"
-                ) from None
-            raise
+        if revision.folder is None:
+            with _checked_out(self, revision.label, revision.root, ", or name the folder of another checkout"):
+                # The user's git hooks are meant for checkouts that somebody works in.
+                add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(self.path))
+                git.git(revision.root, *add, str(revision.commit), seconds=CHECKOUT_SECONDS)
+
+
+@contextlib.contextmanager
+def _checked_out(made: Guarded, label: str, root: Path, cure: str = "") -> Iterator[None]:
+    """Removes ``made`` if this context, which checks out a revision, fails; LaunchError if git fails."""
+    try:
+        yield
+    except BaseException as error:
+        made.close()
+        if isinstance(error, git.GitError):
+            reason = f"git cannot check out {label} for --ddpperf-against: {error}; {git.lacking(root, error)}{cure}"
+            raise LaunchError(reason) from None
+        raise
 
 
 def remove_left_over() -> None:
@@ -260,18 +261,12 @@ def _made_on_node(target: Path, root: Path, commit: str) -> Callable[[], None]:
             "to a folder that all nodes share, or that is local on each node"
         ) from None
     made = Guarded(target.parent, target.parent)  # which is no repository, so the guard leaves that of the node alone
-    try:
+    with _checked_out(made, commit[:SHORT], root):
         part = target.parent / "part"
         part.mkdir()
         arguments = (f"--work-tree={part}", "read-tree", "--reset", "-u", commit)
         git.git(root, *arguments, seconds=CHECKOUT_SECONDS, index=target.parent / "index")
         part.rename(target)
-    except BaseException as error:
-        made.close()
-        if isinstance(error, git.GitError):
-            reason = f"git cannot check out {commit[:SHORT]} for --ddpperf-against: {error}; {git.lacking(root, error)}"
-            raise LaunchError(reason) from None
-        raise
     return made.close
 
 

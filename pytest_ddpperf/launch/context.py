@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankSkipped, SettingError
 from pytest_ddpperf.instruments.phases.recorder import Section
-from pytest_ddpperf.instruments.torch_internals import gpu_software
+from pytest_ddpperf.instruments.torch_internals import gpu_software, pci_id
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +63,8 @@ class RankContext:
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
+_AROUND = r"^CUDA initialization: |Unexpected error from .*\? (?=Error \d)|\s*\(Triggered internally.*|\n.*"
+_INTERNALS = re.compile(_AROUND, re.DOTALL)  # matches what torch adds to the driver's message
 PACKAGES = ("numpy", "triton", "transformers", "accelerate", "lightning")  # whose versions are recorded
 
 
@@ -108,16 +112,30 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
     return {name: package.version for name, package in found if package is not None}
 
 
+def find_gpus() -> Gpus:
+    """Returns the GPUs that CUDA can use. Initialises CUDA, so this process must not fork ranks later."""
+    import torch
+
+    count = getattr(torch._C, "_cuda_getDeviceCount", None)  # noqa: SLF001  device_count() asks NVML, which shows more
+    if count is None:
+        return Gpus()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            found = [torch.cuda.get_device_properties(number) for number in range(count())]
+        except Exception as error:  # noqa: BLE001  the report has the words of the driver
+            return Gpus(error=_INTERNALS.sub("", str(error)))
+    if not found:  # without a warning, there is none
+        return Gpus(error="; ".join(_INTERNALS.sub("", str(warning.message)) for warning in said))
+    return Gpus(names=tuple(str(one.name) for one in found), pci=tuple(map(pci_id, found)))
+
+
 def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
     """Returns this machine's torch build; with ``gpus`` also its GPUs, which loads the driver. Runs on a rank."""
     import torch
     import torch.distributed as dist
 
-    shown = Gpus()
-    if gpus:
-        from pytest_ddpperf.launch.devices import find_gpus
-
-        shown = Gpus(**find_gpus())
+    shown = find_gpus() if gpus else Gpus()
     found = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
     return TorchMachine(
         torch=str(torch.__version__),

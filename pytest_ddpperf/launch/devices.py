@@ -1,23 +1,21 @@
-"""Finds the GPUs that CUDA can use, prepares the GPU of a rank, and chooses the CPU cores of each rank."""
+"""Prepares the GPU of a rank, and chooses the CPU cores of each rank."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import re
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import core_list, group_folders, kernel_numbers, kernel_text, nodes_of_cores
-from pytest_ddpperf.instruments.torch_internals import pci_id
 from pytest_ddpperf.launch.environment import thread_count
+from pytest_ddpperf.launch.messages import grouped
 from pytest_ddpperf.units import format_value
 
 if TYPE_CHECKING:
@@ -28,26 +26,6 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY") 
 _TAKEN_SHARE = 0.25  # of a GPU's memory: more than the contexts of ranks that share it take
 _FREED_SECONDS, _FREEING_SECONDS = 0.5, 5.0  # the longest wait without newly freed memory, and the longest wait
 _POLL = 0.0625
-_AROUND = r"^CUDA initialization: |Unexpected error from .*\? (?=Error \d)|\s*\(Triggered internally.*|\n.*"
-_INTERNALS = re.compile(_AROUND, re.DOTALL)  # matches what torch adds to the driver's message
-
-
-def find_gpus() -> dict[str, Any]:
-    """Returns the fields of ``context.Gpus`` by name. Initialises CUDA, so this process must not fork ranks later."""
-    import torch
-
-    count = getattr(torch._C, "_cuda_getDeviceCount", None)  # noqa: SLF001  device_count() asks NVML, which shows more
-    if count is None:
-        return {}
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            found = [torch.cuda.get_device_properties(number) for number in range(count())]
-        except Exception as error:  # noqa: BLE001  the report has the words of the driver
-            return {"error": _INTERNALS.sub("", str(error))}
-    if not found:  # without a warning, there is none
-        return {"error": "; ".join(_INTERNALS.sub("", str(warning.message)) for warning in said)}
-    return {"names": tuple(str(one.name) for one in found), "pci": tuple(map(pci_id, found))}
 
 
 def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:
@@ -58,7 +36,7 @@ def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, 
     """
     import torch
 
-    cores = near_cores(addresses, rank, os.environ)
+    cores = near_cores(addresses, os.environ)[rank]
     if cores:
         with contextlib.suppress(OSError):  # before CUDA starts threads, which inherit it
             os.sched_setaffinity(0, cores)
@@ -96,8 +74,8 @@ def settled_memory(
     return "" if enough else f"{format_value(total - free, 'B')} of {format_value(total, 'B')}"
 
 
-def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> set[int]:
-    """Returns the allowed cores near the GPU of a rank; empty if the rank should not be bound.
+def near_cores(addresses: Sequence[str | None], environ: Mapping[str, str], root: Path = _ROOT) -> list[set[int]]:
+    """Returns the allowed cores near the GPU of each rank; empty if the rank should not be bound.
 
     ``addresses`` has the PCI ids of all ranks' GPUs. Ranks are not bound if the machine has one NUMA node, if the user
     has bound the process or its threads, or if a rank would have fewer than two cores or fewer cores than threads.
@@ -108,20 +86,16 @@ def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str,
     offered = next(filter(None, (*groups, kernel_numbers(kernel_text(root / "sys/devices/system/cpu/online")))), set())
     nodes = kernel_numbers(kernel_text(root / "sys/devices/system/node/online"))
     if len(nodes) < 2 or allowed != offered or any(map(environ.get, _BINDING)):  # noqa: PLR2004  several
-        return set()
+        return [set() for _ in addresses]
     lists = (kernel_text(root / f"sys/bus/pci/devices/{address}/local_cpulist") for address in addresses)
     near = [allowed & kernel_numbers(text) for text in lists]
-    own = near[rank]
-    return own if len(own) >= near.count(own) * max(2, thread_count(environ)) else set()
+    least = max(2, thread_count(environ))
+    return [own if len(own) >= near.count(own) * least else set() for own in near]
 
 
 def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> list[int]:
-    """Returns the CPU cores of one rank, near its GPU if it has one; ``addresses``: the PCI id of each rank's GPU.
-
-    Raises:
-        SettingError: there are fewer cores than ranks.
-    """
-    near = [near_cores(addresses, other, environ, root) for other in range(len(addresses))]
+    """Returns a rank's cores, near its GPU; SettingError for too few cores. ``addresses``: PCI ids by rank."""
+    near = near_cores(addresses, environ, root)
     peers = [other for other, cores in enumerate(near) if cores == near[rank]]
     if not near[rank]:
         return shares(os.sched_getaffinity(0), len(addresses), root)[rank]
@@ -131,10 +105,8 @@ def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, 
 def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[int]]:
     """Divides ``cores`` among ``ranks`` ranks by NUMA node, as evenly as possible; returns the cores of each rank.
 
-    All hardware threads of a physical core go to the same rank, unless some rank would then get no core.
-
-    Raises:
-        SettingError: there are fewer cores than ranks.
+    All hardware threads of a physical core go to the same rank, unless some rank would then get no core. SettingError
+    if there are fewer cores than ranks.
     """
     allowed = set(cores)
     if len(allowed) < ranks:
@@ -150,10 +122,8 @@ def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[in
 
 
 def _whole_cores(cores: Iterable[int], root: Path) -> list[list[int]]:
-    found = dict[int, list[int]]()
-    for thread in sorted(cores):
-        siblings = kernel_numbers(
-            kernel_text(root / f"sys/devices/system/cpu/cpu{thread}/topology/thread_siblings_list")
-        )
-        found.setdefault(min(siblings, default=thread), []).append(thread)
-    return [*found.values()]
+    def core_of(thread: int) -> int:
+        file = root / f"sys/devices/system/cpu/cpu{thread}/topology/thread_siblings_list"
+        return min(kernel_numbers(kernel_text(file)), default=thread)
+
+    return [*grouped((thread, core_of(thread)) for thread in sorted(cores)).values()]

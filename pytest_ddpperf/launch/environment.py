@@ -20,20 +20,15 @@ Variables: TypeAlias = "tuple[tuple[str, str], ...]"
 
 
 def group_variables(
-    rank: int, world_size: int, port: int, *, local: tuple[int, int] | None = None, node: int = 0, nodes: int = 1
+    rank: int, world_size: int, port: int, *, local: tuple[int, int], node: int = 0, nodes: int = 1
 ) -> dict[str, str]:
-    """Returns the variables that torchrun would set on this rank.
-
-    ``local`` has local rank and local world size; None if these equal ``rank`` and ``world_size``. MASTER_ADDR is
-    always 127.0.0.1, because a node without rank 0 forwards connections to the node of rank 0.
-    """
-    local_rank, local_world_size = local or (rank, world_size)
+    """Returns the variables that torchrun would set on this rank; ``local`` has local rank and local world size."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(local_world_size),
-        "MASTER_ADDR": "127.0.0.1",
+        "LOCAL_RANK": str(local[0]),
+        "LOCAL_WORLD_SIZE": str(local[1]),
+        "MASTER_ADDR": "127.0.0.1",  # a node without rank 0 forwards connections to the node of rank 0
         "MASTER_PORT": str(port),
         "GROUP_RANK": str(node),
         "GROUP_WORLD_SIZE": str(nodes),
@@ -47,7 +42,7 @@ def group_variables(
     }
 
 
-LAUNCHER_VARIABLES = frozenset(group_variables(0, 1, 0))
+LAUNCHER_VARIABLES = frozenset(group_variables(0, 1, 0, local=(0, 1)))
 TASK_VARIABLES = re.compile(
     r"TORCHELASTIC_|OMPI_COMM_WORLD_|PMI_|PMIX_|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|TASK|STEP_)"
 )

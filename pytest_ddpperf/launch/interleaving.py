@@ -116,10 +116,6 @@ class TurnSlot:
     queue: TurnQueue
     slot: int
 
-    def hear(self, connection: socket.socket) -> bool:
-        """Receives a request of the launch's rank 0 to run steps; returns False if the connection has ended."""
-        return self.queue.hear(self.slot, connection)
-
 
 def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable[[], None]) -> list[T]:
     """Runs launches at the same time, the first one in this thread, and returns their results.

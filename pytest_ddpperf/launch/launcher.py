@@ -11,24 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.context import Gpus, TorchMachine, find_machine, place, probe
 from pytest_ddpperf.launch.launch_run import LaunchResult, end_seconds, run_ranks
-from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
+from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload, SeenImport
 from pytest_ddpperf.launch.preloading.zygotes import Judged, PreloadedZygotes, Wanted, preloaded
 from pytest_ddpperf.launch.processes import require_linux
 from pytest_ddpperf.launch.rank_processes import Echo, RankProcesses, enough_files
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from pytest_ddpperf.launch.environment import Variables
     from pytest_ddpperf.launch.interleaving import TurnSlot
-    from pytest_ddpperf.launch.node_ranks import OtherNodes
+    from pytest_ddpperf.launch.node_ranks import NodeRanks
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.measurement import Mode
 
@@ -40,7 +38,16 @@ _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
 
 
-class Launcher:
+class _OtherNodes(Protocol):  # the methods of NodeLaunchers that launchers call
+    @property
+    def interface(self) -> str: ...
+    def counts(self, world_size: int, gpus: int) -> tuple[int, ...]: ...
+    def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> Sequence[NodeRanks]: ...
+    def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]: ...
+    def close(self) -> None: ...
+
+
+class Launcher(contextlib.AbstractContextManager["Launcher"]):
     """Launches ranks from a fork server, which is a process that has imported torch.
 
     Any thread may use a launcher. Its launches run one after another, and the first launch starts the fork server. The
@@ -56,7 +63,7 @@ class Launcher:
         redirection: Redirection | None = None,  # another checkout that ranks import the project from
         echo: Echo | None = None,  # gets the lines that ranks print, while they run
         like: Launcher | None = None,  # with the same arguments: its zygote is copied, which spares torch's import
-        nodes: OtherNodes | None = None,  # that also run ranks of large launches
+        nodes: _OtherNodes | None = None,  # that also run ranks of large launches
     ) -> None:
         self._like, self.nodes = like, nodes
         self._added: dict[str, str] = {}
@@ -69,13 +76,10 @@ class Launcher:
         self._lock = threading.Lock()
         self._machines: dict[tuple[bool | str | None, ...], TorchMachine] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def having(self, variables: Variables) -> Self:
+    def having(self, variables: Variables) -> Launcher:
         """Adds environment variables for later ranks; returns this launcher."""
         self._added = dict(variables)
         return self
@@ -119,10 +123,7 @@ class Launcher:
         """Imports the ``wanted`` modules in copies of the fork server, from which later ranks are then forked.
 
         ``judged``: modules not to import once for all ranks. ``like``: a launcher whose fork servers can be copied.
-
-        Raises:
-            SettingError: a module that the user named cannot be imported before ranks are forked.
-            LaunchError: this machine cannot start such ranks.
+        SettingError if a module that the user named cannot be imported before ranks are forked.
         """
         with self._lock:
             zygote = self._ready()
@@ -231,11 +232,7 @@ class Launcher:
         return {**environ, **self._added} if self._added else environ
 
     def counts(self, world_size: int, device: str, machine: TorchMachine | None) -> tuple[int, ...]:
-        """Returns the number of ranks on each participating node, this node first; the sum is ``world_size``.
-
-        Raises:
-            RankSkipped: the ranks cannot be spread evenly over the nodes.
-        """
+        """Returns each participating node's number of ranks, this node first; RankSkipped if they cannot be equal."""
         if self.nodes is None or world_size == 1:
             return (world_size,)
         gpus = len(machine.gpus.names) if machine is not None and device != "cpu" else 0
@@ -273,10 +270,9 @@ class Launcher:
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
-        """Yields a job's ranks on this machine before they are forked; other launches wait until this context ends.
+        """Yields a job's ranks on this machine before they are forked; LaunchError if it cannot start such ranks.
 
-        Raises:
-            LaunchError: this machine cannot start such ranks.
+        Other launches wait until this context ends.
         """
         with self._lock:
             zygote = self._ready()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Preloaded, SeenImport
+from pytest_ddpperf.launch.messages import SeenImport
 from pytest_ddpperf.launch.preloading.zygotes import Judged, Wanted
 
 # Upper bounds for memory that a zygote shares with no process: 222 and 23 MiB were measured with four strategies.
@@ -67,10 +67,7 @@ class Launchers:
         """Waits until the first ``number`` launchers, which must be idle, can start ranks.
 
         The launchers preload the modules that earlier ranks of the test file ``scope`` imported, for at most ``ranks``
-        ranks.
-
-        Raises:
-            SettingError: a module that the user named cannot be preloaded.
+        ranks. SettingError if a module that the user named cannot be preloaded.
         """
         wanted = self._wanted(scope, ranks)
         for i in range(number):
@@ -88,9 +85,8 @@ class Launchers:
             new = [one for one in imports if one.installed and one.module not in self._judged.inner]
             self._seen.setdefault(scope, {}).update({one.module: one for one in new})
             for one in new:
-                if one.of_rank or one.changed:
-                    reason = f"reads {', '.join(one.changed)}, which ranks change before" if one.changed else ""
-                    self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
+                if one.refused is not None:
+                    self._judged.note(one.module, one.refused)
 
     def why_not(self, one: SeenImport) -> str | None:
         """Returns why the module ``one`` is not preloaded: "" if unknown, None if ``preload`` has no ``auto``."""

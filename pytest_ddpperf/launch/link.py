@@ -10,7 +10,6 @@ import contextlib
 import hmac
 import itertools
 import json
-import pickle
 import secrets
 import socket
 import time
@@ -54,12 +53,15 @@ class Close:
     status: int = 0
 
 
-class Link:
-    """One end of a connection to a process that knows the key. Any thread may send, but only one thread may receive."""
+class Link(Channel):
+    """One end of a connection to a process that knows the key. Any thread may send, but only one thread may receive.
+
+    Every method raises LinkEnded if the peer is gone, or reads nothing for 20 s.
+    """
 
     def __init__(self, connected: socket.socket, frames: Frames, name: str = "the other process") -> None:
+        super().__init__(connected, frames)
         self.name = name  # the peer's, in errors
-        self._socket, self._frames, self._channel = connected, frames, Channel(connected, frames)
         self._arrived: list[object] = []
         self._numbers = itertools.count()
 
@@ -72,15 +74,6 @@ class Link:
     def address(self) -> str:
         """Returns the address of this machine as the peer sees it."""
         return str(self._socket.getsockname()[0])
-
-    @property
-    def ended(self) -> bool:
-        """Returns whether the connection has ended."""
-        return self._channel.closed
-
-    def fileno(self) -> int:
-        """Returns the socket's descriptor, for selectors."""
-        return self._socket.fileno()
 
     def ask(self, method: Callable[Concatenate[Any, P], T], *arguments: P.args, **named: P.kwargs) -> Question[T]:
         """Asks the peer to call a method of the object at its end of the link; returns the pending question."""
@@ -101,19 +94,15 @@ class Link:
             answer = Answer(message.number, None, reason)
         self.send(answer)
 
-    def send(self, message: object) -> None:
-        """Sends a message; raises LinkEnded if the peer is gone, or reads nothing for 20 s."""
-        self.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
-
     def send_bytes(self, body: bytes) -> None:
-        """Sends a message that is not a pickle; raises LinkEnded under the same conditions as ``send``."""
+        """Sends a message that is not a pickle."""
         try:
-            self._channel.send_bytes(body)
+            super().send_bytes(body)
         except OSError as error:
             raise self._ended(error) from None
 
     def receive(self, seconds: float | None = None) -> object:
-        """Returns the next message; None if none comes in ``seconds``. Raises LinkEnded if the peer is gone."""
+        """Returns the next message; None if none comes in ``seconds``."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not (arrived := self.received()):
             if not self._readable(None if deadline is None else max(0.0, deadline - time.monotonic())):
@@ -122,17 +111,17 @@ class Link:
         return first
 
     def received(self) -> list[object]:
-        """Returns the messages that have arrived completely; raises LinkEnded if there is none and the peer is gone."""
+        """Returns the messages that have arrived completely; LinkEnded comes after the last message."""
         messages, self._arrived = self._arrived, []
         try:
-            messages += self._channel.received()
+            messages += super().received()
         except GarbledMessage:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # what arrives later is read no more
             if not messages:
                 raise self._ended(ValueError("the received data is not a message of this run")) from None
-        if self._channel.closed and not messages:
-            raise self._ended(self._channel.error)
+        if self.closed and not messages:
+            raise self._ended(self.error)
         return messages
 
     def hand_over(self) -> tuple[socket.socket, bytes]:
@@ -141,7 +130,7 @@ class Link:
 
     def close(self) -> None:
         """Closes the connection."""
-        self._channel.closed = True
+        self.closed = True
         end(self._socket)
 
     def _readable(self, seconds: float | None) -> bool:
@@ -151,7 +140,7 @@ class Link:
             raise self._ended() from None
 
     def _ended(self, error: Exception | None = None) -> LinkEnded:
-        self._channel.closed = True
+        self.closed = True
         why = f" ({error})" if error is not None and str(error) else ""
         return LinkEnded(f"{self.name} is gone: its connection has ended{why}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pytest_ddpperf.launch.context import Gpus
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.measurement import Mode
 
+K = TypeVar("K")
 Stage = Literal["join", "load", "run", "verify", "send"]  # verify: a part of run
 FailureKind = Literal["raised", "failed", "skipped", "refused", "exited", "memory", "garbled"]
 
@@ -64,9 +65,7 @@ class SeenImport:
     file: str
     seconds: float
     installed: bool = True  # else seconds lack installed modules that it imports
-    of_rank: bool = False  # whether it reads environment variables that differ between ranks
-    changed: tuple[str, ...] = ()  # variables that it reads, and that code on the rank had changed before
-    inner: tuple[SeenImport, ...] = ()  # if it reads such variables: imports in it that can be preloaded
+    refused: Preloaded | None = None  # if it reads variables that differ between ranks, or that the rank had changed
 
 
 @dataclass(frozen=True)
@@ -214,6 +213,14 @@ class Ended:
     status: int
     stamp: int
     headless: bool = False  # whether the zygote killed the process because its main thread had ended
+
+
+def grouped(pairs: Iterable[tuple[int, K]]) -> dict[K, list[int]]:
+    """Returns the ranks of each key, out of pairs of a rank and its key."""
+    groups: dict[K, list[int]] = {}
+    for rank, key in pairs:
+        groups.setdefault(key, []).append(rank)
+    return groups
 
 
 def numbers(ranks: Iterable[int]) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from selectors import EVENT_READ, BaseSelector
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.link import Close, Link, LinkEnded, NoAnswer, Question
-from pytest_ddpperf.launch.messages import Answer, Job, SeenImport
+from pytest_ddpperf.launch.messages import Answer, Job
 from pytest_ddpperf.launch.rank_processes import Echo, RankProcesses
 
 P = ParamSpec("P")
@@ -38,8 +38,7 @@ class Printed:
 class NodeRanks:
     """The ranks of a launch on another node; ``link`` leads to the node's launcher.
 
-    Raises:
-        LaunchError: the node cannot start the ranks, or is gone; every method may raise this.
+    Every method raises LaunchError if the node cannot start the ranks, or is gone.
     """
 
     def __init__(
@@ -124,23 +123,3 @@ class NodeRanks:
             if new.report is not None:
                 report = replace(new.report, stamp=new.report.stamp - self._ahead)
             self._states[new.rank] = replace(new, report=report, stamp=new.stamp - self._ahead if new.stamp else 0)
-
-
-class OtherNodes(Protocol):
-    """The interface by which a launcher starts ranks on other nodes."""
-
-    @property
-    def interface(self) -> str:
-        """Returns the network interface of this node that ranks of several nodes use."""
-
-    def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """Returns the number of ranks on each node; ``gpus``: number of this node's GPUs, 0 for ranks on the CPU."""
-
-    def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> Sequence[NodeRanks]:
-        """Returns the ranks on other nodes; ``counts`` has each node's number of ranks, ``echo`` gets printed lines."""
-
-    def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
-        """Starts to import modules on nodes that have started ranks; returns a function that waits for the imports."""
-
-    def close(self) -> None:
-        """Ends the launchers that other nodes run for this launcher."""

@@ -38,10 +38,7 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
 
     With ``other``, the folder shows that checkout's files, and this checkout's untracked files. ``mark`` is part of the
     folder's name. The fork server, the controller or, after a crash, a later launch removes the folder. ``remarks``
-    gets a warning if the launch changed the project itself.
-
-    Raises:
-        LaunchError: the folder cannot be made.
+    gets a warning if the launch changed the project itself. LaunchError if the folder cannot be made.
     """
     base = f"{os.path.realpath(tempfile.gettempdir())}/{_PREFIX}{mark}"
     if not lexists(base):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_ddpperf.instruments.clock import system_time as time
-from pytest_ddpperf.launch.messages import numbers
+from pytest_ddpperf.launch.messages import grouped, numbers
 from pytest_ddpperf.parsers import STAGES
 
 _SLOT = struct.Struct("=dq40s")  # seconds of the machine's monotonic clock, the step, the stage
@@ -127,11 +127,8 @@ def told(ranks: Mapping[int, Progress]) -> str:
     """Returns the progress of all ranks as one line of text; empty if no rank has named a stage."""
     if {each.stage for each in ranks.values()} <= {FUNCTION}:
         return ""
-    groups: dict[tuple[str, int], list[int]] = {}
-    for rank, each in sorted(ranks.items()):
-        groups.setdefault((each.stage, each.step), []).append(rank)
     parts = []
-    for found in groups.values():
+    for found in grouped((rank, (each.stage, each.step)) for rank, each in sorted(ranks.items())).values():
         longest = max((ranks[rank] for rank in found), key=lambda each: each.seconds)
         parts.append(f"{numbers(found)} in {longest.text}")
     return "; ".join(parts)

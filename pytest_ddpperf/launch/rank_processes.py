@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import streams
@@ -25,9 +25,6 @@ from pytest_ddpperf.launch.messages import Answer, Ended, Failed, Finished, Job,
 from pytest_ddpperf.launch.processes import out_of_memory_kills
 from pytest_ddpperf.launch.progress import Progress, ProgressFile
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
 
@@ -84,11 +81,8 @@ def enough_files(ranks: int) -> Iterator[None]:
         ) from None
 
 
-class RankProcesses:
-    """The ranks of a job on this machine, with their sockets and files.
-
-    Leaving the context closes sockets and files. ``sweep`` ends all processes of the launch.
-    """
+class RankProcesses(contextlib.AbstractContextManager["RankProcesses"]):
+    """The ranks of a job on this machine, with sockets and files; ``sweep`` ends all processes of the launch."""
 
     def __init__(
         self,
@@ -112,9 +106,6 @@ class RankProcesses:
             failing.pop_all()
         files = ((number, file) for number, rank in self.ranks.items() for file in (rank.stdout, rank.stderr))
         self._followed = [(number, streams.FollowedOutput(file)) for number, file in files]
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         with self._open:
@@ -196,7 +187,7 @@ class RankProcesses:
             selector.unregister(rank.channel)
 
     def _give_turn(self, selector: selectors.BaseSelector, asking: socket.socket) -> None:
-        if self._turns is not None and not self._turns.hear(asking):
+        if self._turns is not None and not self._turns.queue.hear(self._turns.slot, asking):
             selector.unregister(asking)
             self._asking = None
 
@@ -230,7 +221,7 @@ class RankProcesses:
         deadline = time.monotonic() + seconds
         asked = {number: rank for number, rank in self.ranks.items() if rank.state.status is None}
         for rank in asked.values():
-            rank.channel.ask()
+            rank.channel.request()
         while time.monotonic() < deadline:
             left = [rank for rank in asked.values() if not (rank.channel.closed or (rank.calls and rank.calls.whole))]
             if not left:

@@ -113,10 +113,8 @@ def observed(
 ) -> tuple[T, dict[str, str]]:
     """Calls a function on a rank; returns its value, and the files of the project's modules that the rank imported.
 
-    ``revision``: the revision's name in reports; empty for this checkout.
-
-    Raises:
-        SameCode: reference and candidate would import a module from the same file.
+    ``revision``: the revision's name in reports; empty for this checkout. SameCode if reference and candidate would
+    import a module from the same file.
     """
     load = SourceFileLoader.get_code
 
@@ -132,14 +130,10 @@ def observed(
     return value, files
 
 
-def observed_packed(ctx: Any, redirection: Redirection, revision: str, packed: bytes) -> tuple[Any, dict[str, str]]:
-    """Unpickles a ``Call`` whose functions are in the target checkout, and runs it as ``observed`` does."""
-
-    def call(ctx: Any) -> Any:
-        packed_call = pickle.loads(packed)
-        return packed_call.function(ctx, *packed_call.arguments)
-
-    return observed(ctx, redirection, revision, call)
+def run_packed(ctx: Any, packed: bytes) -> Any:
+    """Unpickles a ``Call`` whose functions are in the target checkout, and runs it."""
+    call = pickle.loads(packed)
+    return call.function(ctx, *call.arguments)
 
 
 def _require_own(redirection: Redirection, revision: str, module: str, file: str) -> None:

@@ -134,8 +134,7 @@ class Channel:
     def received(self) -> list[object]:
         """Returns the messages that have arrived completely, and sets ``closed`` at the end of the stream.
 
-        Raises:
-            GarbledMessage: the received bytes are not a message; nothing more is read.
+        GarbledMessage if the received bytes are not a message; nothing more is read.
         """
         messages: list[object] = []
         try:
@@ -156,7 +155,7 @@ class Channel:
                 raise GarbledMessage from error
         return messages
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Asks a rank for the collectives that it has called; some ranks never answer, and ignore the request."""
         with contextlib.suppress(OSError):  # it may have ended, and its last message not been read
             self._socket.send(_REQUEST, socket.MSG_DONTWAIT)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.against.git import Checkout, GitError, checkout, code_of, lacking, unknown
-from tests.factories import git
+from tests.factories import commit_all, git
 
 module = importlib.import_module("pytest_ddpperf.against.git")  # its package has a function of that name
 SIGNER = """#!/bin/sh
@@ -53,8 +53,7 @@ def test_what_is_set_apart_does_not_count(repository: Path) -> None:
     project = repository / "project"
     (project / "perf *").mkdir(parents=True)
     (project / "perf *" / "a.json").write_text("{}")
-    git(repository, "add", ".")
-    git(repository, "commit", "-q", "-m", "second")
+    commit_all(repository, "second")
     (project / "perf *" / "a.json").write_text("{ }")
     places = (project / "perf *", project / "other", repository.parent / "x")
     assert [found(project, place).dirty for place in places] == [False, True, True]
@@ -169,8 +168,7 @@ def project(repository: Path) -> Path:
         (repository / name).write_text(f"{name}\n")
     (repository / "README.md").write_text("words\n")
     (repository / ".gitignore").write_text("ignored*\n")
-    git(repository, "add", ".")
-    git(repository, "commit", "-q", "-m", "second")
+    commit_all(repository, "second")
     return repository
 
 
@@ -196,8 +194,7 @@ def test_what_is_no_code_does_not_count(project: Path) -> None:
     for name in (folder / "a.json", "README.md", "run.log", "ignored.py", "notes.txt"):
         (project / name).write_text("new\n")
     assert code_of(project) == before
-    git(project, "add", ".")
-    git(project, "commit", "-q", "-m", "words and baselines")
+    commit_all(project, "words and baselines")
     assert code_of(project) == code_of(project, "HEAD") == before
 
 
@@ -206,8 +203,7 @@ def test_json_is_configuration_if_git_tracks_it(project: Path) -> None:
     config, before = project / "ds_config.json", code_of(project)
     config.write_text("{}\n")
     assert code_of(project) == before
-    git(project, "add", ".")
-    git(project, "commit", "-q", "-m", "configured")
+    commit_all(project, "configured")
     configured = code_of(project)
     assert configured == code_of(project, "HEAD") != before
     config.write_text('{"zero": 3}\n')
@@ -221,8 +217,7 @@ def test_a_file_of_code_or_configuration_that_changes_or_comes_counts(project: P
     (project / name).write_text("changed\n")
     changed = code_of(project)
     assert changed != before
-    git(project, "add", ".")
-    git(project, "commit", "-q", "-m", "changed")
+    commit_all(project, "changed")
     assert code_of(project, "HEAD") == changed
     assert code_of(project, "HEAD~1") == before
 
@@ -238,8 +233,7 @@ def test_a_file_that_goes_or_gets_another_name_counts(project: Path) -> None:
 def test_names_with_spaces_and_letters_of_all_kinds_do_not_break_it(project: Path) -> None:
     for name in ("a b.py", "ä.py", "x\ny.py", "'quoted'.py"):
         (project / name).write_text("code\n")
-    git(project, "add", ".")
-    git(project, "commit", "-q", "-m", "names")
+    commit_all(project, "names")
     assert code_of(project) == code_of(project, "HEAD")
 
 
@@ -248,8 +242,7 @@ def test_links_and_submodules_do_not_break_it(project: Path) -> None:
     for name, target in (("link.py", "code.py"), ("folder.py", "package"), ("broken.py", "nothing")):
         (project / name).symlink_to(target)
     git(project, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", f"file://{project}", "sub.py")
-    git(project, "add", ".")
-    git(project, "commit", "-q", "-m", "third")
+    commit_all(project, "third")
     assert (project / "sub.py" / "code.py").exists()
     assert code_of(project) == code_of(project, "HEAD")
     git(project, "clone", "-q", f"file://{project}", str(project.parent / "clone"))  # without the submodule's files

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pytest_ddpperf
-from tests.factories import git, virtual_environment
+from tests.factories import commit_all, git, virtual_environment
 
 CALLS = """
 import pytest
@@ -88,8 +88,7 @@ def test_a_revision_runs_in_another_environment(pytester: pytest.Pytester, tmp_p
         )
     )
     git(pytester.path, "init", "-q")
-    git(pytester.path, "add", ".")
-    git(pytester.path, "commit", "-q", "-m", "a commit")
+    commit_all(pytester.path)
     pytester.makepyfile(library="def calls(version):\n    return int(version[0]) + 2\n")
     options = ("--ddpperf-against=HEAD", f"--ddpperf-against-python={python}", "--ddpperf-report=json:results.json")
     run = pytester.runpytest_subprocess("-q", *options)

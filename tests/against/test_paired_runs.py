@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import git
+from tests.factories import commit_all, git
 
 OLD = """
 def steps(calls, sizes=(8,)):
@@ -118,11 +118,6 @@ def test_as_fast(ddpperf):
 """
 
 
-def commit(folder: Path) -> None:
-    git(folder, "add", ".")
-    git(folder, "commit", "-q", "-m", "a commit")
-
-
 def project(pytester: pytest.Pytester, suite: str) -> Path:
     """A project with a src layout; ``demo.training`` is changed and not yet committed."""
     root = pytester.path
@@ -136,7 +131,7 @@ def project(pytester: pytest.Pytester, suite: str) -> Path:
     (root / "perf" / "test_demo.py").write_text(suite)
     (root / "pytest.ini").write_text("[pytest]\npythonpath = src\n")
     (root / ".gitignore").write_text("__pycache__\nresults.json\n")
-    commit(root)
+    commit_all(root)
     changed = OLD.replace("steps(1)", "steps(3)").replace("steps(2)", "steps(1)").replace("[256]", "[256] * 20")
     (package / "training.py").write_text(changed + NEW)
     return root
@@ -367,7 +362,7 @@ def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) 
     (perf / "test_tests.py").write_text(old.replace("def fresh(", "def stale("))
     (perf / "conftest.py").write_text(CONFTEST)
     (root / ".gitignore").write_text("__pycache__\nresults.json\n")
-    commit(root)
+    commit_all(root)
     (perf / "test_tests.py").write_text(TESTS)
     (perf / "conftest.py").write_text(CONFTEST.replace("torch.ones(2)", "torch.ones(2) + 1"))
     (perf / "test_added.py").write_text(
@@ -434,7 +429,7 @@ def test_scaling(ddpperf):
     root = project(pytester, suite)
     layers = "from torch import nn\n\n\ndef network():\n    return nn.Sequential(nn.Linear(8, 4){more})\n"
     (root / "src/demo/model.py").write_text(layers.format(more=""))
-    commit(root)
+    commit_all(root)
     (root / "src/demo/model.py").write_text(layers.format(more=", nn.Linear(4, 4)"))
     run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(failed=2)
@@ -472,7 +467,7 @@ def test_calls(ddpperf):
     )
     training = root / "src" / "demo" / "training.py"
     training.write_text(OLD)
-    commit(root)
+    commit_all(root)
     (root / "build").mkdir()
     (root / "build" / "built.py").write_text("from demo import training")
     training.write_text(OLD.replace("steps(1)", "steps(3)"))
@@ -534,8 +529,7 @@ def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(py
     (top / "checkpoints").mkdir()
     (top / "checkpoints/of-users.pt").touch()
     git(top, "init", "-q")
-    git(top, "add", ".")
-    git(top, "commit", "-qm", "small")
+    commit_all(top, "small")
     (top / "train.py").write_text(SAVING.replace("SIZE", "10"))
     (top / "calls").write_text("1")
     run = pytester.runpytest_subprocess(

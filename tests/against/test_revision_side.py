@@ -17,7 +17,7 @@ from pytest_ddpperf.against import revision_side
 from pytest_ddpperf.against.revision_side import RevisionSide, alike
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import LaunchError
-from tests.factories import git
+from tests.factories import commit_all, git
 
 ENDED_MS = 20_000
 
@@ -51,8 +51,7 @@ def test_the_opposite_side_starts_alike_runs_this_checkout_and_ends_with_it(
     own = RevisionSide(revision, None, ())
     assert (own.opposite, own.every) == (None, (own.launchers,))
     (revision.root / "code_of_side.py").write_text("VALUE = 'committed'")
-    git(revision.root, "add", ".")
-    git(revision.root, "commit", "-q", "-m", "code")
+    commit_all(revision.root, "code")
     (revision.root / "code_of_side.py").write_text("VALUE = 'here'")
     monkeypatch.syspath_prepend(revision.root)
     commit = git(revision.root, "rev-parse", "HEAD").strip()

@@ -21,7 +21,7 @@ from pytest_ddpperf.against import guard, worktree
 from pytest_ddpperf.against.worktree import PREFIX, Revision, Worktree, check_out, remove_left_over, resolve
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.redirection import Redirection
-from tests.factories import git
+from tests.factories import commit_all, git
 
 ROOT = str(Path(__file__).parents[2])
 HOLDER = """
@@ -36,18 +36,21 @@ signal.pause()
 """
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two commits on main, the first of them tagged ``v1``."""
+@pytest.fixture(autouse=True)
+def _temporary_files_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits on main, the first of them tagged ``v1``."""
     root = tmp_path / "project"
     root.mkdir()
     git(root, "init", "-q")
     for number in ("1", "2"):
         (root / "number").write_text(number)
-        git(root, "add", ".")
-        git(root, "commit", "-q", "-m", number)
+        commit_all(root, number)
         if number == "1":
             git(root, "tag", "v1")
     return root
@@ -402,10 +405,8 @@ def test_without_a_folder_for_temporary_files_the_cure_is_told(
 
 
 @pytest.fixture
-def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Redirection:
+def wanted(tmp_path: Path) -> Redirection:
     """The first of two commits, as the controller names it to a node that does not have it at that path."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     root = tmp_path / "project"
     (root / "src").mkdir(parents=True)
     git(root, "init", "-q")

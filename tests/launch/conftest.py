@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.launcher import Launcher
 
 if TYPE_CHECKING:
@@ -21,14 +21,6 @@ def launcher() -> Iterator[Launcher]:
         yield launcher
 
 
-def _alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
 @pytest.fixture
 def all_gone() -> Callable[[Iterable[int]], bool]:
     """Whether these processes are gone, or go within a few seconds."""
@@ -38,7 +30,7 @@ def all_gone() -> Callable[[Iterable[int]], bool]:
         assert left
         deadline = time.monotonic() + 5
         while left and time.monotonic() < deadline:
-            left = {pid for pid in left if _alive(pid)}
+            left = {pid for pid in left if processes._stat(pid)[:1] not in ([], ["Z"])}
             time.sleep(0.01)
         return not left
 

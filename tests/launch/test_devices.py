@@ -15,8 +15,8 @@ import pytest
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import devices
-from pytest_ddpperf.launch.context import Gpus, RankContext
-from pytest_ddpperf.launch.devices import find_gpus, near_cores, settled_memory, shares
+from pytest_ddpperf.launch.context import Gpus, RankContext, find_gpus
+from pytest_ddpperf.launch.devices import near_cores, settled_memory, shares
 from pytest_ddpperf.launch.messages import Job
 from pytest_ddpperf.launch.rank import _join
 
@@ -84,7 +84,7 @@ def test_devices_are_those_that_cuda_can_use_and_a_driver_that_fails_says_why(
     driver: Callable[..., None], devices: list[SimpleNamespace], complaint: dict[str, str], expected: Gpus
 ) -> None:
     driver(devices, **complaint)
-    assert Gpus(**find_gpus()) == expected
+    assert find_gpus() == expected
 
 
 def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus, **of_job: Any) -> tuple[str | None, list[str]]:
@@ -133,7 +133,7 @@ def test_a_rank_is_bound_near_its_gpu_and_tells_what_others_have_taken(
     import torch
 
     done: list[object] = []
-    monkeypatch.setattr(devices, "near_cores", lambda addresses, rank, _: {len(addresses), rank})
+    monkeypatch.setattr(devices, "near_cores", lambda addresses, _: [{len(addresses), rank} for rank in range(8)])
     monkeypatch.setattr(devices, "settled_memory", lambda _: "41 GiB of 80 GiB")
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: done.append(cores))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: done.append(str(device)))
@@ -195,7 +195,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*allowed})
-        return [near_cores(ADDRESSES, rank, environ, tmp_path) for rank in range(4)]
+        return near_cores(ADDRESSES, environ, tmp_path)
 
     return cores
 
@@ -279,8 +279,8 @@ def test_fewer_cores_than_ranks_are_refused(tmp_path: Path) -> None:
 
 
 def test_ranks_near_one_gpu_share_its_cores_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(devices, "near_cores", lambda _addresses, rank, *_: {4, 5, 6, 7} if rank % 2 else {0, 1})
+    monkeypatch.setattr(devices, "near_cores", lambda *_: [{0, 1}, {4, 5, 6, 7}] * 2)
     assert [devices.own_cores([None] * 4, rank, {}, tmp_path) for rank in range(4)] == [[0], [4, 5], [1], [6, 7]]
-    monkeypatch.setattr(devices, "near_cores", lambda *_: set())
+    monkeypatch.setattr(devices, "near_cores", lambda *_: [set(), set()])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 3})
     assert [devices.own_cores([None] * 2, rank, {}, tmp_path) for rank in range(2)] == [[1, 2], [3]]

@@ -37,7 +37,7 @@ def connected(turns: TurnSlot) -> Iterator[socket.socket]:
         ours, of_rank = map(opened.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
 
         def hear() -> None:
-            while turns.hear(ours):
+            while turns.queue.hear(turns.slot, ours):
                 pass
 
         hearing = threading.Thread(target=hear)
@@ -63,17 +63,19 @@ def player(name: str, turns_wanted: int, written: list[str], meanwhile: Callable
     return launch
 
 
-def test_launches_alternate_and_the_first_begins() -> None:
+@pytest.mark.parametrize(
+    ("turns", "order"),
+    [
+        ({"a": 3, "b": 3}, "ababab"),
+        ({"a": 3, "A": 3, "b": 3, "B": 3}, "aAbBAaBbaAbB"),  # both sides of a pair follow each benchmark alike
+        ({"a": 3, "b": 6}, "abbabbabb"),  # who needs more turns has them between those of the other
+    ],
+)
+def test_launches_take_turns_by_their_progress(turns: dict[str, int], order: str) -> None:
     written: list[str] = []
-    assert run_interleaved([player("a", 3, written), player("b", 3, written)], no_abort) == ["a", "b"]
-    assert "".join(written) == "aabbaabbaabb"
-
-
-def test_of_several_pairs_both_sides_follow_each_benchmark_alike() -> None:
-    """In place of a pair's second launch always having its turn after the first one."""
-    written: list[str] = []
-    run_interleaved([player(name, 3, written) for name in "aAbB"], no_abort)
-    assert "".join(written[::2]) == "aAbBAaBbaAbB"
+    launches = [player(name, number, written) for name, number in turns.items()]
+    assert run_interleaved(launches, no_abort) == [*turns]
+    assert "".join(written) == "".join(2 * name for name in order)
 
 
 def test_of_pairs_with_unequal_numbers_of_turns_both_sides_follow_another_one_alike() -> None:
@@ -83,13 +85,6 @@ def test_of_pairs_with_unequal_numbers_of_turns_both_sides_follow_another_one_al
     order = written[::2]
     begins = Counter(now for before, now in pairwise(["", *order]) if before.lower() != now.lower())
     assert begins == dict.fromkeys("aAbB", 11)
-
-
-def test_who_needs_more_turns_has_them_between_those_of_the_others() -> None:
-    """Those of a begin with none, a third and two thirds of them behind it; of b a sixth more each time."""
-    written: list[str] = []
-    run_interleaved([player("a", 3, written), player("b", 6, written)], no_abort)
-    assert "".join(written[::2]) == "abbabbabb"
 
 
 def test_who_has_timed_all_its_steps_waits_for_those_of_the_others() -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import payload
+from pytest_ddpperf.launch import payload, processes
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.launch_run import LaunchResult
@@ -71,7 +71,7 @@ def parent(launcher: Launcher) -> int:
 
 
 def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+    return int(processes._stat(pid)[1])
 
 
 def known(pids: Iterable[int | None]) -> list[int]:

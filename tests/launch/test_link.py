@@ -39,6 +39,15 @@ def accepted(listening: socket.socket, key: bytes = KEY) -> list[Any]:
     return found
 
 
+@contextlib.contextmanager
+def refusing(listening: socket.socket, key: bytes = KEY) -> Iterator[threading.Thread]:
+    """A process that takes the connection of a stranger, and refuses it."""
+    taken = accepted(listening, key)
+    yield taken[0]
+    taken[0].join()
+    assert isinstance(taken[1], ForeignPeer)
+
+
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -95,44 +104,33 @@ def test_the_end_of_a_link_comes_after_its_last_message(pair: tuple[Link, Link])
 def test_to_send_to_a_peer_that_is_gone_is_told(pair: tuple[Link, Link]) -> None:
     ours, theirs = pair
     theirs.close()
-    with pytest.raises(LinkEnded):
-        _send_much(ours)
-
-
-def _send_much(link: Link) -> None:
-    for _ in range(100):
-        link.send(bytes(1 << 16))
+    with pytest.raises(LinkEnded):  # noqa: PT012  the kernel takes the first ones
+        for _ in range(100):
+            ours.send(bytes(1 << 16))
 
 
 @pytest.mark.parametrize("wrong", ["client", "server"])
 def test_a_peer_with_another_key_is_refused_by_both_ends(listening: socket.socket, wrong: str) -> None:
-    taken = accepted(listening, bytes(32) if wrong == "server" else KEY)
-    with pytest.raises(ForeignPeer):
+    with refusing(listening, bytes(32) if wrong == "server" else KEY), pytest.raises(ForeignPeer):
         connect(listening.getsockname(), bytes(32) if wrong == "client" else KEY, SAID)
-    taken[0].join()
-    assert isinstance(taken[1], ForeignPeer)
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.0\r\n\r\n", bytes(1000)])
 def test_who_says_something_else_is_refused(listening: socket.socket, said: bytes) -> None:
-    taken = accepted(listening)
-    with socket.create_connection(listening.getsockname()) as stranger:
+    with refusing(listening) as taken, socket.create_connection(listening.getsockname()) as stranger:
         with contextlib.suppress(OSError):  # it may have been refused by now
             stranger.sendall(said)
             stranger.shutdown(socket.SHUT_WR)
-        taken[0].join()
-    assert isinstance(taken[1], ForeignPeer)
+        taken.join()
 
 
 def test_who_sends_byte_by_byte_is_given_up(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "_HANDSHAKE_SECONDS", 0.2)
-    taken = accepted(listening)
-    with socket.create_connection(listening.getsockname()) as stranger:
-        while taken[0].is_alive():
+    with refusing(listening) as taken, socket.create_connection(listening.getsockname()) as stranger:
+        while taken.is_alive():
             with contextlib.suppress(OSError):  # the same
                 stranger.sendall(b"p")
-            taken[0].join(0.02)
-    assert isinstance(taken[1], ForeignPeer)
+            taken.join(0.02)
 
 
 class Planted:
@@ -169,23 +167,17 @@ def test_who_connects_is_known_by_json_alone(listening: socket.socket, monkeypat
     taken[0].join()
     taken[1].close()
     assert taken[2] == SAID
-    taken = accepted(listening)
     monkeypatch.setattr(json, "dumps", lambda _: Planted())
-    with pytest.raises(ForeignPeer):
+    with refusing(listening), pytest.raises(ForeignPeer):
         connect(listening.getsockname(), KEY, SAID)
-    taken[0].join()
-    assert isinstance(taken[1], ForeignPeer)
     assert loaded == []
 
 
 def test_a_long_first_message_fills_no_memory(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "_MAX_FIRST", 1000)
     monkeypatch.setattr(links, "_CHUNK", 100)
-    taken = accepted(listening)
-    with pytest.raises(ForeignPeer):
+    with refusing(listening), pytest.raises(ForeignPeer):
         connect(listening.getsockname(), KEY, {"task": "x" * 100_000})
-    taken[0].join()
-    assert isinstance(taken[1], ForeignPeer)
 
 
 class Served:

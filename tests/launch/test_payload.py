@@ -127,12 +127,6 @@ def test_dumping_leaves_the_registry_of_cloudpickle_as_it_was() -> None:
     assert cloudpickle.list_registry_pickle_by_value() == before
 
 
-def test_plain_functions_go_by_name() -> None:
-    call = Call(json.dumps, ({"a": 1},))
-    assert b"json" in dump_call(call)
-    assert pickle.loads(dump_call(call)) == call
-
-
 class Reduced:
     def __init__(self, function: Any, *args: object) -> None:
         self.reduced = function, args

@@ -18,21 +18,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ddpperf.errors import RankFailed
+from pytest_ddpperf.launch.processes import open_files
 from pytest_ddpperf.launch.rank import _LEAST_DESCRIPTOR
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.launcher import Launcher
-
-
-def _path(descriptor: int) -> str:
-    return f"/proc/self/fd/{descriptor}"
-
-
-def open_files() -> list[int]:
-    """The descriptors that this process has open, without that of the listing itself."""
-    listed = map(int, os.listdir("/proc/self/fd"))  # noqa: PTH208  numbers, not paths
-    return [descriptor for descriptor in listed if Path(_path(descriptor)).is_symlink()]
 
 
 def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
@@ -52,7 +43,7 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
             "oom": Path("/proc/self/oom_score_adj").read_text(encoding="ascii").strip(),
             "inherited": sorted(descriptor for descriptor in own if os.get_inheritable(descriptor)),
             "threads of the zygote": len(os.listdir(f"/proc/{os.getppid()}/task")),  # noqa: PTH208
-            "files": [link for link in map(os.readlink, map(_path, open_files())) if link.startswith("/")],
+            "files": [link for link in open_files().values() if link.startswith("/")],
         }
 
     seen = launcher.run(look, world_size=2, device="cpu").rank(1)

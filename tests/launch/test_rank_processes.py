@@ -23,13 +23,13 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Finished, Job
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.streams import Channel
+from tests.factories import run_on_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pytest_ddpperf.launch.context import RankContext
 
-DEADLINE = 20.0  # seconds: far above what finding a failure takes, so that a test can tell the two apart
 AT_ONCE = 5.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -43,14 +43,10 @@ def all_reduce() -> float:
     return total.item()
 
 
-def run(launcher: Launcher, function: Any, *args: object, world_size: int = 2, timeout: float = DEADLINE) -> Any:
-    return launcher.run(function, *args, world_size=world_size, device="cpu", backend="gloo", timeout=timeout)
-
-
 def fails(launcher: Launcher, function: Any, *args: object, world_size: int = 2) -> RankFailed:
     start = time.monotonic()
     with pytest.raises(RankFailed) as caught:
-        run(launcher, function, *args, world_size=world_size)
+        run_on_cpu(launcher, function, *args, world_size=world_size)
     assert time.monotonic() - start < AT_ONCE
     return caught.value
 
@@ -71,13 +67,20 @@ def test_a_rank_that_raises_is_told_with_its_output_while_the_others_still_wait_
     assert "in raises" in str(error)
     assert "pytest_ddpperf/launch" not in str(error)
     zygote = launcher.pid
-    assert run(launcher, lambda _ctx: os.getppid(), world_size=1).values == (zygote,), "later launches go on"
+    assert run_on_cpu(launcher, lambda _ctx: os.getppid(), world_size=1).values == (zygote,), "later launches go on"
 
 
 @pytest.mark.parametrize(
-    ("end", "told"), [(lambda: os._exit(3), "exited with status 3"), (lambda: sys.exit(3), "called sys.exit(3)")]
+    ("end", "told", "line"),
+    [
+        (lambda: os._exit(3), "exited with status 3", ""),
+        (lambda: sys.exit(3), "called sys.exit(3)", "in ends"),
+        (lambda: ctypes.string_at(0), "was killed by SIGSEGV\n\nFatal Python error: Segmentation fault\n", "in ends"),
+    ],
 )
-def test_a_rank_that_ends_by_itself_is_told(launcher: Launcher, end: Callable[[], None], told: str) -> None:
+def test_a_rank_that_ends_by_itself_is_told_with_its_line(
+    launcher: Launcher, end: Callable[[], None], told: str, line: str
+) -> None:
     def ends(ctx: RankContext) -> None:
         if ctx.rank == 1:
             end()
@@ -86,17 +89,7 @@ def test_a_rank_that_ends_by_itself_is_told(launcher: Launcher, end: Callable[[]
     error = fails(launcher, ends)
     assert error.rank == 1
     assert str(error).startswith(f"rank 1 of 2 {told}")
-
-
-def test_a_crash_is_told_with_the_line_that_crashed(launcher: Launcher) -> None:
-    def crashes(ctx: RankContext) -> None:
-        if ctx.rank == 0:
-            ctypes.string_at(0)
-        all_reduce()
-
-    error = fails(launcher, crashes)
-    assert str(error).startswith("rank 0 of 2 was killed by SIGSEGV\n\nFatal Python error: Segmentation fault\n")
-    assert "in crashes" in str(error)
+    assert line in str(error)
 
 
 def test_ranks_that_send_different_sizes_are_told_so(launcher: Launcher) -> None:
@@ -133,7 +126,7 @@ def test_no_grandchild_is_left(
             os.kill(os.getpid(), signal.SIGKILL)
 
     with contextlib.nullcontext() if fate == "returns" else pytest.raises(RankFailed, match="was killed by SIGKILL"):
-        run(launcher, leaves_children)
+        run_on_cpu(launcher, leaves_children)
     pids = [int(pid) for rank in (0, 1) for pid in (tmp_path / f"{rank}").read_text().split()]
     assert len(pids) == 6
     assert all_gone(pids)
@@ -201,7 +194,7 @@ def test_nothing_of_nccl_is_left_of_ranks_that_are_killed(launcher: Launcher) ->
 
     try:
         with pytest.raises(RankFailed):
-            run(launcher, maps)
+            run_on_cpu(launcher, maps)
         assert (mine.exists(), other.exists()) == (False, True)
     finally:
         mine.unlink(missing_ok=True)
@@ -248,9 +241,9 @@ def test_a_zygote_that_was_stopped_is_told_and_replaced(launcher: Launcher) -> N
     with Launcher(like=launcher) as copied:
         start = time.monotonic()
         with pytest.raises(LaunchError, match=r"^a signal stopped the process that forks ranks, "):
-            run(copied, stops, timeout=1)
+            run_on_cpu(copied, stops, timeout=1)
         assert time.monotonic() - start < AT_ONCE
-        assert run(copied, lambda ctx: ctx.rank).values == (0, 1)
+        assert run_on_cpu(copied, lambda ctx: ctx.rank).values == (0, 1)
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_a_receiver_that_is_gone_is_noticed_and_is_no_error(ends: tuple[socket.s
 def test_a_rank_is_asked_until_it_is_dismissed(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = Channel(ends[0]), Channel(ends[1])
     ends[1].settimeout(5)
-    ours.ask()
+    ours.request()
     ours.dismiss()
     assert [theirs.asked(), theirs.asked(), theirs.asked()] == [True, False, False]
 
@@ -216,6 +216,6 @@ def test_what_a_rank_has_sent_before_its_end_is_read_after_a_request_that_it_did
     ours = Channel(ends[0])
     Channel(ends[1]).send("report")
     ends[1].close()
-    ours.ask()
+    ours.request()
     ours.dismiss()
     assert (ours.received(), ours.closed) == (["report"], True)

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ddpperf.errors import PayloadError
 from pytest_ddpperf.launch.messages import Call
-from pytest_ddpperf.launch.payload import dump_call, dump_result
+from pytest_ddpperf.launch.payload import dump_call
 
 GUARD = threading.Lock()
 
@@ -73,15 +73,6 @@ def test_the_way_to_the_guilty_object_is_named(function: Any, arguments: tuple[o
         dump_call(Call(function, arguments))
     assert way in str(caught.value)
     assert "cannot pickle '_thread.lock' object" in str(caught.value)
-
-
-def test_a_result_is_named_by_its_rank_and_type() -> None:
-    with pytest.raises(PayloadError) as caught:
-        dump_result({"step": GUARD}, 3)
-    assert str(caught.value) == (
-        "the dict returned by rank 3 cannot be sent back: key 'step' is a _thread.lock: "
-        "cannot pickle '_thread.lock' object; return plain data"
-    )
 
 
 def test_a_fixture_in_a_closure_is_named_and_not_its_parts(request: pytest.FixtureRequest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -87,28 +88,28 @@ def test_the_files_of_launches_end_with_the_zygote_of_a_launch_without_files(
     assert not [*tmp_path.glob("ddpperf-files-*")]
 
 
-def test_a_forked_copy_of_the_controller_leaves_the_zygote_alone(launcher: Launcher) -> None:
-    launcher.wait()
-    zygote, copy = launcher.pid, os.fork()
+def closed_in_a_copy(launcher: Launcher) -> None:
+    """Forks this process, and closes the launcher in the copy."""
+    copy = os.fork()
     if copy == 0:
         try:
             launcher.close()
         finally:
             os._exit(0)
     os.waitpid(copy, 0)
+
+
+def test_a_forked_copy_of_the_controller_leaves_the_zygote_alone(launcher: Launcher) -> None:
+    launcher.wait()
+    zygote = launcher.pid
+    closed_in_a_copy(launcher)
     assert launcher.run(lambda _ctx: os.getppid(), world_size=1, device="cpu").rank(0) == zygote
 
 
 def test_a_forked_copy_of_the_controller_leaves_the_nodes_alone() -> None:
     """Its end would end the connections of both, as the two share them."""
     closed, ours = os.pipe()
-    launcher = Launcher(nodes=SimpleNamespace(close=lambda: os.write(ours, b"x")))
-    if (copy := os.fork()) == 0:
-        try:
-            launcher.close()
-        finally:
-            os._exit(0)
-    os.waitpid(copy, 0)
+    closed_in_a_copy(Launcher(nodes=SimpleNamespace(close=lambda: os.write(ours, b"x"))))
     os.close(ours)
     with os.fdopen(closed, "rb") as told:
         assert told.read() == b""
@@ -181,47 +182,36 @@ def test_a_zygote_ends_with_its_controller_and_its_descendants_end_too(
         assert all_gone([zygote, *([int(begun.read_text())] if module == "leaves" else [])])
 
 
+ENDED = "the process that forks ranks"
+
+
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("os.kill(os.getpid(), signal.SIGSTOP)", "a signal stopped the process that forks ranks, so all ranks were"),
-        (
-            "os.kill(os.getpid(), signal.SIGKILL)",
-            "the process that forks ranks was killed by SIGKILL; the ranks were stopped$",
-        ),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", f"a signal stopped {ENDED}, so all ranks were"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", f"{ENDED} was killed by SIGKILL; the ranks were stopped$"),
         (
             "print('no licence', flush=True); os._exit(3)",
-            "the process that forks ranks exited with status 3; the ranks were stopped\nno licence$",
+            f"{ENDED} exited with status 3; the ranks were stopped\nno licence$",
+        ),
+        pytest.param(
+            "import threading; threading.Event().wait()",
+            r"the import of torch took more than 20 s\n(?s:.*)ends\.py\", line 2 in <module>",
+            marks=pytest.mark.slow,
         ),
     ],
 )
-def test_the_end_of_a_zygote_that_imports_is_told(
+def test_a_zygote_whose_import_does_not_end_well_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
 ) -> None:
     (tmp_path / "ends.py").write_text(f"import os, signal\n{code}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(zygote_process, "_READY_SECONDS", 20.0)
-    zygote = ZygoteProcess(os.environ, ["ends"])
-    try:
-        with pytest.raises(LaunchError, match=f"^{told}"):
-            zygote.wait_until_ready()
-    finally:
-        zygote.close()
-
-
-@pytest.mark.slow
-def test_an_import_that_takes_too_long_is_reported_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "waits.py").write_text("import threading\nthreading.Event().wait()\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(zygote_process, "_READY_SECONDS", 20.0)
-    zygote = ZygoteProcess(os.environ, ["waits"])
-    try:
-        with pytest.raises(LaunchError, match=r"took more than 20 s\n(?s:.*)waits\.py\", line 2 in <module>"):
-            zygote.wait_until_ready()
-    finally:
-        zygote.close()
+    with (
+        contextlib.closing(ZygoteProcess(os.environ, ["ends"])) as zygote,
+        pytest.raises(LaunchError, match=f"^{told}"),
+    ):
+        zygote.wait_until_ready()
 
 
 class Stuck:

@@ -13,7 +13,7 @@ from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
 from pytest_ddpperf.launch.faults.cures import ROOM, WANT_OF_MEMORY, cure_of
 from pytest_ddpperf.launch.faults.stacks import minority, position, threads, written
-from pytest_ddpperf.launch.messages import Failed, Finished, RankReport, StackPosition, numbers
+from pytest_ddpperf.launch.messages import Failed, Finished, RankReport, StackPosition, grouped, numbers
 from pytest_ddpperf.launch.streams import RankOutput, titled
 
 # Messages of torch about a lost peer. A rank with such an error is not to blame, unless all failed ranks have one.
@@ -303,8 +303,5 @@ def _others(ends: Sequence[RankEnd], root: RankEnd) -> str:
         own_fate = _fate(end)
         return "the same" if own_fate == root_fate else own_fate
 
-    fates: dict[str, list[int]] = {}
-    for end in ends:
-        if end is not root:
-            fates.setdefault(fate(end), []).append(end.rank)
+    fates = grouped((end.rank, fate(end)) for end in ends if end is not root)
     return "\n".join(f"{numbers(ranks)}: {shared}" for shared, ranks in fates.items())

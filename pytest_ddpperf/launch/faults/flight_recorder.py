@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_ddpperf.instruments.torch_internals import process_groups
 from pytest_ddpperf.launch.faults.stacks import minority
-from pytest_ddpperf.launch.messages import GroupCalls, RankCalls, numbers
+from pytest_ddpperf.launch.messages import GroupCalls, RankCalls, grouped, numbers
 from pytest_ddpperf.launch.streams import Channel
 
 ANSWERING = "ddpperf-answers"  # the name of a thread
@@ -200,14 +200,10 @@ def _mismatch(answers: Mapping[int, RankCalls], name: str, backend: str) -> Stal
     if set(ranks) != set(members) or not all(member.waits for member in members.values()):
         return None
     number = 1 + min(member.ended for member in members.values())
-    called: dict[str, list[int]] = {}
-    for rank, member in sorted(members.items()):
-        words = member.pending.get(number)
-        if words is None:
-            return None
-        kind = words.partition(" ")[0]
-        called.setdefault(words if kind in _EVEN else kind, []).append(rank)
-    if len(called) == 1:
+    words = {rank: member.pending.get(number, "") for rank, member in sorted(members.items())}
+    kinds = {rank: text.partition(" ")[0] for rank, text in words.items()}
+    called = grouped((rank, words[rank] if kind in _EVEN else kind) for rank, kind in kinds.items())
+    if len(called) == 1 or "" in called:
         return None
     odd = minority([*called.values()])
     listed = "; ".join(f"{numbers(who)}: {what}" for what, who in called.items())

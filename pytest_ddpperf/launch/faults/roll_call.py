@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from pytest_ddpperf.launch.faults.stacks import GPU_WAIT, minority, position, threads
-from pytest_ddpperf.launch.messages import StackPosition, numbers
+from pytest_ddpperf.launch.messages import StackPosition, grouped, numbers
 
 _NO_COLLECTIVES = frozenset({"send", "recv", "send_object_list", "recv_object_list", "_new_process_group_helper"})
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "gather_object"})  # ranks may leave before others come
@@ -21,10 +21,8 @@ _CURES = {  # by a file of torch that all ranks stand in
 
 def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[StackPosition | None, list[int]]]:
     """Returns (code position, ranks there) pairs: groups that wait for other ranks first, larger groups earlier."""
-    positions: dict[StackPosition | None, list[int]] = {}
-    for rank, text in sorted(stacks.items()):
-        found = threads(text)
-        positions.setdefault(position(found[0], nccl=nccl) if found else None, []).append(rank)
+    found = {rank: threads(text) for rank, text in sorted(stacks.items())}
+    positions = grouped((rank, position(each[0], nccl=nccl) if each else None) for rank, each in found.items())
     return sorted(positions.items(), key=lambda item: (not _waits(item[0]), -len(item[1]), item[1]))
 
 
@@ -102,10 +100,7 @@ def heading(
     order = _positions(stacks, nccl=nccl)
     parts: list[str] = []
     for where, alike in order:
-        groups: dict[tuple[bool | None, tuple[str, int] | None], list[int]] = {}
-        for rank in alike:
-            groups.setdefault((moved.get(rank), waits_in.get(rank)), []).append(rank)
-        for (moving, call), ranks in groups.items():
+        for (moving, call), ranks in grouped((rank, (moved.get(rank), waits_in.get(rank))) for rank in alike).items():
             place = _standing(where.numbered(*call) if where is not None and call is not None else where, moving=moving)
             if not parts:
                 state = "blocked" if _waits(where) and not moving else "still running"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch import interleaving
-from pytest_ddpperf.launch.messages import StackPosition, numbers
+from pytest_ddpperf.launch.messages import StackPosition, grouped, numbers
 from pytest_ddpperf.launch.redirection import installed_folders, own, told
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
@@ -52,10 +52,7 @@ class Frame(NamedTuple):
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Returns a stack for each thread in faulthandler's text, from the innermost frame outwards.
-
-    The main thread's stack is first. It is empty if the text lacks the main thread.
-    """
+    """Returns the threads' stacks in faulthandler's text, innermost frames first; the main one's, or [], is first."""
     read = _ESCAPED.sub(lambda escaped: escaped[0].encode().decode("unicode_escape"), text)
     stacks = [
         [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(part)]
@@ -117,9 +114,8 @@ def minority(groups: Sequence[list[int]]) -> list[int]:
 
 def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
     """Returns the stacks of all ranks as text: the guilty rank's first, and equal stacks only once."""
-    groups: dict[str, list[int]] = {}
-    for rank, text in sorted(stacks.items(), key=lambda item: (item[0] != guilty, item[0])):
-        groups.setdefault(written(text), []).append(rank)
+    order = sorted(stacks, key=lambda rank: (rank != guilty, rank))
+    groups = grouped((rank, written(stacks[rank])) for rank in order)
     listed = [f"{numbers(ranks)}:\n{text}" for text, ranks in groups.items()]
     finished = [f"rank {guilty}:\n  had finished"] if guilty is not None and guilty not in stacks else []
     return "\n\n".join([*finished, *listed])

@@ -78,9 +78,9 @@ class NodeLaunchers:
     def link(self, node: Node) -> Link:
         """Returns the link to the launcher on ``node``, which is started if necessary."""
         found = self.links.get(node.number)
-        if found is not None and found.ended:
+        if found is not None and found.closed:
             found.close()
-        if found is None or found.ended:
+        if found is None or found.closed:
             found = self.links[node.number] = self.cluster.opened(node, self._preload, self._redirection)
         return found
 
@@ -96,8 +96,7 @@ def gpus_of(link: Link) -> int:
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
     """Spreads ranks over nodes: over all nodes on the CPU, else over as few as possible with ``gpus`` GPUs each.
 
-    Raises:
-        RankSkipped: the ranks cannot be spread evenly.
+    RankSkipped if the ranks cannot be spread evenly.
     """
     needed = min(nodes, -(-world_size // gpus) if gpus else world_size)
     each, left = divmod(world_size, needed)

@@ -53,10 +53,11 @@ class _Import:
 
     def seen(self) -> SeenImport:
         """Returns this import as a record that a rank can send."""
-        of_rank = any(one.variables & LAUNCHER_VARIABLES for one in self.flat())
-        changed = tuple(sorted({name for one in self.flat() for name in one.changed}))
-        inner = tuple(_harmless([self])) if of_rank or changed else ()
-        return SeenImport(self.module, _file(self.module), self.seconds, of_rank=of_rank, changed=changed, inner=inner)
+        changed, refused = sorted({name for one in self.flat() for name in one.changed}), None
+        if changed or any(one.variables & LAUNCHER_VARIABLES for one in self.flat()):
+            reason = f"reads {', '.join(changed)}, which ranks change before" if changed else ""
+            refused = Preloaded(reason=reason, own_rank=not changed, inner=tuple(_harmless([self])))
+        return SeenImport(self.module, _file(self.module), self.seconds, refused=refused)
 
 
 class ImportWatch:

@@ -111,6 +111,7 @@ def test_a_rank_that_hangs_is_told_with_its_step_its_line_and_its_missing_collec
 
 def test_a_launch_that_is_slow_is_told_so_with_the_rank_that_moves(launcher: Launcher) -> None:
     """Rank 1 begins a step in a new line every 10 ms."""
+    steps = compile("import time\n" + 6000 * "time.sleep(0.01); step()\n", "/x/data.py", "exec")
 
     def moves(ctx: RankContext) -> None:
         import torch
@@ -118,8 +119,7 @@ def test_a_launch_that_is_slow_is_told_so_with_the_rank_that_moves(launcher: Lau
 
         if ctx.rank == 1:
             progress.stage("timed step")
-            step = {"step": progress.step}
-            exec(compile("import time\n" + 6000 * "time.sleep(0.01); step()\n", "/x/data.py", "exec"), step)  # noqa: S102
+            exec(steps, {"step": progress.step})  # noqa: S102
         dist.all_reduce(torch.ones(1))
 
     slow = deadline_of(launcher, moves, 3)
@@ -249,37 +249,29 @@ def served(*replies: bytes, asked: bytes = ASKED, silent: bool = False) -> Itera
 HELLO, OK = b"SERVER PROTOCOL 2\n", b"OK\n"
 
 
-def test_the_status_is_all_text_up_to_the_end_of_the_connection() -> None:
-    with served(HELLO, OK, TEXT) as environ:
-        assert ras_status(environ) == TEXT.decode().strip()
-
-
-def test_a_long_status_is_cut() -> None:
-    with served(HELLO, OK, b"x" * 99 + b"\n" + b"y" * 20_000 + b"\n") as environ:
-        assert len(ras_status(environ)) == 16 * 1024
+LONG = b"x" * 99 + b"\n" + b"y" * 20_000 + b"\n"
 
 
 @pytest.mark.parametrize(
-    ("replies", "asked"),
+    ("replies", "asked", "told"),
     [
-        ([b"HTTP/1.1 400 Bad Request\n"], b"CLIENT PROTOCOL 2\n"),  # another service
-        ([HELLO, b"ERROR: Invalid timeout value 1\n"], b"CLIENT PROTOCOL 2\nTIMEOUT 1\n"),
-        ([HELLO, OK], ASKED),  # it closes the connection
+        ([HELLO, OK, TEXT], ASKED, TEXT.decode().strip()),
+        ([HELLO, OK, LONG], ASKED, LONG.decode()[: 16 * 1024]),
+        ([b"HTTP/1.1 400 Bad Request\n"], b"CLIENT PROTOCOL 2\n", ""),  # another service
+        ([HELLO, b"ERROR: Invalid timeout value 1\n"], b"CLIENT PROTOCOL 2\nTIMEOUT 1\n", ""),
+        ([HELLO, OK], ASKED, ""),  # it closes the connection
     ],
 )
-def test_what_is_no_status_is_not_told(replies: list[bytes], asked: bytes) -> None:
+def test_the_status_is_the_text_up_to_the_end_of_the_connection(replies: list[bytes], asked: bytes, told: str) -> None:
     with served(*replies, asked=asked) as environ:
-        assert ras_status(environ) == ""
+        assert ras_status(environ) == told
 
 
-def test_a_service_that_does_not_answer_holds_up_nothing() -> None:
+def test_a_service_that_does_not_answer_or_listen_holds_up_nothing() -> None:
     with served(HELLO, OK, silent=True) as environ:
         assert ras_status(environ, seconds=0.2) == ""
-
-
-def test_where_nobody_listens_there_is_no_status() -> None:
-    for environ in ({}, {"NCCL_RAS_ADDR": "127.0.0.1"}, {"NCCL_RAS_ADDR": "127.0.0.1:1"}):
-        assert ras_status(environ) == ""
+    for unserved in ({}, {"NCCL_RAS_ADDR": "127.0.0.1"}, {"NCCL_RAS_ADDR": "127.0.0.1:1"}):
+        assert ras_status(unserved) == ""
 
 
 def test_a_launch_has_an_address_of_its_own_unless_the_user_has_chosen_one() -> None:

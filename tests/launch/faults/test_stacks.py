@@ -116,27 +116,20 @@ def test_the_roll_call_tells_who_stands_and_who_moves() -> None:
     assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if the launch is")
 
 
-def test_a_script_that_waits_for_processes_of_its_own_learns_that_their_steps_are_not_seen() -> None:
-    spawning = written(f"{LIB}/torch/multiprocessing/spawn.py|340|spawn", BUILDS)
-    line, guilty = roll_call.heading({0: spawning}, [], 1, 10.0)
-    assert guilty == 0
-    assert line == (
-        "rank 0 of 1 still running after 10 s in spawn (/x/t.py:30 in build); the plugin sees no steps of "
-        "processes that a script starts itself (mp.spawn): run the script under torchrun"
-    )
+SPAWNING = written(f"{LIB}/torch/multiprocessing/spawn.py|340|spawn", BUILDS)
+LOCKED = written(f"{LIB}/torch/utils/file_baton.py|50|wait", f"{LIB}/torch/utils/cpp_extension.py|24|load", BUILDS)
 
 
-def test_ranks_that_wait_for_the_build_of_an_extension_learn_of_its_lock() -> None:
-    """More time helps none of them; one that builds is what the other waits for."""
-    locked = written(f"{LIB}/torch/utils/file_baton.py|50|wait", f"{LIB}/torch/utils/cpp_extension.py|24|load", BUILDS)
-    line, _ = roll_call.heading({0: locked, 1: locked}, [], 2, 10.0)
-    assert line == (
-        "ranks 0, 1 of 2 still running after 10 s in load (/x/t.py:30 in build); all wait for the build of an "
-        "extension: a build that was killed leaves a file named lock in its folder in ~/.cache/torch_extensions; if "
-        "no other process builds it, delete that file"
-    )
-    line, _ = roll_call.heading({0: locked, 1: BUILD}, [], 2, 10.0)
-    assert line.endswith("; if the launch is slow, raise timeout")
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ([SPAWNING], " in spawn (/x/t.py:30 in build); the plugin sees no steps of processes that a script starts "),
+        ([LOCKED, LOCKED], " in load (/x/t.py:30 in build); all wait for the build of an extension: a build that was "),
+        ([LOCKED, BUILD], "; if the launch is slow, raise timeout"),  # one builds what the other waits for
+    ],
+)
+def test_ranks_that_wait_for_what_more_time_does_not_help_learn_of_the_cure(found: list[str], told: str) -> None:
+    assert told in roll_call.heading(dict(enumerate(found)), [], len(found), 10.0)[0]
 
 
 def test_a_rank_has_moved_where_its_users_line_or_what_it_calls_there_differs() -> None:
@@ -282,6 +275,13 @@ def test_threads_that_wait_in_a_pool_or_run_our_code_are_not_listed() -> None:
         '  File "/lib/threading.py", line 1002 in start\n  File "/lib/threading.py", line 982 in run\n'
         '  File "/lib/concurrent/futures/thread.py", line 83 in _worker\n  File "/x/t.py", line 3 in load'
     )
+
+
+def test_the_thread_that_answers_the_controller_is_not_listed_even_in_a_crash() -> None:
+    answering = written(
+        f"{RANK.parent}/faults/flight_recorder.py|1|_answer", "/lib/threading.py|982|run", thread="Thread"
+    )
+    assert stacks.written(f"{answering}\n{BUILD}", idle=True) == stacks.written(BUILD)
 
 
 def test_the_rank_to_blame_is_listed_first() -> None:

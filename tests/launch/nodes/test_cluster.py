@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, RankSkipped, RanksTimedOut, SettingError
+from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import AUTO, Launchers
@@ -27,6 +28,7 @@ from pytest_ddpperf.launch.nodes.cluster import Cluster, offset, require_one_age
 from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
 from pytest_ddpperf.launch.nodes.meeting import Hello, Role
 from pytest_ddpperf.records.launch import CpuHealth, Health
+from tests.factories import run_on_cpu
 
 NEEDED = {"torch": "2.13.0", "the tests": "f00d"}
 AT_ONCE = 5.0
@@ -93,10 +95,6 @@ def two(launcher: Launcher) -> Iterator[tuple[Cluster, Launcher]]:
     assert tasks.statuses == {1: 3}
 
 
-def run(launcher: Launcher, function: Any, *args: object, world_size: int = 2, timeout: float = 30.0) -> Any:
-    return launcher.run(function, *args, world_size=world_size, device="cpu", backend="gloo", timeout=timeout)
-
-
 def total(ctx: RankContext) -> float:
     import torch
     import torch.distributed as dist
@@ -112,7 +110,7 @@ def test_ranks_of_two_nodes_make_one_group(two: tuple[Cluster, Launcher]) -> Non
         names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "GLOO_SOCKET_IFNAME")
         return total(ctx), ctx.local_rank, ctx.local_world_size, *(os.environ[name] for name in names)
 
-    result = run(two[1], look, world_size=4)
+    result = run_on_cpu(two[1], look, world_size=4)
     assert result.values == (
         (10.0, 0, 2, "0", "0", "2", "0", "2", "lo"),
         (10.0, 1, 2, "1", "1", "2", "0", "2", "lo"),
@@ -129,7 +127,7 @@ def test_ranks_that_make_their_group_by_themselves_find_the_store(two: tuple[Clu
         dist.init_process_group("gloo")
         return total(ctx)
 
-    result = two[1].run(joins, world_size=2, device="cpu", backend="gloo", own_group=True)
+    result = run_on_cpu(two[1], joins, own_group=True)
     assert result.values == (3.0, 3.0)
 
 
@@ -141,9 +139,9 @@ def test_variables_that_a_test_has_changed_reach_the_ranks_of_other_nodes(
 
     monkeypatch.setenv("DDPPERF_TRIED", "yes")
     monkeypatch.delenv("HOME")
-    assert run(two[1], read).values == (("yes", None),) * 2
+    assert run_on_cpu(two[1], read).values == (("yes", None),) * 2
     monkeypatch.undo()
-    assert run(two[1], read).values == ((None, os.environ.get("HOME")),) * 2
+    assert run_on_cpu(two[1], read).values == ((None, os.environ.get("HOME")),) * 2
 
 
 def test_a_rank_of_another_node_that_raises_is_told_first_with_its_output(two: tuple[Cluster, Launcher]) -> None:
@@ -155,7 +153,7 @@ def test_a_rank_of_another_node_that_raises_is_told_first_with_its_output(two: t
 
     start = time.monotonic()
     with pytest.raises(RankFailed) as caught:
-        run(two[1], raises)
+        run_on_cpu(two[1], raises)
     assert time.monotonic() - start < AT_ONCE
     assert str(caught.value).startswith("rank 1 of 2 raised ValueError: boom\n")
     assert any("about to" in text for _, text in caught.value.sections)
@@ -168,7 +166,7 @@ def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two:
         total(ctx)
 
     with pytest.raises(RanksTimedOut) as caught:
-        run(two[1], waits_for_nothing, timeout=1.0)
+        run_on_cpu(two[1], waits_for_nothing, timeout=1.0)
     assert caught.value.rank == 1
     assert "in waits_for_nothing" in str(caught.value)
 
@@ -206,14 +204,13 @@ def test_imports_seen_on_ranks_are_made_once_on_each_node(two: tuple[Cluster, La
     def make(first: Launcher | None) -> Launcher:
         return Launcher(like=first or two[1], nodes=NodeLaunchers(two[0], PRELOAD))
 
-    (_, original) = run(two[1], lambda _: os.getppid()).values
+    (_, original) = run_on_cpu(two[1], lambda _: os.getppid()).values
     with contextlib.closing(Launchers(make, [AUTO])) as launchers:
-        first = run(launchers[0], imports, world_size=4)
-        copy = Path(f"/proc/{first.values[3][1]}/stat").read_text()
-        assert int(copy.rpartition(")")[2].split()[1]) == original
+        first = run_on_cpu(launchers[0], imports, world_size=4)
+        assert processes._stat(first.values[3][1])[1] == str(original)
         launchers.note("scope", first.imports)
         launchers.wait(1, "scope", 4)
-        second = run(launchers[0], imports, world_size=4)
+        second = run_on_cpu(launchers[0], imports, world_size=4)
         pids, parents, ranks = zip(*second.values, strict=True)
         assert ranks == (0, 1, 2, 3)
         before = {pid for pid, *_ in first.values}
@@ -224,7 +221,7 @@ def test_imports_seen_on_ranks_are_made_once_on_each_node(two: tuple[Cluster, La
         assert parents[2] in by_zygotes
         assert set(importers(installed, "own_on_nodes")) - before >= {*parents[:2], *pids[2:]}
         launchers.wait(1, "another", 4)
-        third = run(launchers[0], imports, world_size=4)
+        third = run_on_cpu(launchers[0], imports, world_size=4)
         assert {pid for pid, *_ in third.values} <= set(importers(installed, "alike_on_nodes"))
 
 
@@ -246,7 +243,7 @@ def test_a_rank_of_another_node_that_is_killed_for_want_of_memory_is_told(
 
     for guilty in range(2):
         with pytest.raises(RankFailed, match=rf"^rank {guilty} of 2 was killed by SIGKILL") as caught:
-            run(two[1], dies, guilty)
+            run_on_cpu(two[1], dies, guilty)
         assert caught.value.out_of_memory == (guilty == 1)
         assert ("the kernel ran out of memory" in str(caught.value)) == (guilty == 1)
 
@@ -262,7 +259,7 @@ def test_the_load_of_another_node_is_asked_of_its_agent(
 
     monkeypatch.setattr("pytest_ddpperf.launch.nodes.agent.watch_health", watch)
     cluster = two[0]
-    (_, zygote) = run(two[1], lambda _: os.getppid()).values
+    (_, zygote) = run_on_cpu(two[1], lambda _: os.getppid()).values
     node = cluster.nodes[0]
     ended = cluster.watch(1)
     node.link.ask(Agent.health)  # the answer comes too late for a launch before
@@ -286,15 +283,15 @@ def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank(
         total(ctx)
 
     with Launcher(nodes=NodeLaunchers(tasks.cluster, PRELOAD)) as launcher:
-        assert run(launcher, total).values == (3.0, 3.0)
+        assert run_on_cpu(launcher, total).values == (3.0, 3.0)
         assert tasks.cluster.lost == ""
-        pids += run(launcher, lambda _: os.getppid()).values
+        pids += run_on_cpu(launcher, lambda _: os.getppid()).values
         (there,) = tasks.agents[1]._launchers
         cut = threading.Timer(2.0, there.close)
         cut.start()
         start = time.monotonic()
         with pytest.raises(LaunchError, match=r"^node 1 \(host-b\) is gone"):
-            run(launcher, waits, str(tmp_path / "pid"))
+            run_on_cpu(launcher, waits, str(tmp_path / "pid"))
         assert time.monotonic() - start < 2.0 + AT_ONCE
     pids.append(int((tmp_path / "pid").read_text()))
     tasks.links[0].close()
@@ -454,13 +451,13 @@ def test_a_node_without_a_gpu_is_named_where_the_controller_has_some(two: tuple[
 
 @pytest.mark.slow
 def test_a_launcher_of_a_node_that_has_ended_is_replaced(two: tuple[Cluster, Launcher]) -> None:
-    assert run(two[1], total).values == (3.0, 3.0)
+    assert run_on_cpu(two[1], total).values == (3.0, 3.0)
     for link in two[1].nodes.links.values():  # type: ignore[union-attr]
         link._socket.shutdown(socket.SHUT_RDWR)
     with pytest.raises(LaunchError, match=r"^node 1 \(host-b\) is gone"):
-        run(two[1], total)
+        run_on_cpu(two[1], total)
     assert two[0].lost == ""
-    assert run(two[1], total).values == (3.0, 3.0)
+    assert run_on_cpu(two[1], total).values == (3.0, 3.0)
 
 
 def test_a_launch_after_an_interrupted_sweep_hears_nothing_of_the_one_before(
@@ -472,8 +469,8 @@ def test_a_launch_after_an_interrupted_sweep_hears_nothing_of_the_one_before(
     with monkeypatch.context() as patched:
         patched.setattr(Question, "answer", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run(two[1], total)
-    assert run(two[1], total).values == (3.0, 3.0)
+            run_on_cpu(two[1], total)
+    assert run_on_cpu(two[1], total).values == (3.0, 3.0)
 
 
 def test_the_clock_of_a_node_is_read_from_its_fastest_answer(monkeypatch: pytest.MonkeyPatch) -> None:

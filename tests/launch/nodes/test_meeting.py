@@ -55,32 +55,23 @@ def test_a_run_of_any_name_stays_within_the_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder]
 
 
-@pytest.fixture
-def published(tmp_path: Path) -> Path:
-    """The file of a card."""
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda file, card: card.rename(file).chmod(0o644), "others may read it"),
+        (lambda file, card: file.symlink_to(card), "cannot be read"),  # a link is not followed
+        (lambda file, _: os.mkfifo(file), "cannot be read: this is not a regular file; remove it"),
+        (lambda file, _: file.mkdir(), "cannot be read: this is not a regular file; remove it"),
+    ],
+)
+def test_what_may_be_anothers_card_or_is_no_file_is_refused(
+    tmp_path: Path, make: Callable[[Path, Path], None], told: str
+) -> None:
     FileMeeting(task(), tmp_path).publish(CARD)
     (file,) = tmp_path.iterdir()
-    return file
-
-
-def test_a_card_that_others_may_read_is_refused(published: Path) -> None:
-    published.chmod(0o644)
-    with pytest.raises(SettingError, match="others may read it"):
-        FileMeeting(task(), published.parent).find()
-
-
-def test_a_link_in_place_of_a_card_is_not_followed(published: Path) -> None:
-    published.symlink_to(published.rename(published.with_name("elsewhere")))
-    with pytest.raises(SettingError, match="cannot be read"):
-        FileMeeting(task(), published.parent).find()
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_a_card_that_is_no_file_is_neither_waited_for_nor_read(published: Path, make: Callable[[Path], None]) -> None:
-    published.unlink()
-    make(published)
-    with pytest.raises(SettingError, match="cannot be read: this is not a regular file; remove it"):
-        FileMeeting(task(), published.parent).find()
+    make(file, file.rename(tmp_path / "elsewhere"))
+    with pytest.raises(SettingError, match=told):
+        FileMeeting(task(), tmp_path).find()
 
 
 def test_a_folder_that_is_not_there_is_told_with_the_setting(tmp_path: Path) -> None:

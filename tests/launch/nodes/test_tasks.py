@@ -47,6 +47,9 @@ def told(variables: dict[str, str], *, terminal: bool = False) -> tuple[object, 
         ({**SRUN, "SLURM_STEP_NUM_NODES": "2"}, ("srun", 2, 4, 0, False, "9-1")),
         (OPEN_MPI, ("mpirun", 1, 3, 1, True, "77")),
         (MPICH, ("mpirun", 0, 2, 0, True, "kvs_1")),
+        (SRUN | TORCHRUN, ("torchrun", 3, 4, 1, False, "none-29500")),  # the innermost launcher counts
+        (SRUN | OPEN_MPI, ("mpirun", 1, 3, 1, True, "77")),
+        (OPEN_MPI | TORCHRUN, ("torchrun", 3, 4, 1, False, "none-29500")),
     ],
 )
 def test_a_task_is_read_from_its_launchers_variables(variables: dict[str, str], expected: tuple[object, ...]) -> None:
@@ -66,17 +69,6 @@ def test_a_task_is_read_from_its_launchers_variables(variables: dict[str, str], 
 )
 def test_a_process_that_is_alone_is_no_task(variables: dict[str, str]) -> None:
     assert task_of(variables) is None
-
-
-def test_the_innermost_launcher_counts() -> None:
-    for variables, launcher in (
-        (SRUN | TORCHRUN, "torchrun"),
-        (SRUN | OPEN_MPI, "mpirun"),
-        (OPEN_MPI | TORCHRUN, "torchrun"),
-    ):
-        found = told(variables)
-        assert found is not None
-        assert found[0] == launcher
 
 
 def test_a_shell_of_srun_is_alone_and_a_restart_is_seen() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.launch.messages import Preloaded
 from pytest_ddpperf.launch.preloading.imports import ImportWatch, end_watch, keep_with_ranks
 from pytest_ddpperf.launch.redirection import Redirection
 
@@ -36,7 +37,8 @@ def test_variables_that_an_import_reads_are_noted_with_changes(folder: Path, mon
     assert (module.MODE, module.GONE) == (b"fast", None)
     (found,) = watch.outer
     assert found.variables == {"MODE_OF_IMPORT", "GONE_BEFORE_IMPORT", "HOME", "PATH"}
-    assert found.seen().changed == ("GONE_BEFORE_IMPORT", "MODE_OF_IMPORT")
+    reason = "reads GONE_BEFORE_IMPORT, MODE_OF_IMPORT, which ranks change before"
+    assert found.seen().refused == Preloaded(reason=reason)
 
 
 def test_a_variable_may_be_looked_up_by_another_thread_while_an_import_ends(

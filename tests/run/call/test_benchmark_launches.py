@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, Launcher
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.launch.messages import SeenImport
+from pytest_ddpperf.launch.messages import Preloaded, SeenImport
 from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
@@ -418,8 +418,8 @@ def test_the_slowest_import_of_a_launch_is_kept_with_why_it_is_not_preloaded(mon
         return ranks[0].imported
 
     assert kept() == SlowImport(module="slow", seconds=2.0, reason="")
-    sides.note("", [SeenImport("slow", "", 2.0, changed=("HOME",))])
-    assert kept().reason == "reads HOME, which ranks change before"
+    sides.note("", [SeenImport("slow", "", 2.0, refused=Preloaded(reason="reads HOME"))])
+    assert kept().reason == "reads HOME"
     imports = ()
     assert kept() is None
 
