@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -122,17 +121,6 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     assert re.match("WARNING test_step .*: times: only gross slowdowns can fail ", run.outlines[first])
 
 
-def test_named_sets_are_apart(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_suite=COUNTED)
-    verdicts(inner, "--ddpperf-save=nightly")
-    assert [path.name for path in (inner.path / "baselines").iterdir()] == ["@nightly"]
-    _, found = verdicts(inner, "--ddpperf-baseline-set=nightly")
-    assert found == {"test_step": "unchanged"}
-    run, found = verdicts(inner, "--ddpperf-require-baseline")
-    assert found == {"test_step": "new"}
-    run.assert_outcomes(failed=1)
-
-
 def test_a_failed_test_is_not_stored(inner: pytest.Pytester) -> None:
     failing = """
 def test_other(ddpperf):
@@ -148,36 +136,17 @@ def test_other(ddpperf):
     assert [path.name for path in inner.path.glob("baselines/*/*/*.json")] == ["test_step.json"]
 
 
-SPOILERS: dict[str, tuple[Callable[[str], str], str]] = {
-    "half": (lambda text: text[: len(text) // 2], "is cut off at line *"),
-    "type": (lambda text: text.replace('"commit": null', '"commit": 1'), "*commit: *expected *"),
-    "edited": (lambda text: text.replace('"commit": null', '"commit": "1"'), "field checksum: does not match *"),
-    "newer": (lambda text: text.replace("pytest-ddpperf/baseline/4", "pytest-ddpperf/baseline/5"), "*newer*"),
-}
-
-
 def test_a_broken_baseline_fails_its_test_and_is_named(inner: pytest.Pytester) -> None:
-    inner.makepyfile(
-        test_suite=SETTINGS
-        + f"""
-@pytest.mark.parametrize("fault", {[*SPOILERS, "none"]})
-def test_step(ddpperf, fault):
-    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
-"""
-    )
+    inner.makepyfile(test_suite=COUNTED)
     verdicts(inner, "--ddpperf-save")
-    files = {file.stem.rpartition("-")[2]: file for file in inner.path.glob("baselines/*/*/*.json")}
-    assert set(files) == {*SPOILERS, "none"}
-    for fault, (spoil, _) in SPOILERS.items():
-        whole = files[fault].read_text()
-        files[fault].write_text(spoil(whole))
-        assert files[fault].read_text() != whole
-    spoilt = {fault: files[fault].read_text() for fault in SPOILERS}
+    (file,) = inner.path.glob("baselines/*/*/*.json")
+    file.write_text(file.read_text().replace('"commit": null', '"commit": "1"'))
+    spoilt = file.read_text()
     run = inner.runpytest("-q", "--ddpperf-save")
-    run.assert_outcomes(passed=1, failed=len(SPOILERS))
-    run.stdout.fnmatch_lines_random([f"*baseline file {files[fault]}: {said}" for fault, (_, said) in SPOILERS.items()])
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines([f"*baseline file {file}: field checksum: does not match *"])
     run.stdout.no_fnmatch_line("*Traceback*")
-    assert {fault: files[fault].read_text() for fault in SPOILERS} == spoilt
+    assert file.read_text() == spoilt
 
 
 def test_results_on_standard_output_are_whole(inner: pytest.Pytester) -> None:
@@ -241,8 +210,6 @@ def test_faults_of_ranks_fail_their_own_test_only(inner: pytest.Pytester) -> Non
     inner.makepyfile(
         test_faults=SETTINGS
         + """
-import signal
-
 def on_rank_1(fault):
     def build(ctx):
         import torch.distributed as dist
@@ -254,20 +221,11 @@ def on_rank_1(fault):
         return step
     return build
 
-def boom():
-    raise ValueError("boom")
-
 def unequal():
     assert 1 + 1 == 3
 
-def test_raises(ddpperf):
-    ddpperf.check(on_rank_1(boom))
-
 def test_asserts(ddpperf):
     ddpperf.check(on_rank_1(unequal))
-
-def test_killed(ddpperf):
-    ddpperf.check(on_rank_1(lambda: os.kill(os.getpid(), signal.SIGKILL)))
 
 def test_skips(ddpperf):
     ddpperf.check(on_rank_1(lambda: pytest.skip("not on this rank")))
@@ -283,15 +241,11 @@ def test_prints(ddpperf_group):
 """
     )
     run = inner.runpytest("-q", "-rs")
-    run.assert_outcomes(failed=4, skipped=1)
+    run.assert_outcomes(failed=2, skipped=1)
     run.stdout.fnmatch_lines(
         [
-            "*_ test_raises _*",
-            "Cause      rank 1 of 2 raised ValueError: boom",
             "*_ test_asserts _*",
             "Cause      rank 1 of 2 *assert (1 + 1) == 3",
-            "*_ test_killed _*",
-            "Cause      rank 1 of 2 was killed by SIGKILL*",
             "*_ test_prints _*",
             "*rank 1 stdout*",
             "*the end of rank 1",

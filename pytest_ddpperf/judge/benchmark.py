@@ -57,13 +57,6 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
     )
 
 
-def unconfirmed(result: Result) -> Result:
-    """Returns the result with ``inconclusive`` for metrics that got worse, until fresh launches confirm this."""
-    if result.verdict is Verdict.BROKEN:
-        return result
-    return decision.to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
-
-
 def acceptances(test: str, settings: Settings, added: Iterable[table.Metric]) -> list[Acceptance]:
     """Returns the metrics that may get worse without failing the test, from ``accept`` and ``--ddpperf-allow``.
 
@@ -103,7 +96,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
     if result.verdict is not Verdict.REGRESSED:
         return result  # nothing to accept, or broken
-    return decision.decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
+    return decision.decided_anew(result, comparisons)
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:

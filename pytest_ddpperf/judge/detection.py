@@ -128,11 +128,6 @@ def limit(change: Change, tolerance: float) -> float:
     return math.log1p(tolerance) if change.logarithmic else tolerance
 
 
-def hides_long_steps(whole: float | None, resolution: float | None, margin: float) -> bool:
-    """Returns whether all steps together got so much slower (``whole``) that the verdict cannot be ok or unchanged."""
-    return whole is not None and whole > max(margin, resolution or 0.0)
-
-
 def is_gross(change: Change, base: Series, gross: float) -> bool:
     """Returns whether the whole 99 % interval of a change from ``base`` is worse than ``gross``, a fraction."""
     half = half_width(change, GROSS_ALPHA)

@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Protocol
 
 from pytest_ddpperf.judge import sequential
-from pytest_ddpperf.judge.benchmark import compare, unconfirmed
-from pytest_ddpperf.judge.decision import DecisionContext
+from pytest_ddpperf.judge.benchmark import compare
+from pytest_ddpperf.judge.decision import DecisionContext, unconfirmed
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, AlphaLedger
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement

@@ -11,7 +11,6 @@ from pytest_ddpperf.judge.decision import (
     Decision,
     DecisionContext,
     Evidence,
-    StoredTimes,
     decide_metric,
     decide_stored_times,
     not_the_code,
@@ -28,29 +27,24 @@ OTHER_CLOCK = 0.05  # by how much the logarithms of the GPUs' clocks may differ 
 SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which the change from stored times is shown nevertheless
 
 
-def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns ``reference``; but for times, the baseline's commit if this run has measured that commit again."""
-    pair = None if isinstance(reference, PairedRevision) else reference.pair
-    return pair if pair is not None and pair.record is not None and series.drifts else reference
-
-
 def compare_metric(
     series: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> Comparison:
     """Compares one metric with the reference; returns change, verdict, and a note if it needs an explanation."""
     if series.rules.diagnosed or not series.rules.weight:  # a single look, or nothing that differs between looks
         context = replace(context, proofs=detection.ONE_LOOK)
-    judging = reference_of(series, reference)
+    judging, pair = reference, reference.pair if isinstance(reference, StoredBaseline) else None
+    if pair is not None and pair.record is not None and series.drifts:  # the baseline's commit is measured again
+        judging = pair
     paired = isinstance(judging, PairedRevision)
     base = _series_in(judging, series.metric)
     obstacle = _obstacle(series, base, measurement, judging)
     if base is None or _kind(series) != _kind(base):
         return _incomparable(series, base, judging, obstacle, context)
     tolerance, values = _tolerance(series, base, measurement, judging, context), (base.value, series.value)
-    if series.drifts and isinstance(judging, StoredBaseline):
-        stored = _stored_times(series, measurement, judging)
-        evidence = Evidence(series=series, base=base, obstacle=obstacle, change=stored.change, tolerance=tolerance)
-        return _beside_stored_times(evidence, base, stored, context)
+    stored = _beside_stored(series, measurement, reference) if isinstance(reference, StoredBaseline) else None
+    if series.drifts and stored is not None and not paired:
+        return _by_stored_times(replace(stored, tolerance=tolerance), base, context)
     fresh = change = changes.change_from(series, base, measurement, paired=paired)
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
@@ -67,12 +61,12 @@ def compare_metric(
         whole=changes.worsening_of_all_steps(series, base) if paired else None,
     )
     decision = decide_metric(evidence, context)
-    if isinstance(reference, StoredBaseline) and paired and series.gated and not series.rules.alarm_only:
-        decision = not_the_code(decision, evidence, _stored_times(series, measurement, reference), context)
+    if stored is not None and paired and series.gated and not series.rules.alarm_only:
+        decision = not_the_code(decision, stored, context)
     judged, note = (change if obstacle is None else None), decision.note
     if note is None and judged is not None and not evidence.negligible:
-        stale, launches = isinstance(reference, StoredBaseline), len(measurement.launches)
-        note = _note(decision.verdict, evidence, judged, context, stale=stale, paired=paired, launches=launches)
+        made = {"paired": paired, "launches": len(measurement.launches)}
+        note = _note(decision.verdict, evidence, judged, context, stale=stored is not None, **made)
     may_be = context.suspected is None or series.metric in context.suspected
     latest = fresh if obstacle is None and may_be else None
     suspicious = latest is not None and detection.looks_worse(latest, better=series.better, tolerance=tolerance)
@@ -119,10 +113,10 @@ def _incomparable(
     )
 
 
-def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, context: DecisionContext) -> Comparison:
+def _by_stored_times(evidence: Evidence, base: Series, context: DecisionContext) -> Comparison:
     """Returns the comparison of a machine-dependent metric if only stored values are known."""
-    series, change = evidence.series, stored.change
-    decision = decide_stored_times(evidence, stored, context)
+    series, change = evidence.series, evidence.change
+    decision = decide_stored_times(evidence, context)
     return Comparison(
         series=series,
         baseline=base.value,
@@ -136,29 +130,25 @@ def _beside_stored_times(evidence: Evidence, base: Series, stored: StoredTimes, 
     )
 
 
-def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
-    """Returns the change of a machine-dependent metric from stored times, and any doubt about this change.
+def _beside_stored(series: Series, measurement: Measurement, stored: StoredBaseline) -> Evidence:
+    """Returns the change of a metric from stored values, and any doubt about this change.
 
     The environments may differ. One of the two measurements may be interleaved, which makes steps a little longer.
     """
-    record = stored.record
-    base = _series_in(stored, series.metric)
-    obstacle = _obstacle(series, base, measurement, stored)
-    if record is None or base is None or (obstacle is not None and obstacle.code not in SHOWN):
-        return StoredTimes(change=None)
+    record, base = stored.record, _series_in(stored, series.metric)
+    found = Evidence(series=series, base=base, obstacle=_obstacle(series, base, measurement, stored))
+    if record is None or base is None or (found.obstacle is not None and found.obstacle.code not in SHOWN):
+        return found
     then, now = (each.environment.recorded.get("host") for each in (record, measurement))
     doubt = None
     if then != now or then is None:
         doubt = Finding("other_host", {"host": then or "unknown"})
     elif record.busy or measurement.busy:
-        doubt = Finding(
-            "busy",
-            {"now": measurement.lost if measurement.busy else None, "then": record.lost if record.busy else None},
-        )
+        lost = {"now": measurement.lost if measurement.busy else None, "then": record.lost if record.busy else None}
+        doubt = Finding("busy", lost)
     elif record.clock and measurement.clock and abs(math.log(measurement.clock / record.clock)) > OTHER_CLOCK:
         doubt = Finding("other_clock", {"then": record.clock, "now": measurement.clock})
-    change = changes.change_from(series, base, measurement, paired=False)
-    return StoredTimes(change=change, doubt=doubt)
+    return replace(found, change=changes.change_from(series, base, measurement, paired=False), doubt=doubt)
 
 
 def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context: DecisionContext) -> Finding | None:
@@ -167,7 +157,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
     base = None if stored.pair is None else _series_in(stored.pair, STEP_TIME)
     if series is None or base is None:
         return None
-    told = _stored_times(series, measurement, stored)
+    told = _beside_stored(series, measurement, stored)
     if told.change is None or told.doubt is not None:
         return None
     most = detection.limit(told.change, context.resolution or context.gross)
@@ -241,40 +231,24 @@ def _figures(change: Change | None, alpha: float) -> dict[str, Any]:
 
 
 def _note(
-    verdict: Verdict,
-    evidence: Evidence,
-    change: Change,
-    context: DecisionContext,
-    *,
-    stale: bool,
-    paired: bool,
-    launches: int,
+    verdict: Verdict, evidence: Evidence, change: Change, context: DecisionContext, *, stale: bool, **made: Any
 ) -> Finding | None:
     """Returns a note that explains a verdict; ``stale``: whether an improvement makes the baseline out of date."""
-    better = evidence.series.better
-    match verdict:
-        case Verdict.IMPROVED if stale:
-            return Finding("stale_baseline")
-        case Verdict.UNCHANGED if (
-            paired
-            and detection.looks_better(change, better=better, tolerance=evidence.tolerance)
-            and (detection.upper_bound(change, better, context.proofs.interval / 2) or 0.0)
-            < 0  # end of the shown interval
-        ):
-            return Finding("looks_better")
-        case Verdict.INCONCLUSIVE:
-            takes = changes.what_it_takes(evidence, change, context, paired=paired, launches=launches)
-            rare = takes.code == "launches_needed" and _in_few_launches(evidence, change, context)
-            return Finding("rare_long_steps", {"whole": evidence.whole}) if rare else takes
-    return None
-
-
-def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
-    """Returns whether a few slow launches alone make a metric worse, while its typical launch is not worse."""
-    resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
-    most = detection.limit(change, max(margin, resolution or 0.0))
-    usual = detection.worsening(change, evidence.series.better) <= most
-    return usual and detection.hides_long_steps(evidence.whole, resolution, margin)
+    better, ends = evidence.series.better, context.proofs.interval  # of the interval that is shown
+    if verdict is Verdict.IMPROVED and stale:
+        return Finding("stale_baseline")
+    if verdict is Verdict.UNCHANGED and made["paired"]:
+        shown = (detection.upper_bound(change, better, ends / 2) or 0.0) < 0
+        promising = shown and detection.looks_better(change, better=better, tolerance=evidence.tolerance)
+        return Finding("looks_better") if promising else None
+    if verdict is not Verdict.INCONCLUSIVE:
+        return None
+    takes = changes.what_it_takes(evidence, change, context, **made)
+    if takes.code == "launches_needed" and context.hides_long_steps(evidence):
+        most = detection.limit(change, context.may_hide(evidence))
+        if detection.worsening(change, better) <= most:  # a few slow launches alone make it worse, not the typical one
+            return Finding("rare_long_steps", {"whole": evidence.whole})
+    return takes
 
 
 def _series_in(reference: Reference, metric: str) -> Series | None:

@@ -6,16 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from pytest_ddpperf.judge.changes import worsening_of_all_steps
-from pytest_ddpperf.judge.decision import decide
-from pytest_ddpperf.judge.detection import LAST_SHARE, SEPARATE_LOOKS
+from pytest_ddpperf.judge.detection import LAST_SHARE
 from pytest_ddpperf.records.measurement import MetricRules
-from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.intervals import Change, change, paired, with_launches
-from pytest_ddpperf.stats.launches import Expected
 from tests.judge.made_up import difference, needed, series
 
 
@@ -59,8 +54,7 @@ def test_what_has_no_rounds_or_no_steps_has_no_such_worsening() -> None:
     assert worsening_of_all_steps(series("step_time", [0.0, 1.0]), one) is None
 
 
-# As in test_decision: levels of all looks together that make 0.05 of one before the last, and of the last one.
-ALPHA, ALPHA_LAST = 0.05 * SEPARATE_LOOKS / (1 - LAST_SHARE), 0.05 / LAST_SHARE
+ALPHA_LAST = 0.05 / LAST_SHARE  # as in test_decision: the level of all looks that makes 0.05 of the last one
 
 
 def test_what_has_no_known_scatter_takes_no_known_number() -> None:
@@ -86,34 +80,3 @@ def test_launches_do_not_shrink_the_error_of_the_baseline() -> None:
     slow = difference(0.0, 0.1, fixed=0.001)
     assert needed(hopeless, tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) is None
     assert needed(slow, tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == math.ceil(4 * 0.009 / 0.002696)
-
-
-def brute_force(found: Change, alpha: float, most: int) -> int | None:
-    """The first number of launches, counted up one by one, with which a last look decides."""
-    for launches in range(found.launches + 1, most + 1):
-        then = with_launches(found, launches)
-        if decide(then, better="lower", tolerance=0.03, alpha=alpha, last=True) is not Verdict.INCONCLUSIVE:
-            return launches
-    return None
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_launches_needed_are_those_that_trying_each_number_finds(*, together: bool) -> None:
-    """Also with few launches, whose degrees of freedom grow, and with what is expected of them, which do not."""
-    rng, most, told = np.random.default_rng(5), 200, []
-    for _ in range(12):
-        spread, launches = float(rng.choice([0.01, 0.02, 0.04])), int(rng.integers(2, 9))
-        new = [math.exp(one) for one in rng.normal(rng.choice([0.0, 0.02, 0.06]), spread, launches)]
-        base = [math.exp(one) for one in rng.normal(0.0, spread, launches if together else 16)]
-        known = Expected(float(rng.uniform(0.5, 2.0)) * spread**2, 4.0) if rng.random() < 0.5 else None
-        found = (
-            paired(new, base, scale="ratio", robust=True, expected=known)
-            if together
-            else change(new, base, scale="ratio", expected=known)
-        )
-        assert found is not None
-        alpha = float(rng.choice([0.01, 0.001]))
-        enough = needed(found, tolerance=0.03, alpha=alpha)
-        told.append(enough if enough is None or enough <= most else None)
-        assert told[-1] == brute_force(found, alpha, most)
-    assert len(set(told)) > 4  # not all of them at once, nor never
