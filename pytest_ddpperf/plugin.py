@@ -200,10 +200,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip the rest of a test that reads a time although this run only counts.
-
-    If a verdict has failed a test, and another plugin repeats the test, raise the same error without measuring again.
-    """
+    """Skip the rest of a test that reads a time although this run only counts; raise a verdict that stands again."""
     if STANDS in item.stash:
         raise item.stash[STANDS].with_traceback(None)
     try:

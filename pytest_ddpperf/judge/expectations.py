@@ -127,11 +127,7 @@ class MetricTarget:
 
     @property
     def outcome(self) -> Outcome:
-        """``met`` or ``missed`` if the whole interval is better or worse than the target, else ``open``.
-
-        Bytes and counts without an interval are exact. A machine-dependent metric is open if it has fewer than three
-        launches, or if it misses its target while the machine is busy.
-        """
+        """``met`` or ``missed`` if the whole interval is better or worse than the target, else ``open``."""
         found = self._beside_interval
         few = self.series.drifts and not self.series.rules.diagnosed and len(self.series.samples) < FEW
         return "open" if few or (found == "missed" and self._busy) else found

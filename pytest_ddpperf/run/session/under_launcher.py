@@ -28,11 +28,7 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
-    """Returns True if all tests use the plugin's fixtures, and False if no test does.
-
-    Raises:
-        SettingError: only some tests use the fixtures, or the launcher has started all processes again.
-    """
+    """Returns whether the tests use the plugin's fixtures; raises SettingError if only some do, or after a restart."""
     ours = [item for item in items if uses_ranks(item)]
     if not ours:
         return False
@@ -91,10 +87,7 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Returns whether this process only follows rank 0; on rank 0, connects to the followers.
-
-        Raises a UsageError if only some tests use the plugin's fixtures, or if the processes cannot connect.
-        """
+        """Returns whether this process only follows rank 0; rank 0 connects the followers, or raises UsageError."""
         config, task = session.config, self._task
         try:
             alone = task is None or config.option.collectonly or hasattr(config, "workerinput")
