@@ -43,15 +43,10 @@ def held(
 ) -> tuple[Standing, ...]:
     """Compares each strategy with the first one; returns a Standing for the loss and a Standing for the metric.
 
-    The n comparisons share the level of one test: each interval has 1 - 0.05 / n confidence (Bonferroni 1936).
-
-    Args:
-        strategies: trained on the same batches in the same launches.
-        moved: the first strategy, trained again from weights that differ only by rounding.
-        exact: names of strategies that average gradients as exactly as the first one; also compared with ``moved``.
-        rules: the rules of the comparison.
-        same_buffers: whether all ranks ended with equal buffers. If not, ``moved`` is not used for the metric: with
-            DDP, all ranks get the buffers of rank 0, such as the statistics of a BatchNorm.
+    The n comparisons share the level of one test: each interval has 1 - 0.05 / n confidence (Bonferroni 1936). The
+    strategies in ``exact``, which average gradients as exactly as the first one, are also compared with ``moved``: the
+    first one, trained again from weights that differ only by rounding. Without ``same_buffers`` on all ranks, this is
+    not done for the metric: with DDP, all ranks get the buffers of rank 0, such as the statistics of a BatchNorm.
     """
     first, *others = strategies
     rows = [(other, quantity) for other in others for quantity in dict.fromkeys((LOSS, rules.metric))]

@@ -122,14 +122,10 @@ class SessionBudget:
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
-        """Set the time limit of a call: ``max_time``, or less if the session's budget requires this.
+        """Set the time limit of a call, and return whether the session's budget sets it, not the call's ``max_time``.
 
-        In the first pass, the budget is divided equally among benchmarks. ``begun``: when the call began. ``compared``:
-        whether to reserve half of the time to confirm suspected slowdowns. ``benchmarks``: the number of benchmarks in
-        the call.
-
-        Returns:
-            True if the session's budget limits the time, False if the call's ``max_time`` limits it.
+        In the first pass, the budget is divided equally among benchmarks. ``compared``: whether to reserve half of the
+        time to confirm suspected slowdowns.
         """
         now, ends = self.now(), begun + settings.max_time
         if self.again:

@@ -230,13 +230,6 @@ def test_a_pilot_that_is_known_is_not_launched_again() -> None:
     assert planned(known(0.5), make_limits(None, 0, 2, 30, memory=1199), machine.run).groups == ((0,), (1,))
 
 
-def test_one_that_is_not_known_is() -> None:
-    """Its ranks take 2 x 300 bytes, those of the known one 600."""
-    machine = Machine(0.5, [300])
-    found = planned([known(0.5)[0], BOTH[1]], make_limits(5, 0, 2, 30, memory=1200), machine.run)
-    assert (machine.taken, found.groups) == ([], ((0, 1),))
-
-
 @pytest.mark.parametrize(
     ("fixed", "screening", "launches"),
     [
