@@ -473,19 +473,6 @@ def test_a_run_that_ends_early_says_so_in_its_results(
     assert json.loads((inner.path / "results.json").read_text())["interrupted"] == reason
 
 
-def test_a_revision_that_cannot_be_checked_out_is_told_before_any_test(
-    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for arguments in (("init", "-q"), ("add", "."), ("commit", "-q", "--allow-empty", "-m", "1")):
-        git(inner.path, *arguments)
-    (inner.path / ".git" / "worktrees").write_text("as good as a folder that is read-only")
-    inner.makepyfile("def test_it(ddpperf): raise AssertionError\n\ndef test_other(): pass")
-    run = inner.runpytest("--ddpperf-against=HEAD")
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(["ERROR: git cannot check out * for --ddpperf-against: fatal: *; * name the folder of *"])
-    inner.runpytest("--ddpperf-against=HEAD", "-k", "test_other").assert_outcomes(passed=1, deselected=1)
-
-
 def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_nothing(): pass")
     run = inner.runpytest("--ddpperf-report=json:out.json")

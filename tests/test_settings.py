@@ -105,11 +105,7 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("budget", "soon", "--ddpperf-budget=soon: expected a time above 0, such as 90s, 10min or 1h, or none"),
         ("budget", "0min", "a time above 0"),
         ("budget", "min", "a time above 0"),
-        (
-            "stage_timeouts",
-            "loading=5",
-            "--ddpperf-stage-timeouts=loading=5: expected times by stage, such as start=60",
-        ),
+        ("stage_timeouts", "loading=5", "--ddpperf-stage-timeouts=loading=5: expected times by stage, such as start"),
         ("stage_timeouts", "build", "stages are start, build, compile, warm_up, measure, or none"),
         ("stage_timeouts", "build=0", "times by stage"),
         ("stage_timeouts", 60, "times by stage"),

@@ -84,159 +84,69 @@ class Wrong:
     status: int = USAGE
 
 
-def option(name: str, line: str, *arguments: str, **more: Any) -> Wrong:
-    """Arguments of pytest; ``more`` as of Wrong."""
-    return Wrong(f"option {name}", rf"^(ERROR: |pytest\.main\(\): ){line}", arguments, **more)
-
-
-def ini(name: str, line: str, content: str, file: str = "pytest.ini", header: str = "[pytest]") -> Wrong:
-    """A line of the file of settings."""
-    return Wrong(f"ini {name}", f"^ERROR: {line}", files={file: f"{header}\n{content}\n"})
-
-
-def marker(name: str, line: str, text: str) -> Wrong:
-    """A marker of a test."""
-    test = f"import pytest\n\n@pytest.mark.{text}\ndef test_it(): pass\n"
-    return Wrong(f"marker {name}", f"^ERROR: {line}", ("-W", "ignore"), test)
-
-
+OPTIONS = {
+    "--ddpperf-wrold-size=2": r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?",
+    "--ddperf-save": r"--ddperf-save: .*did you mean --ddpperf-save\?",
+    "--ddpperf-xyz": r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$",
+    "--ddpperf-json=run.json": r"--ddpperf-json: .*: give --ddpperf-report=json:FILE$",
+    "--ddpperf-calibrate=5": r"--ddpperf-calibrate: .*: run ddpperf calibrate --runs=N$",
+    "--ddpperf-world-size test_wrong.py": r"--ddpperf-world-size=test_wrong.py: .* write --ddpperf-world-size=N",
+    "--ddpperf-max-time": r".*--ddpperf-max-time: expected one argument",
+    "--ddpperf-require-baseline=perhaps": r".*argument --ddpperf-require-baseline: ignored explicit argument 'perhaps'",
+    "--ddpperf-profile-steps=2": r"--ddpperf-profile-steps is only for profiled benchmarks, .* add --",
+    "--ddpperf-profile=test_wrong.py": r"--ddpperf-profile: .*test_wrong.py cannot be written: this is a file",
+    "--ddpperf-backend=mpi": r"--ddpperf-backend=mpi: expected one of auto, nccl, gloo$",
+    "--ddpperf-precision=bf16": (
+        r"--ddpperf-precision: there is no such option: give precision= to @pytest.mark.ddpperf or to the call$"
+    ),
+    "--ddpperf-strategy=ddp": r"--ddpperf-strategy: there is no such option: give strategy= to the call$",
+    "--ddpperf-gross=1": r"--ddpperf-gross: .*: give ddpperf_gross in the ini file$",
+    "--ddpperf-simulate=8": r"--ddpperf-simulate: there .*: run ddpperf simulate --world-size=N$",
+    "-oddpperf_calibrate=3 --ddpperf-save": r"ddpperf calibrate .*--ddpperf-save .*give only one",
+    "--ddpperf-save test_wrong.py": r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last",
+    "--ddpperf-save perf/": r"--ddpperf-save=perf/: expected a name of .* perf/ is a test, file or folder: put --ddppe",
+    "--ddpperf-launches perf": r"--ddpperf-launches=perf: expected a whole number .* perf is a test, .*: write --ddppe",
+    "--ddpperf-baseline-set=nigthly": r"--ddpperf-baseline-set=nigthly: .* has no set of this name; there are nightly$",
+    "--ddpperf-report=json:test_wrong.py": (
+        r"--ddpperf-report=json:test_wrong.py: .*test_wrong.py cannot be written: the file exists and is not JSON"
+    ),
+    "--ddpperf-report=json:file/out.json": (
+        r"--ddpperf-report=json:file/out.json: .*file/out.json cannot be written: .*; make it writable, or name"
+    ),
+    "--ddpperf-history test_wrong.py": r"history file .*test_wrong.py: .*it is broken or no history",
+    "--ddpperf-save --ddpperf-baseline-dir=file/x": r"baselines cannot be saved in .*file.*--ddpperf-baseline-dir",
+    "--ddpperf-against=main": r"--ddpperf-against=main: .* is in no git repository; name the folder",
+}
+"""Arguments of pytest, and what it says."""
+SETTINGS = {
+    "ddpperf_wrold_size = 2": r"ddpperf_wrold_size: there is no such setting; did you mean ddpperf_world_size\?$",
+    "ddpperf_plots = out": r"ddpperf_plots: .*: give --ddpperf-report=plots:DIR$",
+    "ddpperf_compile = no": r"ddpperf_compile: .*: give compile= to @pytest.mark.ddpperf or to the call$",
+    "ddpperf_xyz = 2": r"ddpperf_xyz: there is no such setting; pytest --help lists",
+    "ddpperf_launches = none": r"ddpperf_launches = none \(.*pytest.ini\): expected a whole number of at least 1$",
+    "ddpperf_launches = 3 # few": r"ddpperf_launches = 3 # few \(.*\): expected a whole number",
+    'ddpperf_backend = "gloo"': r"ddpperf_backend = \"gloo\" \(.*\): expected one of",
+}
+"""Lines of pytest.ini."""
+MARKS = {
+    "ddperf(tolerance=0.1)": r"@pytest.mark.ddperf is not .*did you mean ddpperf\?",
+    "ddpperf(tolerence=0.1)": r".*test_it: @pytest.mark.ddpperf\(tolerence=...\): .*did you mean tolerance\?",
+    "ddpperf(world_size=0)": r".*test_it: @pytest.mark.ddpperf\(world_size=0\): expected a number of ranks",
+    "ddpperf(2)": r"@pytest.mark.ddpperf of .*test_it has positional arguments: use key",
+    "ddpperf(save='x')": r".*@pytest.mark.ddpperf\(save=...\): save holds for the whole session; .*--ddpperf-save",
+    "ddpperf(gross=0.3)": r".*@pytest.mark.ddpperf\(gross=...\): gross holds for the whole session; give it in the ini",
+}
 WRONG = [
-    option("misspelt", r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?", "--ddpperf-wrold-size=2"),
-    option("of another name", r"--ddperf-save: .*did you mean --ddpperf-save\?", "--ddperf-save"),
-    option("unknown", r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$", "--ddpperf-xyz"),
-    option("of a report", r"--ddpperf-json: .*: give --ddpperf-report=json:FILE$", "--ddpperf-json=run.json"),
-    option("of a command", r"--ddpperf-calibrate: .*: run ddpperf calibrate --runs=N$", "--ddpperf-calibrate=5"),
-    option(
-        "swallowed",
-        r"--ddpperf-world-size=test_wrong.py: .* write --ddpperf-world-size=N",
-        "--ddpperf-world-size",
-        "test_wrong.py",
+    *(Wrong(words, rf"^(ERROR: |pytest\.main\(\): ){line}", tuple(words.split())) for words, line in OPTIONS.items()),
+    *(Wrong(one, f"^ERROR: {line}", files={"pytest.ini": f"[pytest]\n{one}\n"}) for one, line in SETTINGS.items()),
+    *(
+        Wrong(mark, f"^ERROR: {line}", ("-W", "ignore"), f"import pytest\n\n@pytest.mark.{mark}\n{PASSING}")
+        for mark, line in MARKS.items()
     ),
-    option("no value", r".*--ddpperf-max-time: expected one argument", "--ddpperf-max-time"),
-    option(
-        "flag",
-        r".*argument --ddpperf-require-baseline: ignored explicit argument 'perhaps'$",
-        "--ddpperf-require-baseline=perhaps",
-    ),
-    option(
-        "no profile", r"--ddpperf-profile-steps is only for profiled benchmarks, .* add --", "--ddpperf-profile-steps=2"
-    ),
-    option(
-        "no folder",
-        r"--ddpperf-profile: .*test_wrong.py cannot be written: this is a file",
-        "--ddpperf-profile=test_wrong.py",
-    ),
-    option("choice", r"--ddpperf-backend=mpi: expected one of auto, nccl, gloo$", "--ddpperf-backend=mpi"),
-    option(
-        "of a test",
-        r"--ddpperf-precision: there is no such option: give precision= to @pytest.mark.ddpperf or to the call$",
-        "--ddpperf-precision=bf16",
-    ),
-    option(
-        "of a call",
-        r"--ddpperf-strategy: there is no such option: give strategy= to the call$",
-        "--ddpperf-strategy=ddp",
-    ),
-    option("in the ini file", r"--ddpperf-gross: .*: give ddpperf_gross in the ini file$", "--ddpperf-gross=1"),
-    option("simulate", r"--ddpperf-simulate: there .*: run ddpperf simulate --world-size=N$", "--ddpperf-simulate=8"),
-    option("both", r"ddpperf calibrate .*--ddpperf-save .*give only one", "-oddpperf_calibrate=3", "--ddpperf-save"),
-    option(
-        "save swallowed", r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last", "--ddpperf-save", "test_wrong.py"
-    ),
-    option(
-        "save swallowed a folder",
-        r"--ddpperf-save=perf/: expected a name of .* perf/ is a test, file or folder: put --ddpperf-save last",
-        "--ddpperf-save",
-        "perf/",
-        files={"perf/test_perf.py": PASSING},
-    ),
-    option(
-        "number swallowed a folder",
-        r"--ddpperf-launches=perf: expected a whole number .* perf is a test, .*: write --ddpperf-launches=",
-        "--ddpperf-launches",
-        "perf",
-        files={"perf/test_perf.py": PASSING},
-    ),
-    option(
-        "no such set",
-        r"--ddpperf-baseline-set=nigthly: .* has no set of this name; there are nightly$",
-        "--ddpperf-baseline-set=nigthly",
-        files={"baselines/@nightly/x": ""},
-    ),
-    option(
-        "json is a test",
-        r"--ddpperf-report=json:test_wrong.py: .*test_wrong.py cannot be written: the file exists and is not JSON",
-        "--ddpperf-report=json:test_wrong.py",
-    ),
-    option(
-        "json below a file",
-        r"--ddpperf-report=json:file/out.json: .*file/out.json cannot be written: .*; make it writable, or name",
-        "--ddpperf-report=json:file/out.json",
-        files={"file": ""},
-    ),
-    option(
-        "history is a test",
-        r"history file .*test_wrong.py: .*it is broken or no history",
-        "--ddpperf-history",
-        "test_wrong.py",
-    ),
-    option(
-        "baselines below a file",
-        r"baselines cannot be saved in .*file.*--ddpperf-baseline-dir",
-        "--ddpperf-save",
-        "--ddpperf-baseline-dir=file/x",
-        files={"file": ""},
-    ),
-    option(
-        "no repository",
-        r"--ddpperf-against=main: .* is in no git repository; name the folder",
-        "--ddpperf-against=main",
-    ),
-    ini(
-        "misspelt",
-        r"ddpperf_wrold_size: there is no such setting; did you mean ddpperf_world_size\?$",
-        "ddpperf_wrold_size = 2",
-    ),
-    ini("of a report", r"ddpperf_plots: .*: give --ddpperf-report=plots:DIR$", "ddpperf_plots = out"),
-    ini(
-        "of a test",
-        r"ddpperf_compile: .*: give compile= to @pytest.mark.ddpperf or to the call$",
-        "ddpperf_compile = no",
-    ),
-    ini("unknown", r"ddpperf_xyz: there is no such setting; pytest --help lists", "ddpperf_xyz = 2"),
-    ini(
-        "value",
-        r"ddpperf_launches = none \(.*pytest.ini\): expected a whole number of at least 1$",
-        "ddpperf_launches = none",
-    ),
-    ini("comment", r"ddpperf_launches = 3 # few \(.*\): expected a whole number", "ddpperf_launches = 3 # few"),
-    ini("quotes", r"ddpperf_backend = \"gloo\" \(.*\): expected one of", 'ddpperf_backend = "gloo"'),
-    ini(
+    Wrong(
         "TOML type",
-        r"ddpperf_max_time = True \(.*pyproject.toml\): expected a time above 0",
-        "ddpperf_max_time = true",
-        "pyproject.toml",
-        "[tool.pytest]",
-    ),
-    marker("misspelt", r"@pytest.mark.ddperf is not .*did you mean ddpperf\?", "ddperf(tolerance=0.1)"),
-    marker(
-        "argument misspelt",
-        r".*test_it: @pytest.mark.ddpperf\(tolerence=...\): .*did you mean tolerance\?",
-        "ddpperf(tolerence=0.1)",
-    ),
-    marker(
-        "value", r".*test_it: @pytest.mark.ddpperf\(world_size=0\): expected a number of ranks", "ddpperf(world_size=0)"
-    ),
-    marker("position", r"@pytest.mark.ddpperf of .*test_it has positional arguments: use key", "ddpperf(2)"),
-    marker(
-        "session",
-        r".*@pytest.mark.ddpperf\(save=...\): save holds for the whole session; .*--ddpperf-save",
-        "ddpperf(save='x')",
-    ),
-    marker(
-        "of the ini file",
-        r".*@pytest.mark.ddpperf\(gross=...\): gross holds for the whole session; give it in the ini file$",
-        "ddpperf(gross=0.3)",
+        r"^ERROR: ddpperf_max_time = True \(.*pyproject.toml\): expected a time above 0",
+        files={"pyproject.toml": "[tool.pytest]\nddpperf_max_time = true\n"},
     ),
     Wrong(
         "fixture called",
@@ -353,7 +263,7 @@ def test_a_wrong_use_of_pytest_is_answered_with_one_line(
 ) -> None:
     for name, value in wrong.environ.items():
         monkeypatch.setenv(name, value)
-    for path, content in wrong.files.items():
+    for path, content in {"perf/test_perf.py": PASSING, "baselines/@nightly/x": "", "file": "", **wrong.files}.items():
         file = project.path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)

@@ -229,16 +229,10 @@ def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
     ("failure", "action", "raised"),
     [
         pytest.param(LaunchError("no ranks\nat all"), Action("stop", worse=True), False, id="something is worse"),
-        pytest.param(
-            ReferenceFailed("no ranks\nat all", benchmark=("ddp", 2)), Action("stop"), False, id="the other side"
-        ),
-        pytest.param(
-            ReferenceStopped("no ranks\nat all", benchmark=("ddp", 2)), Action("stop"), False, id="which has run before"
-        ),
+        pytest.param(ReferenceFailed("no ranks\n", benchmark=("ddp", 2)), Action("stop"), False, id="the other side"),
+        pytest.param(ReferenceStopped("no ranks\n", benchmark=("ddp", 2)), Action("stop"), False, id="that has run"),
         pytest.param(LaunchError("no ranks\nat all"), Action("stop"), True, id="this side"),
-        pytest.param(
-            LaunchError("no ranks\nat all"), Action("stop", explain=True), True, id="which is to be explained"
-        ),
+        pytest.param(LaunchError("no ranks\nat all"), Action("stop", explain=True), True, id="which is explained"),
     ],
 )
 def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
@@ -280,9 +274,7 @@ TEN = Action("more", 10)
         pytest.param(given(5, 0, 2, 60), [Action("more", 2), Action("stop")], [2, 4], id="two are added to two"),
         pytest.param(given(5, 0, 10, 1.2), [TEN], [2], id="no third one fits, but two are made in any case"),
         pytest.param(given(5, 0, 10, 1.2), [Action("confirm", 10), TEN], [2, 2], id="a suspect has two as well"),
-        pytest.param(
-            given(5, 0, 10, 6, compared=True), [Action("confirm", 10), TEN], [5, 6], id="half of 6 s is to confirm"
-        ),
+        pytest.param(given(5, 0, 10, 6, compared=True), [Action("confirm", 10), TEN], [5, 6], id="half is to confirm"),
         pytest.param(
             given(5, 0, 10, 6, compared=True),
             [*MORE[:2], Action("stop")],
@@ -290,9 +282,7 @@ TEN = Action("more", 10)
             id="a first look that the screening cut goes on if nothing looks worse",
         ),
         pytest.param(given(5, 0, 2, 3.9, shared=True), MORE, [2, 3, 4, 5, 6], id="all of a share is for the verdict"),
-        pytest.param(
-            given(5, 0, 2, 3.9, shared=True), [Action("confirm", 2), *MORE], [2, 2, 3, 4], id="and for a suspect"
-        ),
+        pytest.param(given(5, 0, 2, 3.9, shared=True), [Action("confirm", 2), *MORE], [2, 2, 3, 4], id="for a suspect"),
     ],
 )
 def test_launches_at_looks_are_those_that_fit_into_the_time(
