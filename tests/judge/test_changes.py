@@ -57,21 +57,18 @@ def test_what_has_no_rounds_or_no_steps_has_no_such_worsening() -> None:
 ALPHA_LAST = 0.05 / LAST_SHARE  # as in test_decision: the level of all looks that makes 0.05 of the last one
 
 
-def test_what_has_no_known_scatter_takes_no_known_number() -> None:
-    assert needed(difference(0.0, None), tolerance=0.03, alpha=ALPHA_LAST) is None
-
-
 @pytest.mark.parametrize(
-    ("shift", "expected"),
+    ("shift", "error", "expected"),
     [
-        (0.0, 11),  # 4 * 0.01 / (0.1 / 1.64485)^2 = 10.8
-        (0.05, 44),  # half the margin, four times the launches: 43.3
-        (0.15, 7),  # beyond the tolerance what matters is the distance from no change: 6.8
-        (0.1, None),  # right on the limit: no number would do
+        (0.0, 0.1, 11),  # 4 * 0.01 / (0.1 / 1.64485)^2 = 10.8
+        (0.05, 0.1, 44),  # half the margin, four times the launches: 43.3
+        (0.15, 0.1, 7),  # beyond the tolerance what matters is the distance from no change: 6.8
+        (0.1, 0.1, None),  # right on the limit: no number would do
+        (0.0, None, None),  # of a scatter that is not known
     ],
 )
-def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> None:
-    assert needed(difference(shift, 0.1), tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
+def test_launches_needed_worked_by_hand(shift: float, error: float | None, expected: int | None) -> None:
+    assert needed(difference(shift, error), tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
 
 
 def test_launches_do_not_shrink_the_error_of_the_baseline() -> None:
