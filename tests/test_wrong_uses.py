@@ -230,7 +230,7 @@ CALLS = {
     "ddpperf.check(build, env={'SLURM_PROCID': 1})": r".*the plugin sets SLURM_PROCID for ranks",
     "ddpperf.check(build, env={'CUDA_VISIBLE_DEVICES': 1})": r".*the plugin sets CUDA_VISIBLE_DEVICES for ranks",
     "ddpperf.check(build, env={'PYTHONHASHSEED': 1})": r".*Python reads it before ranks fork; set it before pytest sta",
-    "ddpperf.check(workload, strategy=lambda module: None)": r"strategy <lambda> \(test_wrong.py:.*\(module, ctx\): to",
+    "ddpperf.check(workload, strategy=build)": r"strategy build \(test_wrong.py:.*\) .* build\(module, ctx\): too many",
     "ddpperf.check(Workload)": r"the class Workload cannot be measured: give an instance, Workload\(model=..., ...\)",
     "from dataclasses import replace; ddpperf.check(replace(workload, scheduler=print), lr_warmup_steps=3)": (
         r"lr_warmup_steps=3: this Workload has a scheduler, which sets the learning rate"

@@ -93,7 +93,6 @@ class Proofs:
     The total is ``UNPROVEN``; the part to spend grows with the elapsed time (Lan and DeMets 1983, linear spending).
     """
 
-    spent: float = 0.0
     share: float = 0.0  # of the time, at the last look that could prove
     level: float = UNPROVEN  # one-sided, of the bound at this look
     # Two-sided, of the interval at this look; smaller at early looks: a run stops early if its launches happen to show
@@ -110,7 +109,7 @@ class Proofs:
         found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))
         if not NEXT_PROOF * self.share <= share > 0 and not (last and self.share < share):
             return replace(found, proves=False)
-        return replace(found, spent=UNPROVEN * share, share=share, proves=True)
+        return replace(found, share=share, proves=True)
 
 
 UNSPENT = Proofs()

@@ -19,7 +19,7 @@ def test_a_benchmark_that_waits_spends_nothing() -> None:
     proofs.begin({A: 9, B: 4}, 0.5, last=False)
     assert proofs[B].level == pytest.approx(0.005)
     assert proofs[A].level > 2 * proofs[B].level
-    assert proofs[A].spent > proofs[B].spent
+    assert proofs[A].share > proofs[B].share
 
 
 def test_a_last_look_at_the_same_launches_never_has_less_than_the_one_before() -> None:
