@@ -48,6 +48,7 @@ class SessionBudget:
         self.runs_once = False  # whether the test that runs now never runs again, such as one that does not measure
         self._late: dict[CallId, float] = {}  # seconds that each call lacked before its first interim verdict
         self._seconds, self._tests = seconds, tests  # number of tests that measure
+        self._whole = math.inf if seconds is None else seconds
         self._start: float | None = None
         self._unbegun = 0  # calls for which no time was left, not even to count
         self._begun = 0  # runs of tests in the first pass, and tests that were skipped before they began
@@ -95,10 +96,6 @@ class SessionBudget:
         """Forget an attempt of a test that runs again, as if the test had not begun."""
         self.forget(test)
         self._begun -= self._calls.pop(test, None) is not None
-
-    @property
-    def _whole(self) -> float:
-        return math.inf if self._seconds is None else self._seconds
 
     @property
     def _others(self) -> int:

@@ -120,10 +120,15 @@ class UnderLauncher:
             file.flush()
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Return the lines of the report's header that describe the nodes."""
-        if self._cluster is None or self._task is None:
+        """Return the lines of the report's header that describe the nodes and their differences."""
+        task, cluster = self._task, self._cluster
+        if cluster is None or task is None:
             return []
-        return header(self._task, self._cluster)
+        nodes = cluster.nodes
+        over = f" over {cluster.interface}" if nodes else ""
+        first = f"ddpperf: {task.size} processes of {task.launcher} on {format_count(1 + len(nodes), 'node')}{over}"
+        met = (f"node {one.number} is {one.hello.host}, clock within {one.uncertain / 1e6:.2f} ms" for one in nodes)
+        return ["; ".join((first, *met)), *(f"ddpperf: {difference}" for difference in cluster.differences)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -178,12 +183,3 @@ class UnderLauncher:
 
 def _own(task: Task, session: pytest.Session) -> Hello:
     return hello(task, session.config.rootpath, {item.path for item in session.items})
-
-
-def header(task: Task, cluster: Cluster) -> list[str]:
-    """Returns lines for the report's header: a list of the nodes, and the differences between nodes."""
-    nodes = cluster.nodes
-    over = f" over {cluster.interface}" if nodes else ""
-    first = f"ddpperf: {task.size} processes of {task.launcher} on {format_count(1 + len(nodes), 'node')}{over}"
-    met = (f"node {one.number} is {one.hello.host}, clock within {one.uncertain / 1e6:.2f} ms" for one in nodes)
-    return ["; ".join((first, *met)), *(f"ddpperf: {difference}" for difference in cluster.differences)]
