@@ -40,11 +40,18 @@ def compare_metric(
     base = _series_in(judging, series.metric)
     obstacle = _obstacle(series, base, measurement, judging)
     if base is None or _kind(series) != _kind(base):
-        return _incomparable(series, base, judging, obstacle, context)
+        tolerance = changes.tolerance_of(series, series.value, context.accepted(paired=judging.paired))
+        differs = bool(judging.differs)
+        evidence = Evidence(series=series, base=base, differs=differs, obstacle=obstacle, tolerance=tolerance)
+        return _compared(evidence, decide_metric(evidence, context))
     tolerance, values = _tolerance(series, base, measurement, judging, context), (base.value, series.value)
     stored = _beside_stored(series, measurement, reference) if isinstance(reference, StoredBaseline) else None
     if series.drifts and stored is not None and not paired:
-        return _by_stored_times(replace(stored, tolerance=tolerance), base, context)
+        evidence, change = replace(stored, tolerance=tolerance), stored.change
+        figures = _figures(change, 1 - intervals.CONFIDENCE)
+        worse_in = None if change is None else changes.worse_in(series, base, paired=False)
+        of_base = {"baseline": base.value, "base_samples": base.samples}
+        return _compared(evidence, decide_stored_times(evidence, context), worse_in=worse_in, **of_base, **figures)
     fresh = change = changes.change_from(series, base, measurement, paired=paired)
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
@@ -74,15 +81,12 @@ def compare_metric(
     best = None if judged is None else with_launches(judged, context.affordable or judged.launches)
     proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
     bound, bound_alpha = (None, None) if judged is None else _bound(judged, series, context, decision)
-    return Comparison(
-        series=series,
+    return _compared(
+        evidence,
+        Decision(decision.verdict, note),
         baseline=base.value,
         **_figures(change, context.proofs.interval),
-        tolerance=tolerance,
         mde=None if best is None else detection.mde(best, alpha=context.alpha_of(series), tolerance=tolerance),
-        verdict=decision.verdict,
-        gated=series.gated,
-        note=note,
         suspicious=suspicious,
         promising=judged is not None and detection.looks_better(judged, better=series.better, tolerance=tolerance),
         enough=changes.enough(evidence, judged, context, proven)
@@ -98,35 +102,15 @@ def compare_metric(
     )
 
 
-def _incomparable(
-    series: Series, base: Series | None, reference: Reference, obstacle: Finding | None, context: DecisionContext
-) -> Comparison:
-    """Returns the comparison of a metric that the reference lacks, or has with another unit, direction or scale."""
-    evidence = Evidence(series=series, base=base, differs=bool(reference.differs), obstacle=obstacle)
-    decision = decide_metric(evidence, context)
+def _compared(evidence: Evidence, decision: Decision, **more: Any) -> Comparison:
+    """Returns the comparison of a metric with this decision, and ``more`` fields."""
     return Comparison(
-        series=series,
-        tolerance=changes.tolerance_of(series, series.value, context.accepted(paired=reference.paired)),
-        verdict=decision.verdict,
-        gated=series.gated,
-        note=decision.note,
-    )
-
-
-def _by_stored_times(evidence: Evidence, base: Series, context: DecisionContext) -> Comparison:
-    """Returns the comparison of a machine-dependent metric if only stored values are known."""
-    series, change = evidence.series, evidence.change
-    decision = decide_stored_times(evidence, context)
-    return Comparison(
-        series=series,
-        baseline=base.value,
-        **_figures(change, 1 - intervals.CONFIDENCE),
+        series=evidence.series,
         tolerance=evidence.tolerance,
         verdict=decision.verdict,
-        gated=series.gated,
+        gated=evidence.series.gated,
         note=decision.note,
-        base_samples=base.samples,
-        worse_in=None if change is None else changes.worse_in(series, base, paired=False),
+        **more,
     )
 
 
