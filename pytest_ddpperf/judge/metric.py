@@ -128,8 +128,8 @@ def _beside_stored(series: Series, measurement: Measurement, stored: StoredBasel
     if then != now or then is None:
         doubt = Finding("other_host", {"host": then or "unknown"})
     elif record.busy or measurement.busy:
-        lost = {"now": measurement.lost if measurement.busy else None, "then": record.lost if record.busy else None}
-        doubt = Finding("busy", lost)
+        lost = [each.lost if each.busy else None for each in (measurement, record)]
+        doubt = Finding("busy", {"now": lost[0], "then": lost[1]})
     elif record.clock and measurement.clock and abs(math.log(measurement.clock / record.clock)) > OTHER_CLOCK:
         doubt = Finding("other_clock", {"then": record.clock, "now": measurement.clock})
     return replace(found, change=changes.change_from(series, base, measurement, paired=False), doubt=doubt)
