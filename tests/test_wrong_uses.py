@@ -84,6 +84,7 @@ class Wrong:
     status: int = USAGE
 
 
+FILES = {"perf/test_perf.py": PASSING, "baselines/@nightly/x": "", "file": ""}
 OPTIONS = {
     "--ddpperf-wrold-size=2": r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?",
     "--ddperf-save": r"--ddperf-save: .*did you mean --ddpperf-save\?",
@@ -137,7 +138,10 @@ MARKS = {
     "ddpperf(gross=0.3)": r".*@pytest.mark.ddpperf\(gross=...\): gross holds for the whole session; give it in the ini",
 }
 WRONG = [
-    *(Wrong(words, rf"^(ERROR: |pytest\.main\(\): ){line}", tuple(words.split())) for words, line in OPTIONS.items()),
+    *(
+        Wrong(words, rf"^(ERROR: |pytest\.main\(\): ){line}", tuple(words.split()), files=FILES)
+        for words, line in OPTIONS.items()
+    ),
     *(Wrong(one, f"^ERROR: {line}", files={"pytest.ini": f"[pytest]\n{one}\n"}) for one, line in SETTINGS.items()),
     *(
         Wrong(mark, f"^ERROR: {line}", ("-W", "ignore"), f"import pytest\n\n@pytest.mark.{mark}\n{PASSING}")
@@ -263,7 +267,7 @@ def test_a_wrong_use_of_pytest_is_answered_with_one_line(
 ) -> None:
     for name, value in wrong.environ.items():
         monkeypatch.setenv(name, value)
-    for path, content in {"perf/test_perf.py": PASSING, "baselines/@nightly/x": "", "file": "", **wrong.files}.items():
+    for path, content in wrong.files.items():
         file = project.path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
