@@ -187,7 +187,7 @@ class SessionBudget:
         return asks and self.two_passes and not self.again
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Record the time that a call needs in the second pass; others get its rest if no slowdown is possible."""
+        """Record the time that a call needs in the second pass; other calls get the rest if nothing looks slower."""
         from pytest_ddpperf.run.budget.allocation import Priority, request_of
 
         self._late.setdefault(call, -self.call_left - interim.round_seconds if interim.shared else 0.0)
