@@ -543,14 +543,6 @@ def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_sto
     assert not (inner.path / "baselines").exists()
     assert not (inner.path / "history.sqlite").exists()
 
-    for option in ("--ddpperf-save", "--ddpperf-history=here.sqlite"):
-        run = inner.runpytest("--ddpperf-quick", option)
-        assert run.ret == pytest.ExitCode.USAGE_ERROR
-        name = option.partition("=")[0]
-        run.stderr.fnmatch_lines(
-            [f"ERROR: --ddpperf-quick takes a first look, *, so {name} does not fit: give only one of the two options"]
-        )
-
 
 def test_with_capturing_off_the_terminal_shows_what_ranks_print(
     pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch

@@ -114,6 +114,9 @@ OPTIONS = {
     "--ddpperf-report=json:file/out.json": (
         r"--ddpperf-report=json:file/out.json: .*file/out.json cannot be written: .*; make it writable, or name"
     ),
+    "--ddpperf-report=markdwon:a.md": r".*=markdwon:a.md: there is no kind of report markdwon; did you mean markdown\?",
+    "--ddpperf-quick --ddpperf-save": r"--ddpperf-quick takes a first look, .*, so --ddpperf-save does not fit: give ",
+    "--ddpperf-quick --ddpperf-history=a.db": r"--ddpperf-quick takes .*, so --ddpperf-history does not fit: give only",
     "--ddpperf-history test_wrong.py": r"history file .*test_wrong.py: .*it is broken or no history",
     "--ddpperf-save --ddpperf-baseline-dir=file/x": r"baselines cannot be saved in .*file.*--ddpperf-baseline-dir",
     "--ddpperf-against=main": r"--ddpperf-against=main: .* is in no git repository; name the folder",
@@ -133,6 +136,8 @@ MARKS = {
     "ddperf(tolerance=0.1)": r"@pytest.mark.ddperf is not .*did you mean ddpperf\?",
     "ddpperf(tolerence=0.1)": r".*test_it: @pytest.mark.ddpperf\(tolerence=...\): .*did you mean tolerance\?",
     "ddpperf(world_size=0)": r".*test_it: @pytest.mark.ddpperf\(world_size=0\): expected a number of ranks",
+    "ddpperf(accept={'step_time': '+20%'})": r"accept={...} needs a reason, which reports show: add reason=",
+    "ddpperf(accept='step_time', reason='r')": r".*accept='step_time'\): expected worsenings by metric, such as ",
     "ddpperf(2)": r"@pytest.mark.ddpperf of .*test_it has positional arguments: use key",
     "ddpperf(save='x')": r".*@pytest.mark.ddpperf\(save=...\): save holds for the whole session; .*--ddpperf-save",
     "ddpperf(gross=0.3)": r".*@pytest.mark.ddpperf\(gross=...\): gross holds for the whole session; give it in the ini",
