@@ -78,12 +78,17 @@ def largest(
 def search(
     probe: Callable[[int], Sequence[RankLaunch]],
     *,
+    device: str,
     start: int = 1,
     limit: int | None = None,
     memory_limit: int | None = None,
-    resolution: float = 0.0,
 ) -> BatchSize:
     """Returns the largest batch size whose ``probe`` takes at most ``memory_limit`` bytes of each rank."""
+    if memory_limit is None and device == "cpu":
+        raise SettingError(
+            "find_batch_size on the CPU needs memory_limit, because all processes share the machine's memory: give "
+            'the memory that each rank may use, such as memory_limit="2GiB"'
+        )
     _require_size("start", start)
     if limit is not None:
         _require_size("limit", limit)
@@ -104,7 +109,7 @@ def search(
             reasons[size] = failed.summary
         return trials[size].fits
 
-    found = largest(fits, start, limit, resolution)
+    found = largest(fits, start, limit, CPU_RESOLUTION if device == "cpu" else 0.0)
     if found is None:
         raise WorkloadError(_too_large(trials[start], reasons.get(start), memory_limit))
     return BatchSize(size=found, peak=trials[found].peak, tried=tuple(trials.values()))
@@ -145,16 +150,6 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
         f"batch size {trial.size}, the smallest one to be tried, does not fit {within}: {needed}; {cure}"
         f"{'' if memory_limit is None else ', or raise memory_limit'}"
     )
-
-
-def required_limit(memory_limit: int | None, device: str) -> int | None:
-    """Returns ``memory_limit``, in bytes per rank; raises SettingError if there is no limit for ranks on the CPU."""
-    if memory_limit is None and device == "cpu":
-        raise SettingError(
-            "find_batch_size on the CPU needs memory_limit, because all processes share the machine's memory: give "
-            'the memory that each rank may use, such as memory_limit="2GiB"'
-        )
-    return memory_limit
 
 
 def _require_size(name: str, value: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +12,8 @@ import pytest
 from pytest_ddpperf.errors import RankFailed, WorkloadError, extended
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.verbs import BatchSize, Trial
-from pytest_ddpperf.run.call.memory_fit import MemoryFit, largest, search, under_limit_of
+from pytest_ddpperf.run.call import memory_fit
+from pytest_ddpperf.run.call.memory_fit import MemoryFit, largest, under_limit_of
 from tests.factories import make_rank_launch, make_variant
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ def test_a_baseline_is_found_under_its_own_limit(stored: dict[str, str], recipe:
 
 
 GIB = 2**30
+search = partial(memory_fit.search, device="cuda")
 
 
 class UpTo:
