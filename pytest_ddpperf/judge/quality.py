@@ -77,9 +77,10 @@ def _kept(first: Trainings, other: Trainings, moved: Trainings | None, quantity:
     return Standing(
         name=other.name,
         quantity=quantity,
-        worse=_widened(
-            _final([sign * difference / size for difference in differences], rules.confidence),
-            _resolution(first, other, quantity) / size,
+        worse=_final(
+            [sign * difference / size for difference in differences],
+            rules.confidence,
+            least=_resolution(first, other, quantity) / size,
         ),
         apart=max(map(abs, differences)),
         allowed=allowed,
@@ -98,20 +99,12 @@ def _resolution(one: Trainings, other: Trainings, quantity: str) -> float:
     return min((above - below for below, above in pairwise(values)), default=0.0)
 
 
-def _widened(final: FinalValue, by: float) -> FinalValue:
-    """Widens an interval to at least ``by`` on both sides, because equal launches give an interval without width."""
-    value, interval = final.value, final.interval
-    if interval is None:
-        return final
-    return replace(
-        final, interval=replace(interval, low=min(interval.low, value - by), high=max(interval.high, value + by))
-    )
-
-
-def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalValue:
+def _final(samples: Sequence[float], confidence: float = CONFIDENCE, least: float = 0.0) -> FinalValue:
     if not all(map(math.isfinite, samples)):
         return FinalValue(value=math.nan, interval=None, samples=tuple(samples))
     value, interval = center(samples, "difference", confidence=confidence)
+    if interval is not None:  # equal launches give one without width
+        interval = replace(interval, low=min(interval.low, value - least), high=max(interval.high, value + least))
     return FinalValue(value=value, interval=interval, samples=tuple(samples))
 
 
