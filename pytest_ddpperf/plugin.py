@@ -240,7 +240,7 @@ def pytest_runtest_makereport(
         verdict = finding_in(error)
         if verdict is not None and ours is not None and not ours.budget.defers:  # else a second pass may follow
             item.stash.setdefault(STANDS, error_of_repeat(verdict, str(item.path), item.nodeid))
-    report.sections += item.stash.get(SECTIONS, []) if call.when == "call" else []
+    report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True
     item.stash[FAILED] = item.stash.get(FAILED, "") or reason(report, error)
