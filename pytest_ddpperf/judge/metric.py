@@ -37,7 +37,7 @@ def compare_metric(
     if pair is not None and pair.record is not None and series.drifts:  # the baseline's commit is measured again
         judging = pair
     paired = isinstance(judging, PairedRevision)
-    base = _series_in(judging, series.metric)
+    base = _series_in(judging.record, series.metric)
     obstacle = _obstacle(series, base, measurement, judging)
     if base is None or _kind(series) != _kind(base):
         tolerance = changes.tolerance_of(series, series.value, context.accepted(paired=judging.paired))
@@ -119,7 +119,7 @@ def _beside_stored(series: Series, measurement: Measurement, stored: StoredBasel
 
     The environments may differ. One of the two measurements may be interleaved, which makes steps a little longer.
     """
-    record, base = stored.record, _series_in(stored, series.metric)
+    record, base = stored.record, _series_in(stored.record, series.metric)
     found = Evidence(series=series, base=base, obstacle=_obstacle(series, base, measurement, stored))
     if record is None or base is None or (found.obstacle is not None and found.obstacle.code not in SHOWN):
         return found
@@ -137,8 +137,8 @@ def _beside_stored(series: Series, measurement: Measurement, stored: StoredBasel
 
 def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context: DecisionContext) -> Finding | None:
     """Returns a warning if this checkout and the baseline's commit are both slower than the baseline's stored times."""
-    series = _series_named(STEP_TIME, measurement.series)
-    base = None if stored.pair is None else _series_in(stored.pair, STEP_TIME)
+    series = _series_in(measurement, STEP_TIME)
+    base = None if stored.pair is None else _series_in(stored.pair.record, STEP_TIME)
     if series is None or base is None:
         return None
     told = _beside_stored(series, measurement, stored)
@@ -195,7 +195,7 @@ def _kind(series: Series) -> tuple[str, str, str]:
 def _tolerance(
     series: Series, base: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> float:
-    step = _series_in(reference, STEP_TIME)
+    step = _series_in(reference.record, STEP_TIME)
     step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
     if step_time is not None and series.rules.stands_in:
         step_time *= 1 - measurement.lost  # steps wait for cores that others take, and more work waits longer
@@ -235,9 +235,5 @@ def _note(
     return takes
 
 
-def _series_in(reference: Reference, metric: str) -> Series | None:
-    return None if reference.record is None else _series_named(metric, reference.record.series)
-
-
-def _series_named(metric: str, among: tuple[Series, ...]) -> Series | None:
-    return next((series for series in among if series.metric == metric), None)
+def _series_in(whose: BaselineRecord | Measurement | None, metric: str) -> Series | None:
+    return next((series for series in (() if whose is None else whose.series) if series.metric == metric), None)
