@@ -508,14 +508,14 @@ class Ddpperf:
         """
         from pytest_ddpperf.baselines.fingerprint import environment_key
         from pytest_ddpperf.records.verbs import Search
-        from pytest_ddpperf.run.call.memory_fit import CPU_RESOLUTION, PLAN, required_limit, search
+        from pytest_ddpperf.run.call.memory_fit import PLAN, search
 
         call = self._call("find_batch_size", knobs)
         if not callable(workload_of):
             kind = type(workload_of).__name__
             raise SettingError(f"ddpperf.find_batch_size: expected a function batch_size -> Workload, not a {kind}")
         environment = self._environment(call, strategy)
-        most = required_limit(call.settings.memory_limit, environment.device)
+        most = call.settings.memory_limit
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
         if "search" in run.progress.kept:
             self._session.outputs.searches.append(run.progress.kept["search"])
@@ -528,8 +528,7 @@ class Ddpperf:
             return run.probe(tried[-1], PLAN, most)
 
         try:
-            resolution = CPU_RESOLUTION if environment.device == "cpu" else 0.0
-            found = search(probe, start=start, limit=limit, memory_limit=most, resolution=resolution)
+            found = search(probe, device=environment.device, start=start, limit=limit, memory_limit=most)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
         run.progress.kept["search"] = Search(

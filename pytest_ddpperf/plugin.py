@@ -71,8 +71,7 @@ def pytest_cmdline_main() -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return a line for the header of the run if ``--benchmark-disable`` makes this plugin count without timing."""
-    counted = "ddpperf: --benchmark-disable: benchmarks are counted and not timed"
-    return [counted] if configuration.counts_alone(config) else []
+    return ["ddpperf: --benchmark-disable: benchmarks are counted and not timed"] * configuration.counts_alone(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -80,14 +79,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", configuration.marker_line())
     try:
         config.stash[SETTINGS] = settings = configuration.settings_of(config, probe=PROBE in config.stash)
-        if settings.against is not None or settings.against_python is not None:
+        if any(each is not None for each in (settings.against, settings.against_python, settings.calibrate)):
             from pytest_ddpperf.against.worktree import reference
 
             config.stash[REVISION] = reference(settings, config.rootpath, config.invocation_params.dir)
-        elif settings.calibrate is not None:
-            from pytest_ddpperf.against.worktree import this_checkout
-
-            config.stash[REVISION] = this_checkout(config.rootpath)
         if vars(settings) and not configuration.may_follow(settings):  # something is asked for
             from pytest_ddpperf.run.session.refusals import require_outputs
 
@@ -117,10 +112,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Count the tests that measure; stop the session if it cannot check out its reference."""
     config = session.config
-    fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
-    measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
+    measuring = [item for item in session.items if "ddpperf" in getattr(item, "fixturenames", ())]
     config.stash[TESTS] = len(configuration.selected(config, measuring))
-    ours = any({"ddpperf", "ddpperf_group"} & names for names in fixtures)
+    ours = any(map(configuration.uses_ranks, session.items))
     if configuration.follows(session) or config.option.collectonly or not ours:
         return
     configuration.timeout_of(config)
@@ -167,10 +161,9 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
     if hasattr(request.config, "workerinput"):
         request.node.stash[IN_WORKER] = True
         pytest.skip("benchmarks in several workers of pytest-xdist would disturb each other; run them with -n 0")
-    given = _of_test(request)
+    given, session = _of_test(request), session_of(request.config)
     from pytest_ddpperf.fixture import Ddpperf
 
-    session = session_of(request.config)
     session.budget.begin_test(request.node.nodeid)
     return Ddpperf(session, request.node.nodeid, *given, (request.path.parent, request.config.rootpath))
 
@@ -200,33 +193,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (known is None or not known.budget.defers)
     item.stash[FAILED] = ""
     item.config.stash.setdefault(UNMEASURED, {})[item.nodeid] = []
-    if STANDS in item.stash:
-        return
-    item.stash[SECTIONS] = []
-    if attempt > 1 and known is not None:
-        known.begin_test(item.nodeid, attempt)
+    if STANDS not in item.stash:
+        item.stash[SECTIONS] = []
+        if attempt > 1 and known is not None:
+            known.begin_test(item.nodeid, attempt)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip the rest of a test that reads a time although this run only counts.
-
-    If a verdict has failed a test, and another plugin repeats the test, raise the same error without measuring again.
-    """
+    """Skip the rest of a test that reads a time although this run only counts; raise a verdict that stands again."""
     if STANDS in item.stash:
         raise item.stash[STANDS].with_traceback(None)
     try:
         yield
-    except KeyboardInterrupt as error:  # it gets no report
-        if not item.config.getoption("fulltrace", default=False):
-            from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
+    except (KeyboardInterrupt, NotTimed) as error:
+        from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user, ended_at
 
+        if isinstance(error, NotTimed):
+            told = ended_at(error, str(item.path), item.nodeid)
+            raise pytest.skip.Exception(told, _use_item_location=True) from None
+        if not item.config.getoption("fulltrace", default=False):  # it gets no report
             end_in_code_of_user(error)
         raise
-    except NotTimed as error:
-        from pytest_ddpperf.run.session.tracebacks import ended_at
-
-        raise pytest.skip.Exception(ended_at(error, str(item.path), item.nodeid), _use_item_location=True) from None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -234,38 +222,36 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show only the text of the plugin's errors, attach the ranks' output, and store baselines of passed tests."""
-    error = call.excinfo.value if call.excinfo is not None else None
-    if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.getoption(
-        "fulltrace", default=False
-    ):
+    error, ours = call.excinfo and call.excinfo.value, item.config.stash.get(SESSION, None)
+    whole = item.config.getoption("fulltrace", default=False)
+    if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not whole:
         from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
 
         end_in_code_of_user(error)
-    if call.when == "call" and SESSION in item.config.stash and item.config.stash[SETTINGS].junit_properties:
+    if call.when == "call" and ours is not None and ours.settings.junit_properties:
         from pytest_ddpperf.run.session.extensions import tell_properties
 
-        tell_properties(item, item.config.stash[SESSION].outputs.results)
+        tell_properties(item, ours.outputs.results)
     report = yield
-    error = call.excinfo.value if call.excinfo is not None else None  # unittest's only now
+    error = call.excinfo and call.excinfo.value  # unittest's only now
     verdict = None
     if error is not None:
         from pytest_ddpperf.run.session.tracebacks import error_of_repeat, finding_in, show
 
         show(report, error, item)
         verdict = finding_in(error)
-        known = item.config.stash.get(SESSION, None)
-        if verdict is not None and known is not None and not known.budget.defers:  # else a second pass may follow
+        if verdict is not None and ours is not None and not ours.budget.defers:  # else a second pass may follow
             item.stash.setdefault(STANDS, error_of_repeat(verdict, str(item.path), item.nodeid))
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True
     item.stash[FAILED] = item.stash.get(FAILED, "") or reason(report, error)
     measures = "ddpperf" in getattr(item, "fixturenames", ())
-    if call.when == "teardown" and SESSION in item.config.stash:
+    if call.when == "teardown" and ours is not None:
         if measures:
-            item.config.stash[SESSION].budget.ended(item.nodeid)
+            ours.budget.ended(item.nodeid)
         try:
-            item.config.stash[SESSION].end_test(item.nodeid, item.stash.get(FAILED, ""))
+            ours.end_test(item.nodeid, item.stash.get(FAILED, ""))
         except (BaselineError, SettingError) as problem:  # from storing, or from a hook
             error, report.outcome, report.longrepr = problem, "failed", str(problem)
     if measures:

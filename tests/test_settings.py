@@ -14,6 +14,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.session.configuration import settings_of
 from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words
 
+BYTES = "a number of bytes above 0, such as 2GiB, 500MB"
 FAILING = {Verdict.REGRESSED, Verdict.BROKEN}
 
 
@@ -27,7 +28,6 @@ def from_command_line(**raw: object) -> Settings:
         ("world_size", "4", (4,)),
         ("world_size", "4,1,2,2", (1, 2, 4)),
         ("world_size", [2, 1], (1, 2)),
-        ("world_size", 8, (8,)),
         ("steps", "auto", None),
         ("steps", "30", 30),
         ("warmup", "0", 0),
@@ -38,7 +38,6 @@ def from_command_line(**raw: object) -> Settings:
         ("tolerance", 0, 0.0),
         ("fail_on", "+inconclusive", frozenset({Verdict.INCONCLUSIVE, Verdict.REGRESSED, Verdict.BROKEN})),
         ("fail_on", "+new, improved", frozenset({Verdict.NEW, Verdict.IMPROVED, *FAILING})),
-        ("fail_on", "broken", frozenset({Verdict.BROKEN})),
         ("fail_on", "broken,new", frozenset({Verdict.BROKEN, Verdict.NEW})),
         ("fail_on", "none", frozenset()),
         ("fail_on", [Verdict.NEW, *FAILING], frozenset({Verdict.NEW, *FAILING})),
@@ -50,13 +49,9 @@ def from_command_line(**raw: object) -> Settings:
         ("steps", "AUTO", None),
         ("baseline_dir", "here", Path("here")),
         ("save", "nightly-2.1", "nightly-2.1"),
-        ("save", "default", "default"),
         ("recheck", "fetch", "fetch"),
         ("recheck", False, "false"),
-        ("recheck", True, "true"),
-        ("recheck", "false", "false"),
         ("gross", "30%", 0.3),
-        ("counts", "Only", "only"),
         ("counts", False, "off"),
         ("counts", "true", "on"),
         ("budget", "10min", 600.0),
@@ -68,6 +63,17 @@ def from_command_line(**raw: object) -> Settings:
         ("stage_timeouts", "none", None),
         ("stage_timeouts", "start=60, build=2min", {"start": 60.0, "build": 120.0}),
         ("stage_timeouts", {"warm_up": 5}, {"warm_up": 5.0}),
+        ("preload", "auto", ("auto",)),
+        ("preload", "none", ()),
+        ("preload", "auto, a.b", ("auto", "a.b")),
+        ("preload", ["a"], ("a",)),
+        ("memory_limit", 4096, 4096),
+        ("memory_limit", "512B", 512),
+        ("memory_limit", "2GiB", 2 * 2**30),
+        ("memory_limit", " 1.5 KiB ", 1536),
+        ("memory_limit", "500MB", 500_000_000),
+        ("memory_limit", "1 TB", 10**12),
+        ("memory_limit", "none", None),
     ],
 )
 def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
@@ -78,7 +84,6 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
     ("name", "raw", "says"),
     [
         ("world_size", "0", "--ddpperf-world-size=0: expected a number of ranks of at least 1"),
-        ("world_size", "-1", "at least 1"),
         ("world_size", "two", "--ddpperf-world-size=two: expected a number of ranks of at least 1"),
         ("world_size", "2,,4", "at least 1"),
         ("world_size", [], "a number of ranks"),
@@ -90,19 +95,15 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("max_time", "0", "a time above 0"),
         ("timeout", "nan", "a time above 0"),
         ("budget", "soon", "--ddpperf-budget=soon: expected a time above 0, such as 90s, 10min or 1h, or none"),
-        ("budget", "0min", "a time above 0"),
         ("budget", "min", "a time above 0"),
-        (
-            "stage_timeouts",
-            "loading=5",
-            "--ddpperf-stage-timeouts=loading=5: expected times by stage, such as start=60",
-        ),
+        ("stage_timeouts", "loading=5", "--ddpperf-stage-timeouts=loading=5: expected times by stage, such as start"),
         ("stage_timeouts", "build", "stages are start, build, compile, warm_up, measure, or none"),
         ("stage_timeouts", "build=0", "times by stage"),
         ("stage_timeouts", 60, "times by stage"),
-        ("stage_timeouts", [5], "times by stage"),
         ("mesh", [2, 2], "the sizes of dimensions by name, such as dp=2,tp=2"),
-        ("memory_limit", "9" * 400, "a number of bytes above 0"),
+        ("memory_limit", "9" * 400, BYTES),
+        *(("memory_limit", raw, BYTES) for raw in (0, -1, 1.5, True, "", "many", "2 gib", "0MB", "-1GiB", "2Gi")),
+        *(("preload", raw, "auto, none, or names of modules, separated by commas") for raw in ("", "a,none", "a-b")),
         ("tolerance", 10**400, "a fraction from 0 to 1"),
         ("tolerance", "-0.1", "a fraction from 0 to 1"),
         ("tolerance", "inf", "a fraction from 0 to 1"),
@@ -114,9 +115,7 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("recheck", "never", "--ddpperf-recheck=never: expected one of true, false, fetch"),
         ("gross", "0", "a fraction above 0"),
         ("counts", "no", "one of on, off, only"),
-        ("counts", "", "one of on, off, only"),
         ("require_baseline", "maybe", "true or false"),
-        ("require_baseline", 2, "true or false"),
         ("baseline_set", "../x", "a name of letters"),
         ("history", "", "a path"),
     ],
@@ -245,48 +244,3 @@ def test_words_of_the_command_line_may_be_paths(pytester: pytest.Pytester) -> No
     pytester.mkdir("perf")
     main = "import pathlib, pytest; print(pytest.main([pathlib.Path('perf'), '--ddpperf-quick']).name)"
     pytester.run(sys.executable, "-c", main).stdout.fnmatch_lines(["*NO_TESTS_COLLECTED"])
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("auto", ("auto",)),
-        ("none", ()),
-        ("auto, a.b", ("auto", "a.b")),
-        (["a"], ("a",)),
-        ("", None),
-        ("a,none", None),
-        ("a-b", None),
-    ],
-)
-def test_preload_takes_auto_none_and_names_of_modules(given: object, expected: tuple[str, ...] | None) -> None:
-    if expected is not None:
-        assert KNOBS["preload"].parse(given) == expected
-        return
-    with pytest.raises(ValueError, match=r"^auto, none, or names of modules, separated by commas$"):
-        KNOBS["preload"].parse(given)
-
-
-@pytest.mark.parametrize(
-    ("value", "count"),
-    [
-        (4096, 4096),
-        ("4096", 4096),
-        ("512B", 512),
-        ("2GiB", 2 * 2**30),
-        (" 1.5 KiB ", 1536),
-        ("500MB", 500_000_000),
-        ("1 TB", 10**12),
-        ("none", None),
-    ],
-)
-def test_bytes(value: object, count: int | None) -> None:
-    assert overlay_words(Settings(), {"memory_limit": value}, where="check").memory_limit == count
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "", "many", "2 gib", "0MB", "-1GiB", "2Gi"])
-def test_what_is_no_number_of_bytes_is_named(value: object) -> None:
-    with pytest.raises(
-        SettingError, match=r"^check\(memory_limit=.*: expected a number of bytes above 0, such as 2GiB, 500MB"
-    ):
-        overlay_words(Settings(), {"memory_limit": value}, where="check")

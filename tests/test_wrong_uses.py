@@ -84,159 +84,78 @@ class Wrong:
     status: int = USAGE
 
 
-def option(name: str, line: str, *arguments: str, **more: Any) -> Wrong:
-    """Arguments of pytest; ``more`` as of Wrong."""
-    return Wrong(f"option {name}", rf"^(ERROR: |pytest\.main\(\): ){line}", arguments, **more)
-
-
-def ini(name: str, line: str, content: str, file: str = "pytest.ini", header: str = "[pytest]") -> Wrong:
-    """A line of the file of settings."""
-    return Wrong(f"ini {name}", f"^ERROR: {line}", files={file: f"{header}\n{content}\n"})
-
-
-def marker(name: str, line: str, text: str) -> Wrong:
-    """A marker of a test."""
-    test = f"import pytest\n\n@pytest.mark.{text}\ndef test_it(): pass\n"
-    return Wrong(f"marker {name}", f"^ERROR: {line}", ("-W", "ignore"), test)
-
-
+FILES = {"perf/test_perf.py": PASSING, "baselines/@nightly/x": "", "file": ""}
+OPTIONS = {
+    "--ddpperf-wrold-size=2": r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?",
+    "--ddperf-save": r"--ddperf-save: .*did you mean --ddpperf-save\?",
+    "--ddpperf-xyz": r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$",
+    "--ddpperf-json=run.json": r"--ddpperf-json: .*: give --ddpperf-report=json:FILE$",
+    "--ddpperf-calibrate=5": r"--ddpperf-calibrate: .*: run ddpperf calibrate --runs=N$",
+    "--ddpperf-world-size test_wrong.py": r"--ddpperf-world-size=test_wrong.py: .* write --ddpperf-world-size=N",
+    "--ddpperf-max-time": r".*--ddpperf-max-time: expected one argument",
+    "--ddpperf-require-baseline=perhaps": r".*argument --ddpperf-require-baseline: ignored explicit argument 'perhaps'",
+    "--ddpperf-profile-steps=2": r"--ddpperf-profile-steps is only for profiled benchmarks, .* add --",
+    "--ddpperf-profile=test_wrong.py": r"--ddpperf-profile: .*test_wrong.py cannot be written: this is a file",
+    "--ddpperf-backend=mpi": r"--ddpperf-backend=mpi: expected one of auto, nccl, gloo$",
+    "--ddpperf-precision=bf16": (
+        r"--ddpperf-precision: there is no such option: give precision= to @pytest.mark.ddpperf or to the call$"
+    ),
+    "--ddpperf-strategy=ddp": r"--ddpperf-strategy: there is no such option: give strategy= to the call$",
+    "--ddpperf-gross=1": r"--ddpperf-gross: .*: give ddpperf_gross in the ini file$",
+    "--ddpperf-simulate=8": r"--ddpperf-simulate: there .*: run ddpperf simulate --world-size=N$",
+    "-oddpperf_calibrate=3 --ddpperf-save": r"ddpperf calibrate .*--ddpperf-save .*give only one",
+    "--ddpperf-save test_wrong.py": r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last",
+    "--ddpperf-save perf/": r"--ddpperf-save=perf/: expected a name of .* perf/ is a test, file or folder: put --ddppe",
+    "--ddpperf-launches perf": r"--ddpperf-launches=perf: expected a whole number .* perf is a test, .*: write --ddppe",
+    "--ddpperf-baseline-set=nigthly": r"--ddpperf-baseline-set=nigthly: .* has no set of this name; there are nightly$",
+    "--ddpperf-report=json:test_wrong.py": (
+        r"--ddpperf-report=json:test_wrong.py: .*test_wrong.py cannot be written: the file exists and is not JSON"
+    ),
+    "--ddpperf-report=json:file/out.json": (
+        r"--ddpperf-report=json:file/out.json: .*file/out.json cannot be written: .*; make it writable, or name"
+    ),
+    "--ddpperf-report=markdwon:a.md": r".*=markdwon:a.md: there is no kind of report markdwon; did you mean markdown\?",
+    "--ddpperf-quick --ddpperf-save": r"--ddpperf-quick takes a first look, .*, so --ddpperf-save does not fit: give ",
+    "--ddpperf-quick --ddpperf-history=a.db": r"--ddpperf-quick takes .*, so --ddpperf-history does not fit: give only",
+    "--ddpperf-history test_wrong.py": r"history file .*test_wrong.py: .*it is broken or no history",
+    "--ddpperf-save --ddpperf-baseline-dir=file/x": r"baselines cannot be saved in .*file.*--ddpperf-baseline-dir",
+    "--ddpperf-against=main": r"--ddpperf-against=main: .* is in no git repository; name the folder",
+}
+"""Arguments of pytest, and what it says."""
+SETTINGS = {
+    "ddpperf_wrold_size = 2": r"ddpperf_wrold_size: there is no such setting; did you mean ddpperf_world_size\?$",
+    "ddpperf_plots = out": r"ddpperf_plots: .*: give --ddpperf-report=plots:DIR$",
+    "ddpperf_compile = no": r"ddpperf_compile: .*: give compile= to @pytest.mark.ddpperf or to the call$",
+    "ddpperf_xyz = 2": r"ddpperf_xyz: there is no such setting; pytest --help lists",
+    "ddpperf_launches = none": r"ddpperf_launches = none \(.*pytest.ini\): expected a whole number of at least 1$",
+    "ddpperf_launches = 3 # few": r"ddpperf_launches = 3 # few \(.*\): expected a whole number",
+    'ddpperf_backend = "gloo"': r"ddpperf_backend = \"gloo\" \(.*\): expected one of",
+}
+"""Lines of pytest.ini."""
+MARKS = {
+    "ddperf(tolerance=0.1)": r"@pytest.mark.ddperf is not .*did you mean ddpperf\?",
+    "ddpperf(tolerence=0.1)": r".*test_it: @pytest.mark.ddpperf\(tolerence=...\): .*did you mean tolerance\?",
+    "ddpperf(world_size=0)": r".*test_it: @pytest.mark.ddpperf\(world_size=0\): expected a number of ranks",
+    "ddpperf(accept={'step_time': '+20%'})": r"accept={...} needs a reason, which reports show: add reason=",
+    "ddpperf(accept='step_time', reason='r')": r".*accept='step_time'\): expected worsenings by metric, such as ",
+    "ddpperf(2)": r"@pytest.mark.ddpperf of .*test_it has positional arguments: use key",
+    "ddpperf(save='x')": r".*@pytest.mark.ddpperf\(save=...\): save holds for the whole session; .*--ddpperf-save",
+    "ddpperf(gross=0.3)": r".*@pytest.mark.ddpperf\(gross=...\): gross holds for the whole session; give it in the ini",
+}
 WRONG = [
-    option("misspelt", r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?", "--ddpperf-wrold-size=2"),
-    option("of another name", r"--ddperf-save: .*did you mean --ddpperf-save\?", "--ddperf-save"),
-    option("unknown", r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$", "--ddpperf-xyz"),
-    option("of a report", r"--ddpperf-json: .*: give --ddpperf-report=json:FILE$", "--ddpperf-json=run.json"),
-    option("of a command", r"--ddpperf-calibrate: .*: run ddpperf calibrate --runs=N$", "--ddpperf-calibrate=5"),
-    option(
-        "swallowed",
-        r"--ddpperf-world-size=test_wrong.py: .* write --ddpperf-world-size=N",
-        "--ddpperf-world-size",
-        "test_wrong.py",
+    *(
+        Wrong(words, rf"^(ERROR: |pytest\.main\(\): ){line}", tuple(words.split()), files=FILES)
+        for words, line in OPTIONS.items()
     ),
-    option("no value", r".*--ddpperf-max-time: expected one argument", "--ddpperf-max-time"),
-    option(
-        "flag",
-        r".*argument --ddpperf-require-baseline: ignored explicit argument 'perhaps'$",
-        "--ddpperf-require-baseline=perhaps",
+    *(Wrong(one, f"^ERROR: {line}", files={"pytest.ini": f"[pytest]\n{one}\n"}) for one, line in SETTINGS.items()),
+    *(
+        Wrong(mark, f"^ERROR: {line}", ("-W", "ignore"), f"import pytest\n\n@pytest.mark.{mark}\n{PASSING}")
+        for mark, line in MARKS.items()
     ),
-    option(
-        "no profile", r"--ddpperf-profile-steps is only for profiled benchmarks, .* add --", "--ddpperf-profile-steps=2"
-    ),
-    option(
-        "no folder",
-        r"--ddpperf-profile: .*test_wrong.py cannot be written: this is a file",
-        "--ddpperf-profile=test_wrong.py",
-    ),
-    option("choice", r"--ddpperf-backend=mpi: expected one of auto, nccl, gloo$", "--ddpperf-backend=mpi"),
-    option(
-        "of a test",
-        r"--ddpperf-precision: there is no such option: give precision= to @pytest.mark.ddpperf or to the call$",
-        "--ddpperf-precision=bf16",
-    ),
-    option(
-        "of a call",
-        r"--ddpperf-strategy: there is no such option: give strategy= to the call$",
-        "--ddpperf-strategy=ddp",
-    ),
-    option("in the ini file", r"--ddpperf-gross: .*: give ddpperf_gross in the ini file$", "--ddpperf-gross=1"),
-    option("simulate", r"--ddpperf-simulate: there .*: run ddpperf simulate --world-size=N$", "--ddpperf-simulate=8"),
-    option("both", r"ddpperf calibrate .*--ddpperf-save .*give only one", "-oddpperf_calibrate=3", "--ddpperf-save"),
-    option(
-        "save swallowed", r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last", "--ddpperf-save", "test_wrong.py"
-    ),
-    option(
-        "save swallowed a folder",
-        r"--ddpperf-save=perf/: expected a name of .* perf/ is a test, file or folder: put --ddpperf-save last",
-        "--ddpperf-save",
-        "perf/",
-        files={"perf/test_perf.py": PASSING},
-    ),
-    option(
-        "number swallowed a folder",
-        r"--ddpperf-launches=perf: expected a whole number .* perf is a test, .*: write --ddpperf-launches=",
-        "--ddpperf-launches",
-        "perf",
-        files={"perf/test_perf.py": PASSING},
-    ),
-    option(
-        "no such set",
-        r"--ddpperf-baseline-set=nigthly: .* has no set of this name; there are nightly$",
-        "--ddpperf-baseline-set=nigthly",
-        files={"baselines/@nightly/x": ""},
-    ),
-    option(
-        "json is a test",
-        r"--ddpperf-report=json:test_wrong.py: .*test_wrong.py cannot be written: the file exists and is not JSON",
-        "--ddpperf-report=json:test_wrong.py",
-    ),
-    option(
-        "json below a file",
-        r"--ddpperf-report=json:file/out.json: .*file/out.json cannot be written: .*; make it writable, or name",
-        "--ddpperf-report=json:file/out.json",
-        files={"file": ""},
-    ),
-    option(
-        "history is a test",
-        r"history file .*test_wrong.py: .*it is broken or no history",
-        "--ddpperf-history",
-        "test_wrong.py",
-    ),
-    option(
-        "baselines below a file",
-        r"baselines cannot be saved in .*file.*--ddpperf-baseline-dir",
-        "--ddpperf-save",
-        "--ddpperf-baseline-dir=file/x",
-        files={"file": ""},
-    ),
-    option(
-        "no repository",
-        r"--ddpperf-against=main: .* is in no git repository; name the folder",
-        "--ddpperf-against=main",
-    ),
-    ini(
-        "misspelt",
-        r"ddpperf_wrold_size: there is no such setting; did you mean ddpperf_world_size\?$",
-        "ddpperf_wrold_size = 2",
-    ),
-    ini("of a report", r"ddpperf_plots: .*: give --ddpperf-report=plots:DIR$", "ddpperf_plots = out"),
-    ini(
-        "of a test",
-        r"ddpperf_compile: .*: give compile= to @pytest.mark.ddpperf or to the call$",
-        "ddpperf_compile = no",
-    ),
-    ini("unknown", r"ddpperf_xyz: there is no such setting; pytest --help lists", "ddpperf_xyz = 2"),
-    ini(
-        "value",
-        r"ddpperf_launches = none \(.*pytest.ini\): expected a whole number of at least 1$",
-        "ddpperf_launches = none",
-    ),
-    ini("comment", r"ddpperf_launches = 3 # few \(.*\): expected a whole number", "ddpperf_launches = 3 # few"),
-    ini("quotes", r"ddpperf_backend = \"gloo\" \(.*\): expected one of", 'ddpperf_backend = "gloo"'),
-    ini(
+    Wrong(
         "TOML type",
-        r"ddpperf_max_time = True \(.*pyproject.toml\): expected a time above 0",
-        "ddpperf_max_time = true",
-        "pyproject.toml",
-        "[tool.pytest]",
-    ),
-    marker("misspelt", r"@pytest.mark.ddperf is not .*did you mean ddpperf\?", "ddperf(tolerance=0.1)"),
-    marker(
-        "argument misspelt",
-        r".*test_it: @pytest.mark.ddpperf\(tolerence=...\): .*did you mean tolerance\?",
-        "ddpperf(tolerence=0.1)",
-    ),
-    marker(
-        "value", r".*test_it: @pytest.mark.ddpperf\(world_size=0\): expected a number of ranks", "ddpperf(world_size=0)"
-    ),
-    marker("position", r"@pytest.mark.ddpperf of .*test_it has positional arguments: use key", "ddpperf(2)"),
-    marker(
-        "session",
-        r".*@pytest.mark.ddpperf\(save=...\): save holds for the whole session; .*--ddpperf-save",
-        "ddpperf(save='x')",
-    ),
-    marker(
-        "of the ini file",
-        r".*@pytest.mark.ddpperf\(gross=...\): gross holds for the whole session; give it in the ini file$",
-        "ddpperf(gross=0.3)",
+        r"^ERROR: ddpperf_max_time = True \(.*pyproject.toml\): expected a time above 0",
+        files={"pyproject.toml": "[tool.pytest]\nddpperf_max_time = true\n"},
     ),
     Wrong(
         "fixture called",
@@ -294,16 +213,41 @@ CALLS = {
     "ddpperf.scaling(lambda n: workload, mode='strong')": r"ddpperf.scaling\(mode='strong'\): a function ranks -> W",
     "ddpperf.scaling(lambda n: workload, counts='off')": r"ddpperf.scaling\(counts='off'\): a function ranks -> W",
     "ddpperf.scaling(lambda n: build)": r"<lambda> \(.*\) returned a function for ranks 1; return a Workload",
+    "ddpperf.scaling(build, world_sizes=[2, 2])": r"ddpperf.scaling\(world_sizes=\[2, 2\]\): expected two or more numb",
+    "ddpperf.scaling(build, world_sizes='12')": r"ddpperf.scaling\(world_sizes='12'\): expected a list of numbers of r",
+    "ddpperf.scaling(build, mod='strong')": r"ddpperf.scaling\(mod=...\): there is no setting mod; did you mean mode\?",
+    "ddpperf.advise(workload, measured=True)": r"ddpperf.advise\(measured=...\): .*; did you mean measure\?",
     "ddpperf.scaling(build, mode='wide')": r"ddpperf.scaling\(mode='wide'\): expected one of strong, weak",
     "ddpperf.compare(workload, strategies=['ddp'])": r"ddpperf.compare\(strategies=\['ddp'\]\): expected two or more s",
-    "ddpperf.compare(workload)": r"ddpperf.compare: expected a Workload and a list of strategies",
+    "ddpperf.compare(workload)": r"ddpperf.compare: .* list of strategies, .*, several subjects by name, .* or setting",
     "ddpperf.compare(build, strategies=['ddp', 'naive'])": r"ddpperf.compare: expected a Workload and a list of strate",
     "ddpperf.compare(workload, strategies=['ddp', 'naive'], over='flat')": r"ddpperf.compare\(.*over='flat': expected",
     "ddpperf.compare(workload, strategies=['ddp', 'ddp'])": r"ddpperf.compare\(.*ddp is given twice",
+    "ddpperf.compare(workload, strategies='ddp')": r"ddpperf.compare: expected a Workload and a list of strategies",
+    "ddpperf.compare(workload, strategies=5)": r"ddpperf.compare: expected a Workload and a list of strategies",
+    "ddpperf.compare(workload, variants={'a': {}})": r"ddpperf.compare\(variants=\['a'\]\): expected two or more varia",
+    "ddpperf.compare(workload, variants=['bf16'])": r"ddpperf.compare\(variants=\['bf16'\]\): expected a dict of setti",
+    "ddpperf.compare(workload, variants={'a': 'bf16', 'b': {}})": r"ddpperf.compare\(.*: expected a dict of settings",
+    "ddpperf.compare(workload, strategies=['ddp', 'flat'], variants={'a': {}, 'b': {}})": r".*give only one of the two",
+    "ddpperf.compare({'o': build, 'n': build}, variants={'a': {}, 'b': {}})": r".*is for one Workload, Script or step;",
+    "ddpperf.compare(workload, variants={'a': {}, 'b': {'precision': 'fp8'}})": r".*{'b': ...}\)\(precision='fp8'\): e",
+    "ddpperf.compare(workload, variants={'a': {}, 'b': {'presicion': 1}})": r".*{'b': ...}\).*did you mean precision\?",
+    "ddpperf.compare(workload, variants={'a': {}, 'b': {'max_time': 5}})": r".*\): max_time must be the same for all;",
+    "ddpperf.compare(workload, variants={'a': {}, 'b': {'clip_steps': 3}})": r"clip_steps=3 has no effect without clip",
+    "ddpperf.compare(workload, variants={'a': {}, 'b': {'env': 'X=1'}})": r".*\(env='X=1'\): expected environment vari",
+    "ddpperf.check(build, env={'A': 1, 'RANK': 1})": r"env={'RANK': ...}: the plugin sets RANK for ranks; leave it out",
+    "ddpperf.check(build, env={'SLURM_PROCID': 1})": r".*the plugin sets SLURM_PROCID for ranks",
+    "ddpperf.check(build, env={'CUDA_VISIBLE_DEVICES': 1})": r".*the plugin sets CUDA_VISIBLE_DEVICES for ranks",
+    "ddpperf.check(build, env={'PYTHONHASHSEED': 1})": r".*Python reads it before ranks fork; set it before pytest sta",
+    "ddpperf.check(workload, strategy=build)": r"strategy build \(test_wrong.py:.*\) .* build\(module, ctx\): too many",
+    "ddpperf.check(Workload)": r"the class Workload cannot be measured: give an instance, Workload\(model=..., ...\)",
+    "from dataclasses import replace; ddpperf.check(replace(workload, scheduler=print), lr_warmup_steps=3)": (
+        r"lr_warmup_steps=3: this Workload has a scheduler, which sets the learning rate"
+    ),
     "ddpperf.expect()": r"ddpperf.expect: nothing is expected; name counts, such as",
     "ddpperf.expect(collectives={'all_reduce': 1})": r"ddpperf.expect: nothing was counted; call check",
     "ddpperf.find_batch_size(workload)": r"ddpperf.find_batch_size: expected a function batch_size -> Workload, not a",
-    "ddpperf.find_batch_size(lambda n: workload)": r".*memory_limit.*",
+    "ddpperf.find_batch_size(lambda n: workload)": r"find_batch_size on the CPU needs memory_limit, .* memory_limit=.2",
     "ddpperf_group.run(lambda: None)": r"ddpperf_group.run: <lambda> \(.*\) takes \(\) and is called as <lambda>\(ctx",
     "ddpperf_group.run(lambda ctx: None, 1)": r"ddpperf_group.run: .* is called as <lambda>\(ctx, argument 1\): too ma",
     "ddpperf_group.run(3)": r"ddpperf_group.run: expected a function\(ctx, \*arguments\), not a int",
@@ -317,6 +261,8 @@ CALLS = {
     "ddpperf.check(build, tolerance=-1)": r"ddpperf.check\(tolerance=-1\): expected a fraction",
     "ddpperf.find_batch_size(lambda n: workload, memory_limit='much')": r".*memory_limit='much'\): expected a number",
     "ddpperf.find_batch_size(lambda n: workload, memory_limit='1GiB', start=0)": r"find_batch_size\(start=0\): expecte",
+    "ddpperf.find_batch_size(lambda n: workload, memory_limit=9, limit=0)": r"find_batch_size\(limit=0\): expected",
+    "ddpperf.find_batch_size(lambda n: workload, memory_limit=9, start=8, limit=4)": r".*: start must not be above lim",
 }
 
 

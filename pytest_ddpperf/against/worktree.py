@@ -57,8 +57,8 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
     ``start`` is a folder of the project; relative paths in the settings start from ``invoked``.
     """
     given = settings.against_python
-    if given is None:
-        return resolve(str(settings.against), start, invoked)
+    if given is None:  # without a revision, too: a calibration
+        return this_checkout(start) if settings.against is None else resolve(settings.against, start, invoked)
     python = other_interpreter(given, invoked, ("pytest",) if settings.against and settings.against_tests else ())
     if settings.against is not None:
         return replace(resolve(settings.against, start, invoked), python=python)

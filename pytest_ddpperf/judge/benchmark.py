@@ -58,18 +58,8 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
     )
 
 
-def unconfirmed(result: Result) -> Result:
-    """Returns the result with ``inconclusive`` for metrics that got worse, until fresh launches confirm this."""
-    if result.verdict is Verdict.BROKEN:
-        return result
-    return decision.to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
-
-
 def acceptances(test: str, settings: Settings, added: Iterable[table.Metric]) -> list[Acceptance]:
-    """Returns the metrics that may get worse without failing the test, from ``accept`` and ``--ddpperf-allow``.
-
-    Raises SettingError for an unknown metric; ``added`` has the metrics that hooks define.
-    """
+    """Returns the metrics that may get worse; raises SettingError for a metric unknown to the plugin and hooks."""
     option, reason = KNOBS["allow"].option, settings.reason or ""
     found = [
         *(Acceptance(name, reason, limit, share=share) for name, (limit, share) in (settings.accept or {}).items()),
@@ -106,7 +96,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
     if result.verdict is not Verdict.REGRESSED:
         return result  # nothing to accept, or broken
-    return decision.decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
+    return decision.decided_anew(result, comparisons)
 
 
 def _follows(comparison: Comparison, metric: str) -> bool:
@@ -134,10 +124,7 @@ def _unmeasured(identity: BenchmarkId, why: Finding, counts: Counts | None) -> M
 
 
 def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, counts: Counts | None = None) -> Result:
-    """Returns the result of a benchmark that does not fit into memory; it is ``regressed`` if the reference fits.
-
-    ``counts`` were made before memory ran out, and are judged as usual.
-    """
+    """Returns the result of a benchmark that does not fit into memory; ``counts`` were made before it ran out."""
     record = reference.record
     if isinstance(reference, PairedRevision):
         fitted = not reference.lacking

@@ -124,22 +124,14 @@ def enough(evidence: Evidence, change: Change, context: DecisionContext, resolut
     is None if ``MAX_LAUNCHES`` are not enough, or if the scatter is unknown. ``resolution`` is the worsening that the
     verdict has to rule out.
     """
-    proofs = replace(context.proofs.at_interim(1.0, last=True), proves=True)
     if change.standard_error is None:
         return None
+    proofs = replace(context.proofs.at_interim(1.0, last=True), proves=True)
+    in_the_end = replace(context, resolution=resolution, last=True, proofs=proofs)
+    alone = replace(evidence, fresh=None, whole=None)
 
     def decided(launches: int) -> bool:
-        verdict = decide(
-            with_launches(change, launches),
-            better=evidence.series.better,
-            tolerance=evidence.tolerance,
-            alpha=context.alpha_of(evidence.series),
-            margin=context.margin,
-            resolution=resolution,
-            last=True,
-            proofs=proofs,
-        )
-        return verdict is not Verdict.INCONCLUSIVE
+        return decide(with_launches(change, launches), alone, in_the_end) is not Verdict.INCONCLUSIVE
 
     low, high = change.launches, change.launches + 1
     while not decided(high):

@@ -61,6 +61,14 @@ class DecisionContext:
         """Returns the worsening that the verdict ``ok`` rules out; None for losses, which never get this verdict."""
         return self.resolution if series.scale == "ratio" else None
 
+    def may_hide(self, evidence: Evidence) -> float:
+        """Returns the worsening that a metric may have if its verdict is ``ok`` or ``unchanged``."""
+        return max(self.margin * evidence.tolerance, self.resolution_of(evidence.series) or 0.0)
+
+    def hides_long_steps(self, evidence: Evidence) -> bool:
+        """Returns whether all steps together got so much slower that the verdict cannot be ok or unchanged."""
+        return evidence.whole is not None and evidence.whole > self.may_hide(evidence)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
@@ -70,19 +78,12 @@ class Evidence:
     base: Series | None  # of the reference; None if it has no such metric
     differs: bool = False  # whether the reference is of another environment or training
     obstacle: Finding | None = None  # why both sides cannot be compared
+    doubt: Finding | None = None  # why stored times decide nothing: another host or clock, or a busy machine
     negligible: bool = False  # whether both values are too small to mean anything
     change: Change | None = None  # from the reference to the candidate; None if none can be computed
     fresh: Change | None = None  # the same from only the launches after a suspicion; from all if nothing looked worse
     tolerance: float = 0.0  # of this metric
     whole: float | None = None  # the worsening of all steps together, without the worst round; None if not paired
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredTimes:
-    """The change of a machine-dependent metric from stored times."""
-
-    change: Change | None  # from the stored launches to these; None if none can be computed
-    doubt: Finding | None = None  # why the change decides nothing: another host or clock, or a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,61 +94,38 @@ class Decision:
     note: Finding | None = None
 
 
-def decide(
-    change: Change,
-    *,
-    better: Better,
-    tolerance: float,
-    alpha: float,
-    margin: float = detection.EQUIVALENCE_MARGIN,
-    resolution: float | None = None,
-    last: bool = False,
-    fresh: Change | None = None,
-    proofs: detection.Proofs = detection.ONE_LOOK,
-    whole: float | None = None,
-) -> Verdict:
+def decide(change: Change, evidence: Evidence, context: DecisionContext) -> Verdict:
     """Returns the verdict on a change from the reference to the candidate.
 
     ``REGRESSED`` needs two conditions: the change is a significant worsening (zero lies outside the two-sided
-    ``1 - alpha`` interval), and the estimate exceeds the tolerance. Fresh launches follow if the metric looked worse.
-    Compared with a stored baseline, the fresh launches alone have to meet both conditions. If launches are paired, all
-    launches together have to meet both conditions, and the fresh launches have to look worse (``looks_worse``).
-    ``IMPROVED`` has the mirrored conditions, for all launches. ``UNCHANGED`` is a proof: the one-sided 95 % bound of
-    the worsening lies within the margin, and the estimate within the tolerance. ``OK`` is a weaker proof: the bound
-    lies within the resolution. Otherwise the verdict is ``INCONCLUSIVE``. If ``whole`` exceeds margin and resolution,
-    only ``REGRESSED`` and ``INCONCLUSIVE`` are possible, because the estimate gives little weight to rare long steps.
-
-    Args:
-        change: from the reference to the candidate.
-        better: the direction of an improvement.
-        tolerance: the worsening that is accepted: a fraction for ratios, an amount for differences. On a logarithmic
-            scale it means the same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput
-            divided by 1.03.
-        alpha: two-sided significance level of all interim verdicts together.
-        margin: the worsening that ``UNCHANGED`` rules out, as a multiple of the tolerance; at least 1.
-        resolution: the worsening that ``OK`` rules out, in the unit of the tolerance; None to never give ``OK``.
-        last: whether no time is left for another verdict.
-        fresh: the change in only the launches after a suspicion; in all launches if nothing looked worse.
-        proofs: the level of the bound at this interim verdict, and whether the verdict may be a proof.
-        whole: the worsening of all steps together, without the worst round; None without common rounds.
+    ``1 - alpha`` interval), and the estimate exceeds the tolerance. On a logarithmic scale, the tolerance means the
+    same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput divided by 1.03. Fresh
+    launches follow if the metric looked worse. Compared with a stored baseline, the fresh launches alone have to meet
+    both conditions. If launches are paired, all launches together have to meet both conditions, and the fresh launches
+    have to look worse (``looks_worse``). ``IMPROVED`` has the mirrored conditions, for all launches. ``UNCHANGED`` is a
+    proof: the one-sided 95 % bound of the worsening lies within the margin, and the estimate within the tolerance.
+    ``OK`` is a weaker proof: the bound lies within the resolution. Otherwise the verdict is ``INCONCLUSIVE``. If all
+    steps together are worse than margin and resolution, only ``REGRESSED`` and ``INCONCLUSIVE`` are possible, because
+    the estimate gives little weight to rare long steps.
     """
-    accepted = detection.limit(change, tolerance)
+    better, proofs, fresh = evidence.series.better, context.proofs, evidence.fresh
+    alpha, resolution = context.alpha_of(evidence.series), context.resolution_of(evidence.series)
+    accepted = detection.limit(change, evidence.tolerance)
     hard = change if change.paired_rounds else fresh or change
     worse_again = fresh is None or detection.looks_worse(fresh, better=better, tolerance=0.0)
-    if worse_again and _worse_by_more(hard, better, accepted, alpha, last=last):
+    if worse_again and _worse_by_more(hard, better, accepted, alpha, last=context.last):
         return Verdict.REGRESSED
-    if detection.hides_long_steps(whole, resolution, margin * tolerance):
+    if context.hides_long_steps(evidence):
         return Verdict.INCONCLUSIVE
-    if _worse_by_more(change, "higher" if better == "lower" else "lower", accepted, alpha, last=last):
+    if _worse_by_more(change, "higher" if better == "lower" else "lower", accepted, alpha, last=context.last):
         return Verdict.IMPROVED
     worse, bound = detection.worsening(change, better), detection.upper_bound(change, better, proofs.level)
     if bound is None or not proofs.proves:
         return Verdict.INCONCLUSIVE
-    if bound <= detection.limit(change, margin * tolerance) and worse <= accepted:
+    if bound <= detection.limit(change, context.margin * evidence.tolerance) and worse <= accepted:
         return Verdict.UNCHANGED
-    return (
-        Verdict.OK if resolution is not None and bound <= detection.limit(change, resolution) else Verdict.INCONCLUSIVE
-    )
+    seen = resolution is not None and bound <= detection.limit(change, resolution)
+    return Verdict.OK if seen else Verdict.INCONCLUSIVE
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
@@ -167,59 +145,46 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
         return Decision(Verdict.UNCHANGED)
     if change is None:
         return Decision(Verdict.INCONCLUSIVE, Finding("no_change_from", {"baseline": evidence.base.value}))
-    resolution = context.resolution_of(evidence.series)
-    verdict = decide(
-        change,
-        better=evidence.series.better,
-        tolerance=evidence.tolerance,
-        alpha=context.alpha_of(evidence.series),
-        margin=context.margin,
-        resolution=resolution,
-        last=context.last,
-        fresh=evidence.fresh,
-        proofs=context.proofs,
-        whole=evidence.whole,
-    )
+    verdict = decide(change, evidence, context)
     if verdict is Verdict.REGRESSED and context.suspected is not None and metric not in context.suspected:
         verdict, note = Verdict.INCONCLUSIVE, Finding("unconfirmed")
-    hidden = detection.hides_long_steps(evidence.whole, resolution, context.margin * evidence.tolerance)
-    if verdict in OPEN and metric in context.proven and not hidden:
+    if verdict in OPEN and metric in context.proven and not context.hides_long_steps(evidence):
         return Decision(Verdict.UNCHANGED, Finding("proven_earlier", {"launches": context.proven[metric][0]}))
     return Decision(verdict, note)
 
 
-def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
+def decide_stored_times(evidence: Evidence, context: DecisionContext) -> Decision:
     """Returns the verdict on a machine-dependent metric by stored times alone, which show only gross slowdowns.
 
     ``REGRESSED`` means that the whole 99 % interval of the change lies beyond ``gross``. ``OK`` means that the estimate
     is within the tolerance; a slowdown below ``gross`` may stay hidden.
     """
-    if evidence.base is None or evidence.obstacle is not None:
+    base, change = evidence.base, evidence.change
+    if evidence.doubt is not None and evidence.obstacle is None:
+        return Decision(Verdict.INCONCLUSIVE, evidence.doubt)
+    if base is None or change is None or evidence.obstacle is not None:
         return decide_metric(evidence, context)
-    change, better = stored.change, evidence.series.better
-    if change is None or stored.doubt is not None:
-        unknown = Finding("no_change_from", {"baseline": evidence.base.value})
-        return Decision(Verdict.INCONCLUSIVE, stored.doubt or unknown)
-    if detection.is_gross(change, evidence.base, context.gross):
+    if detection.is_gross(change, base, context.gross):
         return Decision(Verdict.REGRESSED, Finding("gross"))
-    if detection.worsening(change, better) <= detection.limit(change, evidence.tolerance):
+    if detection.worsening(change, evidence.series.better) <= detection.limit(change, evidence.tolerance):
         return Decision(Verdict.OK, Finding("stored_times"))
     return Decision(Verdict.INCONCLUSIVE, Finding("not_gross", {"gross": context.gross}))
 
 
-def not_the_code(sides: Sequence[StoredTimes], base: Series, context: DecisionContext) -> Decision | None:
-    """Returns ``REGRESSED`` if both ``sides`` are grossly slower than the stored times, ``base``; else None.
+def not_the_code(sides: Sequence[Evidence], context: DecisionContext) -> Decision | None:
+    """Returns ``REGRESSED`` if both ``sides`` are grossly slower than the stored times; else None.
 
     Both revisions then share the cause of the slowdown: packages, data or the machine.
     """
     gross = [
-        side.change is not None and side.doubt is None and detection.is_gross(side.change, base, context.gross)
+        side.change
         for side in sides
+        if side.change is not None and side.base is not None and side.doubt is None
+        if detection.is_gross(side.change, side.base, context.gross)
     ]
-    change = sides[0].change
-    if change is None or not all(gross):
+    if len(gross) < len(sides):
         return None
-    return Decision(Verdict.REGRESSED, Finding("not_the_code", {"change": change.estimate}))
+    return Decision(Verdict.REGRESSED, Finding("not_the_code", {"change": gross[0].estimate}))
 
 
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
@@ -316,21 +281,29 @@ def decide_benchmark(
     return Verdict.INCONCLUSIVE if untimed and verdict in GREEN else verdict
 
 
-def to_confirm(result: Result, *, lost: bool) -> Result:
-    """Returns the result with ``inconclusive`` for times that got worse; ``lost``: whether metrics are missing."""
+def unconfirmed(result: Result) -> Result:
+    """Returns the result with ``inconclusive`` for times that got worse, until fresh launches confirm this."""
+    if result.verdict is Verdict.BROKEN:
+        return result
     comparisons = tuple(
         replace(each, verdict=Verdict.INCONCLUSIVE, note=Finding("to_confirm"), suspicious=True)
         if each.verdict is Verdict.REGRESSED and wants_launches(each)
         else each
         for each in result.comparisons
     )
-    return decided_anew(result, comparisons, lost=lost)
+    return decided_anew(result, comparisons)
 
 
-def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: bool) -> Result:
-    """Returns the result with new ``comparisons`` and the verdict on them; ``lost``: whether metrics are missing."""
-    verdict = decide_benchmark(comparisons, result.reference, lost=lost, untimed=result.measurement.untimed)
+def decided_anew(result: Result, comparisons: tuple[Comparison, ...]) -> Result:
+    """Returns the result with new ``comparisons`` and the verdict on them."""
+    lost, untimed = _lost_metrics(result), result.measurement.untimed
+    verdict = decide_benchmark(comparisons, result.reference, lost=lost, untimed=untimed)
     return replace(result, comparisons=comparisons, verdict=verdict)
+
+
+def _lost_metrics(result: Result) -> bool:
+    """Returns whether the candidate lacks gated metrics of the reference."""
+    return any(finding.code == "lost_metric" for finding in result.findings)
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
@@ -342,7 +315,7 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}
     verdicts = {result.verdict, *(gated & lacking)}
-    if any(finding.code == "lost_metric" for finding in result.findings):
+    if _lost_metrics(result):
         verdicts.add(Verdict.INCOMPATIBLE)
     return max(verdicts & set(failing), key=lambda verdict: verdict.severity, default=None)
 

@@ -93,7 +93,6 @@ class Proofs:
     The total is ``UNPROVEN``; the part to spend grows with the elapsed time (Lan and DeMets 1983, linear spending).
     """
 
-    spent: float = 0.0
     share: float = 0.0  # of the time, at the last look that could prove
     level: float = UNPROVEN  # one-sided, of the bound at this look
     # Two-sided, of the interval at this look; smaller at early looks: a run stops early if its launches happen to show
@@ -110,7 +109,7 @@ class Proofs:
         found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))
         if not NEXT_PROOF * self.share <= share > 0 and not (last and self.share < share):
             return replace(found, proves=False)
-        return replace(found, spent=UNPROVEN * share, share=share, proves=True)
+        return replace(found, share=share, proves=True)
 
 
 UNSPENT = Proofs()
@@ -126,11 +125,6 @@ def upper_bound(change: Change, better: Better, level: float = UNPROVEN) -> floa
 def limit(change: Change, tolerance: float) -> float:
     """Converts a tolerance to the scale of ``change``: to a logarithm for ratios."""
     return math.log1p(tolerance) if change.logarithmic else tolerance
-
-
-def hides_long_steps(whole: float | None, resolution: float | None, margin: float) -> bool:
-    """Returns whether all steps together got so much slower (``whole``) that the verdict cannot be ok or unchanged."""
-    return whole is not None and whole > max(margin, resolution or 0.0)
 
 
 def is_gross(change: Change, base: Series, gross: float) -> bool:

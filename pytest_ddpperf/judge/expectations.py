@@ -172,13 +172,9 @@ class MetricTarget:
 
 
 def targets(measured: Measured, wanted: Mapping[str, object]) -> list[MetricTarget]:
-    """Returns the targets that a test names, each with its metric.
+    """Returns the targets that a test names, each with its metric; raises SettingError, or NotTimed without times.
 
     ``wanted`` maps a metric to a number, or to numbers by name (for a comparison) or by number of ranks (for a curve).
-
-    Raises:
-        SettingError: there is no such metric or benchmark, or a target is no number.
-        NotTimed: this run only counts.
     """
     return [
         MetricTarget(

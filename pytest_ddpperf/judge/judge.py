@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol
+from typing import ClassVar
 
 from pytest_ddpperf.judge import sequential
-from pytest_ddpperf.judge.benchmark import compare, unconfirmed
-from pytest_ddpperf.judge.decision import DecisionContext
+from pytest_ddpperf.judge.benchmark import compare
+from pytest_ddpperf.judge.decision import DecisionContext, unconfirmed
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, AlphaLedger
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement
@@ -19,19 +19,16 @@ from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.settings import Settings
 
 
-class References(Protocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class References:
     """The references for the benchmarks of one call, such as a call of ``ddpperf.compare``."""
 
-    @property
-    def paired(self) -> bool:
-        """Returns whether candidates and references are measured in the same rounds."""
-
-    @property
-    def derive(self) -> DeriveSeries:
-        """Returns the function that derives metrics from several candidates, such as a speedup."""
+    paired: ClassVar[bool]  # whether candidates and references are measured in the same rounds
+    derive: DeriveSeries  # derives metrics from several candidates, such as a speedup; also from their references
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
         """Returns one reference for each candidate; ``measured`` has the candidates first, then other measurements."""
+        raise NotImplementedError
 
 
 class Judge:

@@ -11,7 +11,6 @@ from pytest_ddpperf.judge.decision import (
     Decision,
     DecisionContext,
     Evidence,
-    StoredTimes,
     decide_metric,
     decide_stored_times,
     not_the_code,
@@ -28,30 +27,29 @@ OTHER_CLOCK = 0.05  # by how much the logarithms of the GPUs' clocks may differ 
 SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which the change from stored times is shown nevertheless
 
 
-def reference_of(series: Series, reference: Reference) -> Reference:
-    """Returns ``reference``; but for times, the baseline's commit if this run has measured that commit again."""
-    pair = None if isinstance(reference, PairedRevision) else reference.pair
-    return pair if pair is not None and pair.record is not None and series.drifts else reference
-
-
 def compare_metric(
     series: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> Comparison:
     """Compares one metric with the reference; returns change, verdict, and a note if it needs an explanation."""
     if series.rules.diagnosed or not series.rules.weight:  # a single look, or nothing that differs between looks
         context = replace(context, proofs=detection.ONE_LOOK)
-    judging = reference_of(series, reference)
+    judging, pair = reference, reference.pair if isinstance(reference, StoredBaseline) else None
+    if pair is not None and pair.record is not None and series.drifts:  # the baseline's commit is measured again
+        judging = pair
     paired = isinstance(judging, PairedRevision)
-    base = _series_in(judging, series.metric)
+    base = _series_in(judging.record, series.metric)
     obstacle = _obstacle(series, base, measurement, judging)
     if base is None or _kind(series) != _kind(base):
-        return _incomparable(series, base, judging, obstacle, context)
+        tolerance = changes.tolerance_of(series, series.value, context.accepted(paired=judging.paired))
+        differs = bool(judging.differs)
+        evidence = Evidence(series=series, base=base, differs=differs, obstacle=obstacle, tolerance=tolerance)
+        return _compared(evidence, decide_metric(evidence, context))
     tolerance, values = _tolerance(series, base, measurement, judging, context), (base.value, series.value)
-    if series.drifts and isinstance(judging, StoredBaseline):
-        stored = _stored_times(series, measurement, judging)
-        evidence = Evidence(series=series, base=base, obstacle=obstacle, change=stored.change, tolerance=tolerance)
-        decided = decide_stored_times(evidence, stored, context)
-        return _beside_stored_times(evidence, base, decided, gated=_judged_alone(series, measurement))
+    stored = _beside_stored(series, measurement, reference) if isinstance(reference, StoredBaseline) else None
+    alone = _judged_alone(series, measurement)
+    if series.drifts and stored is not None and not paired:
+        evidence = replace(stored, tolerance=tolerance)
+        return _by_stored_times(evidence, base, decide_stored_times(evidence, context), gated=alone)
     fresh = change = changes.change_from(series, base, measurement, paired=paired)
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
@@ -68,19 +66,15 @@ def compare_metric(
         whole=changes.worsening_of_all_steps(series, base) if paired else None,
     )
     decision = decide_metric(evidence, context)
-    stale = reference if isinstance(reference, StoredBaseline) else None
-    stored = None if stale is None else _series_in(stale, series.metric)
-    may_drift = paired and _judged_alone(series, measurement) and not series.rules.alarm_only
-    if stale and stored and may_drift and decision.verdict is not Verdict.REGRESSED:
-        sides = [_stored_times(each, measurement, stale) for each in (series, base)]
-        if slower := not_the_code(sides, stored, context):
-            return _beside_stored_times(replace(evidence, change=sides[0].change), stored, slower, gated=True)
+    if isinstance(reference, StoredBaseline) and stored is not None and stored.base is not None and paired and alone:
+        sides = stored, _beside_stored(base, measurement, reference)
+        slower = None if series.rules.alarm_only else not_the_code(sides, context)
+        if slower is not None and decision.verdict is not Verdict.REGRESSED:
+            return _by_stored_times(replace(stored, tolerance=tolerance), stored.base, slower, gated=True)
     judged, note = (change if obstacle is None else None), decision.note
     if note is None and judged is not None and not evidence.negligible:
-        launches = len(measurement.launches)
-        note = _note(
-            decision.verdict, evidence, judged, context, stale=stale is not None, paired=paired, launches=launches
-        )
+        made = {"paired": paired, "launches": len(measurement.launches)}
+        note = _note(decision.verdict, evidence, judged, context, stale=stored is not None, **made)
     may_be = context.suspected is None or series.metric in context.suspected
     latest = fresh if obstacle is None and may_be else None
     suspicious = latest is not None and detection.looks_worse(latest, better=series.better, tolerance=tolerance)
@@ -88,15 +82,12 @@ def compare_metric(
     best = None if judged is None else with_launches(judged, context.affordable or judged.launches)
     proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
     bound, bound_alpha = (None, None) if judged is None else _bound(judged, series, context, decision)
-    return Comparison(
-        series=series,
+    return _compared(
+        evidence,
+        Decision(decision.verdict, note),
         baseline=base.value,
         **_figures(change, context.proofs.interval),
-        tolerance=tolerance,
         mde=None if best is None else detection.mde(best, alpha=context.alpha_of(series), tolerance=tolerance),
-        verdict=decision.verdict,
-        gated=series.gated,
-        note=note,
         suspicious=suspicious,
         promising=judged is not None and detection.looks_better(judged, better=series.better, tolerance=tolerance),
         enough=changes.enough(evidence, judged, context, proven)
@@ -112,75 +103,60 @@ def compare_metric(
     )
 
 
-def _incomparable(
-    series: Series, base: Series | None, reference: Reference, obstacle: Finding | None, context: DecisionContext
-) -> Comparison:
-    """Returns the comparison of a metric that the reference lacks, or has with another unit, direction or scale."""
-    evidence = Evidence(series=series, base=base, differs=bool(reference.differs), obstacle=obstacle)
-    decision = decide_metric(evidence, context)
+def _compared(evidence: Evidence, decision: Decision, **more: Any) -> Comparison:
+    """Returns the comparison of a metric with this decision, and ``more`` fields."""
     return Comparison(
-        series=series,
-        tolerance=changes.tolerance_of(series, series.value, context.accepted(paired=reference.paired)),
+        series=evidence.series,
+        tolerance=evidence.tolerance,
         verdict=decision.verdict,
-        gated=series.gated,
         note=decision.note,
+        **{"gated": evidence.series.gated, **more},
     )
 
 
 def _judged_alone(series: Series, measurement: Measurement) -> bool:
     """Returns whether stored times may make a metric red; a gated step time does so in place of rates made of it."""
-    step = _series_named(STEP_TIME, measurement.series)
+    step = _series_in(measurement, STEP_TIME)
     return series.gated and not (series.rules.repeats_step_time and step is not None and step.gated)
 
 
-def _beside_stored_times(evidence: Evidence, base: Series, decision: Decision, *, gated: bool) -> Comparison:
+def _by_stored_times(evidence: Evidence, base: Series, decision: Decision, *, gated: bool) -> Comparison:
     """Returns the comparison of a machine-dependent metric with its stored values in ``base``."""
-    series, change = evidence.series, evidence.change
-    return Comparison(
-        series=series,
-        baseline=base.value,
-        **_figures(change, 1 - intervals.CONFIDENCE),
-        tolerance=evidence.tolerance,
-        verdict=decision.verdict,
-        gated=gated,
-        note=decision.note,
-        base_samples=base.samples,
-        worse_in=None if change is None else changes.worse_in(series, base, paired=False),
-    )
+    change = evidence.change
+    worse_in = None if change is None else changes.worse_in(evidence.series, base, paired=False)
+    of_base = {"baseline": base.value, "base_samples": base.samples}
+    figures = _figures(change, 1 - intervals.CONFIDENCE)
+    return _compared(evidence, decision, gated=gated, worse_in=worse_in, **of_base, **figures)
 
 
-def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
-    """Returns the change of a machine-dependent metric from stored times, and any doubt about this change.
+def _beside_stored(series: Series, measurement: Measurement, stored: StoredBaseline) -> Evidence:
+    """Returns the change of a metric from stored values, and any doubt about this change.
 
     The environments may differ. One of the two measurements may be interleaved, which makes steps a little longer.
     """
-    record = stored.record
-    base = _series_in(stored, series.metric)
-    obstacle = _obstacle(series, base, measurement, stored)
-    if record is None or base is None or (obstacle is not None and obstacle.code not in SHOWN):
-        return StoredTimes(change=None)
+    record, base = stored.record, _series_in(stored.record, series.metric)
+    found = Evidence(series=series, base=base, obstacle=_obstacle(series, base, measurement, stored))
+    if record is None or base is None or (found.obstacle is not None and found.obstacle.code not in SHOWN):
+        return found
     then, now = (each.environment.recorded.get("host") for each in (record, measurement))
     doubt = None
     if then != now or then is None:
         doubt = Finding("other_host", {"host": then or "unknown"})
     elif record.busy or measurement.busy:
-        doubt = Finding(
-            "busy",
-            {"now": measurement.lost if measurement.busy else None, "then": record.lost if record.busy else None},
-        )
+        lost = [each.lost if each.busy else None for each in (measurement, record)]
+        doubt = Finding("busy", {"now": lost[0], "then": lost[1]})
     elif record.clock and measurement.clock and abs(math.log(measurement.clock / record.clock)) > OTHER_CLOCK:
         doubt = Finding("other_clock", {"then": record.clock, "now": measurement.clock})
-    change = changes.change_from(series, base, measurement, paired=False)
-    return StoredTimes(change=change, doubt=doubt)
+    return replace(found, change=changes.change_from(series, base, measurement, paired=False), doubt=doubt)
 
 
 def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context: DecisionContext) -> Finding | None:
     """Returns a warning if this checkout and the baseline's commit are both slower than the baseline's stored times."""
-    series = _series_named(STEP_TIME, measurement.series)
-    base = None if stored.pair is None else _series_in(stored.pair, STEP_TIME)
+    series = _series_in(measurement, STEP_TIME)
+    base = None if stored.pair is None else _series_in(stored.pair.record, STEP_TIME)
     if series is None or base is None:
         return None
-    told = _stored_times(series, measurement, stored)
+    told = _beside_stored(series, measurement, stored)
     if told.change is None or told.doubt is not None:
         return None
     most = detection.limit(told.change, context.resolution or context.gross)
@@ -234,7 +210,7 @@ def _kind(series: Series) -> tuple[str, str, str]:
 def _tolerance(
     series: Series, base: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> float:
-    step = _series_in(reference, STEP_TIME)
+    step = _series_in(reference.record, STEP_TIME)
     step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
     if step_time is not None and series.rules.stands_in:
         step_time *= 1 - measurement.lost  # steps wait for cores that others take, and more work waits longer
@@ -254,45 +230,25 @@ def _figures(change: Change | None, alpha: float) -> dict[str, Any]:
 
 
 def _note(
-    verdict: Verdict,
-    evidence: Evidence,
-    change: Change,
-    context: DecisionContext,
-    *,
-    stale: bool,
-    paired: bool,
-    launches: int,
+    verdict: Verdict, evidence: Evidence, change: Change, context: DecisionContext, *, stale: bool, **made: Any
 ) -> Finding | None:
     """Returns a note that explains a verdict; ``stale``: whether an improvement makes the baseline out of date."""
-    better = evidence.series.better
-    match verdict:
-        case Verdict.IMPROVED if stale:
-            return Finding("stale_baseline")
-        case Verdict.UNCHANGED if (
-            paired
-            and detection.looks_better(change, better=better, tolerance=evidence.tolerance)
-            and (detection.upper_bound(change, better, context.proofs.interval / 2) or 0.0)
-            < 0  # end of the shown interval
-        ):
-            return Finding("looks_better")
-        case Verdict.INCONCLUSIVE:
-            takes = changes.what_it_takes(evidence, change, context, paired=paired, launches=launches)
-            rare = takes.code == "launches_needed" and _in_few_launches(evidence, change, context)
-            return Finding("rare_long_steps", {"whole": evidence.whole}) if rare else takes
-    return None
+    better, ends = evidence.series.better, context.proofs.interval  # of the interval that is shown
+    if verdict is Verdict.IMPROVED and stale:
+        return Finding("stale_baseline")
+    if verdict is Verdict.UNCHANGED and made["paired"]:
+        shown = (detection.upper_bound(change, better, ends / 2) or 0.0) < 0
+        promising = shown and detection.looks_better(change, better=better, tolerance=evidence.tolerance)
+        return Finding("looks_better") if promising else None
+    if verdict is not Verdict.INCONCLUSIVE:
+        return None
+    takes = changes.what_it_takes(evidence, change, context, **made)
+    if takes.code == "launches_needed" and context.hides_long_steps(evidence):
+        most = detection.limit(change, context.may_hide(evidence))
+        if detection.worsening(change, better) <= most:  # a few slow launches alone make it worse, not the typical one
+            return Finding("rare_long_steps", {"whole": evidence.whole})
+    return takes
 
 
-def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
-    """Returns whether a few slow launches alone make a metric worse, while its typical launch is not worse."""
-    resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
-    most = detection.limit(change, max(margin, resolution or 0.0))
-    usual = detection.worsening(change, evidence.series.better) <= most
-    return usual and detection.hides_long_steps(evidence.whole, resolution, margin)
-
-
-def _series_in(reference: Reference, metric: str) -> Series | None:
-    return None if reference.record is None else _series_named(metric, reference.record.series)
-
-
-def _series_named(metric: str, among: tuple[Series, ...]) -> Series | None:
-    return next((series for series in among if series.metric == metric), None)
+def _series_in(whose: BaselineRecord | Measurement | None, metric: str) -> Series | None:
+    return next((series for series in (() if whose is None else whose.series) if series.metric == metric), None)

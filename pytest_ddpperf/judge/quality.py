@@ -43,15 +43,10 @@ def held(
 ) -> tuple[Standing, ...]:
     """Compares each strategy with the first one; returns a Standing for the loss and a Standing for the metric.
 
-    The n comparisons share the level of one test: each interval has 1 - 0.05 / n confidence (Bonferroni 1936).
-
-    Args:
-        strategies: trained on the same batches in the same launches.
-        moved: the first strategy, trained again from weights that differ only by rounding.
-        exact: names of strategies that average gradients as exactly as the first one; also compared with ``moved``.
-        rules: the rules of the comparison.
-        same_buffers: whether all ranks ended with equal buffers. If not, ``moved`` is not used for the metric: with
-            DDP, all ranks get the buffers of rank 0, such as the statistics of a BatchNorm.
+    The n comparisons share the level of one test: each interval has 1 - 0.05 / n confidence (Bonferroni 1936). The
+    strategies in ``exact``, which average gradients as exactly as the first one, are also compared with ``moved``: the
+    first one, trained again from weights that differ only by rounding. Without ``same_buffers`` on all ranks, this is
+    not done for the metric: with DDP, all ranks get the buffers of rank 0, such as the statistics of a BatchNorm.
     """
     first, *others = strategies
     rows = [(other, quantity) for other in others for quantity in dict.fromkeys((LOSS, rules.metric))]
@@ -82,9 +77,10 @@ def _kept(first: Trainings, other: Trainings, moved: Trainings | None, quantity:
     return Standing(
         name=other.name,
         quantity=quantity,
-        worse=_widened(
-            _final([sign * difference / size for difference in differences], rules.confidence),
-            _resolution(first, other, quantity) / size,
+        worse=_final(
+            [sign * difference / size for difference in differences],
+            rules.confidence,
+            least=_resolution(first, other, quantity) / size,
         ),
         apart=max(map(abs, differences)),
         allowed=allowed,
@@ -103,20 +99,12 @@ def _resolution(one: Trainings, other: Trainings, quantity: str) -> float:
     return min((above - below for below, above in pairwise(values)), default=0.0)
 
 
-def _widened(final: FinalValue, by: float) -> FinalValue:
-    """Widens an interval to at least ``by`` on both sides, because equal launches give an interval without width."""
-    value, interval = final.value, final.interval
-    if interval is None:
-        return final
-    return replace(
-        final, interval=replace(interval, low=min(interval.low, value - by), high=max(interval.high, value + by))
-    )
-
-
-def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalValue:
+def _final(samples: Sequence[float], confidence: float = CONFIDENCE, least: float = 0.0) -> FinalValue:
     if not all(map(math.isfinite, samples)):
         return FinalValue(value=math.nan, interval=None, samples=tuple(samples))
     value, interval = center(samples, "difference", confidence=confidence)
+    if interval is not None:  # equal launches give one without width
+        interval = replace(interval, low=min(interval.low, value - least), high=max(interval.high, value + least))
     return FinalValue(value=value, interval=interval, samples=tuple(samples))
 
 

@@ -74,17 +74,14 @@ class Interim:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The action after an interim verdict: stop, run ``launches`` more launches, or confirm by ``launches`` fresh ones.
-
-    ``benchmarks``: keys of benchmarks to measure; None for all. After a diagnosis, a second diagnosis confirms.
-    """
+    """The action after an interim verdict (or diagnosis): stop, run ``launches`` more, or confirm by fresh ones."""
 
     kind: Literal["stop", "more", "confirm"]
     launches: int = 0
     suspects: tuple[str, ...] = ()  # names of the metrics that looked worse
     explain: bool = False  # whether a diagnosis is wanted even without time left
     worse: bool = False  # whether a metric is worse, which is reported even if no diagnosis succeeds
-    benchmarks: frozenset[Key] | None = None
+    benchmarks: frozenset[Key] | None = None  # to measure; None for all
 
 
 STOP = Action("stop")
@@ -106,11 +103,7 @@ def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phas
 def next_action(
     phase: Phase, verdicts: Iterable[Verdict], *, launches: int, suspects: bool, last: bool, measure_on: bool = False
 ) -> Action:
-    """Returns the action after an interim verdict; a suspected slowdown is always confirmed by fresh launches.
-
-    ``launches``: number of launches in a confirmation; ``suspects``: whether a metric looks worse; ``last``: whether no
-    time is left; ``measure_on``: whether to continue if all metrics are decided.
-    """
+    """Returns the action after an interim verdict; a suspected slowdown is always confirmed by fresh launches."""
     seen = set(verdicts)
     if phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
         return Action("confirm", launches)
@@ -123,10 +116,7 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of metrics that more 
 
 
 def wants_launches(comparison: Comparison) -> bool:
-    """Returns whether more launches could decide the verdict on a metric.
-
-    More launches never decide counts and diagnosed metrics. They decide stored times only if these look grossly slower.
-    """
+    """Returns whether more launches could decide a metric: no count, diagnosis, or stored time that is not gross."""
     series = comparison.series
     if series.scale == "exact" or series.rules.diagnosed:
         return False
@@ -165,10 +155,7 @@ def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[obje
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the benchmarks to launch again, with metrics that are undecided or look better; None for all.
-
-    If ``blind`` has metrics that are too uncertain to show a slowdown, only benchmarks with such metrics are launched.
-    """
+    """Returns the benchmarks to launch again, those with ``blind`` metrics alone if there are any; None for all."""
     if any(blind.values()):
         return benchmarks_of(results, blind)
     open_ones = {

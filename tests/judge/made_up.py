@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.changes import enough
-from pytest_ddpperf.judge.decision import DecisionContext, Evidence
+from pytest_ddpperf.judge.decision import DecisionContext, Evidence, decide
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
@@ -17,8 +17,9 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Reference, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change
-from tests.factories import make_baseline_record, make_environment, make_launch, make_measurement
+from tests.factories import make_baseline_record, make_environment, make_launch, make_measurement, make_series
 
 ROWS = {metric.name: metric for metric in METRICS}
 ENVIRONMENT = make_environment(cpu_model="some cpu", recorded={"host": "here"})
@@ -73,6 +74,15 @@ def difference(shift: float, standard_error: float | None, *, fixed: float = 0.0
     """A change on the plain scale whose scatter is known as well as can be."""
     sampling = None if standard_error is None else standard_error**2 - fixed
     return Change(shift=shift, launches=launches, sampling_variance=sampling, fixed_variance=fixed)
+
+
+def decided(
+    change: Change, *, tolerance: float, better: Any = "lower", whole: float | None = None, **context: Any
+) -> Verdict:
+    """The verdict on a change of a metric that has all of the level."""
+    metric = make_series("step_time", 1.0, better=better)
+    evidence = Evidence(series=metric, base=metric, tolerance=tolerance, whole=whole)
+    return decide(change, evidence, DecisionContext(**context))
 
 
 def needed(change: Change, *, tolerance: float, alpha: float, margin: float = EQUIVALENCE_MARGIN) -> int | None:

@@ -323,9 +323,7 @@ def test_a_change_below_its_floor_is_a_note() -> None:
         pytest.param(1, 4.0, 0.0, 8.0, {}, False, id="there is one rank"),
         pytest.param(2, 0.0, 0.0, 0.0, {}, False, id="they never sent anything"),
         pytest.param(2, 4.0, 1.0, 8.0, {}, False, id="they send less"),
-        pytest.param(
-            2, 4.0, 0.0, 8.0, {"collective_calls": "4 in one step, 0 in the next"}, False, id="in some steps only"
-        ),
+        pytest.param(2, 4.0, 0.0, 8.0, {"collective_calls": "4 in one step, 0 in the next"}, False, id="in some steps"),
     ],
 )
 def test_ranks_that_send_nothing_any_more_are_broken_and_not_improved(

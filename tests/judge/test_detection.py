@@ -19,7 +19,7 @@ def test_a_benchmark_that_waits_spends_nothing() -> None:
     proofs.begin({A: 9, B: 4}, 0.5, last=False)
     assert proofs[B].level == pytest.approx(0.005)
     assert proofs[A].level > 2 * proofs[B].level
-    assert proofs[A].spent > proofs[B].spent
+    assert proofs[A].share > proofs[B].share
 
 
 def test_a_last_look_at_the_same_launches_never_has_less_than_the_one_before() -> None:
@@ -39,23 +39,3 @@ def test_another_look_at_the_same_launches_takes_the_place_of_the_one_before() -
     for each in (proofs, once):
         each.begin({A: 4}, 1.0, last=True)
     assert proofs[A] == once[A]
-
-
-def test_a_look_that_is_kept_counts_though_another_one_at_the_same_launches_follows() -> None:
-    """At 0.65 of the errors a test might have ended; the second pass looks again, and proves with what is left."""
-    proofs = AlphaLedger()
-    proofs.begin({A: 4}, 0.65, last=True)
-    proofs.commit()
-    kept = proofs[A]
-    assert kept.proves
-    assert kept.level == pytest.approx(0.0325)
-    proofs.keep()
-    proofs.begin({A: 4}, 0.66, last=False)
-    assert proofs[A] == kept
-    proofs.commit()
-    proofs.begin({A: 5}, 0.9, last=False)
-    assert not proofs[A].proves
-    proofs.commit()
-    proofs.begin({A: 6}, 1.0, last=True)
-    assert proofs[A].proves
-    assert proofs[A].level == pytest.approx(0.03)

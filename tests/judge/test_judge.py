@@ -313,14 +313,6 @@ def test_a_probe_asks_on_which_side_of_the_tolerance_it_is() -> None:
         assert one.results[0]["step_time"].verdict is expected
 
 
-@pytest.mark.parametrize(("tolerance", "expected"), [(None, (0.03, 0.05)), (0.06, (0.06, 0.1))], ids=str)
-def test_beside_a_baseline_it_is_5_percent(tolerance: float | None, expected: tuple[float, float]) -> None:
-    one = Judge("test_it", Settings(launches=4, tolerance=tolerance), stored(baseline(STEADY)))
-    one((taking(STEADY),), after(4.0))
-    memory = one.results[0]["peak_allocated"]
-    assert (memory.tolerance, memory.margin) == pytest.approx(expected)
-
-
 def test_a_confirmation_has_as_many_launches_as_there_were_but_no_fewer_than_a_first_look() -> None:
     for made, asked in ((2, 4), (4, 4), (7, 7)):
         one = judge(baseline(STEADY))

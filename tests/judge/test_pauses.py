@@ -87,16 +87,17 @@ def test_code_beside_itself_is_green_and_what_is_slower_by_a_tenth_is_red() -> N
     assert {*slower} == {Verdict.REGRESSED}
 
 
-def test_a_pause_that_makes_up_for_faster_steps_is_not_good() -> None:
-    """Steps take a tenth less, and pauses add 30 %: 20 % more in all."""
+@pytest.mark.parametrize(
+    ("more", "period", "faster"),
+    [
+        pytest.param(0.3, 10, 0.9, id="it makes up for steps that take a tenth less: 20 % more in all"),
+        pytest.param(0.5, 80, 1.0, id="in each 80th step: most launches of 16 have none, and the estimate would be ok"),
+    ],
+)
+def test_a_pause_that_the_estimate_hides_is_never_good(more: float, period: int, faster: float) -> None:
     rng = np.random.default_rng(16)
-    assert not {judged(rng, 16, 0.3 * 10 * STEP, faster=0.9).verdict for _ in range(RUNS)} & GREEN
-
-
-def test_pauses_that_most_launches_do_not_hold_are_never_good() -> None:
-    """Launches have 16 steps: the estimate hardly counts those with a pause in each eightieth, and would be ok."""
-    rng = np.random.default_rng(16)
-    assert not {judged(rng, 16, 0.5 * 80 * STEP, period=80).verdict for _ in range(RUNS)} & GREEN
+    runs = [judged(rng, 16, more * period * STEP, period=period, faster=faster) for _ in range(RUNS)]
+    assert not {result.verdict for result in runs} & GREEN
 
 
 def test_the_same_pauses_on_both_sides_are_no_alarm() -> None:

@@ -27,9 +27,7 @@ from tests.factories import make_measurement, make_result, make_series
     ("verdicts", "last", "expected"),
     [
         pytest.param((), False, STOP, id="nothing is judged"),
-        pytest.param(
-            (Verdict.NEW, Verdict.INCOMPATIBLE, Verdict.IMPROVED), False, STOP, id="decided or not comparable"
-        ),
+        pytest.param((Verdict.NEW, Verdict.INCOMPATIBLE, Verdict.IMPROVED), False, STOP, id="decided or foreign"),
         pytest.param((Verdict.UNCHANGED, Verdict.INCONCLUSIVE), False, Action("more", 1), id="one is open"),
         pytest.param((Verdict.INCONCLUSIVE,), True, STOP, id="no time is left"),
         pytest.param((Verdict.REGRESSED,), True, Action("confirm", 6), id="what is worse is confirmed even then"),
@@ -86,12 +84,8 @@ def result(*comparisons: Comparison) -> Result:
         # 1 / 1.5 is 66.7 %
         pytest.param(compared(note=NOT_GROSS, better="higher", change=-0.33), False, id="a rate of 67 %"),
         pytest.param(compared(note=NOT_GROSS, better="higher", change=-0.34), True, id="a rate of 66 %"),
-        pytest.param(
-            compared(note=NOT_GROSS, scale="difference", baseline=0.1, change=0.051), True, id="0.051 s more than 0.1 s"
-        ),
-        pytest.param(
-            compared(note=NOT_GROSS, scale="difference", baseline=0.1, change=0.049), False, id="0.049 s more"
-        ),
+        pytest.param(compared(note=NOT_GROSS, scale="difference", baseline=0.1, change=0.051), True, id="0.051 s"),
+        pytest.param(compared(note=NOT_GROSS, scale="difference", baseline=0.1, change=0.049), False, id="0.049 s"),
     ],
 )
 def test_launches_are_wanted_by_what_they_may_decide(comparison: Comparison, *, wanted: bool) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
-from pytest_ddpperf.judge.metric import OTHER_CLOCK, reference_of
+from pytest_ddpperf.judge.metric import OTHER_CLOCK
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
@@ -19,7 +19,7 @@ from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from tests.factories import make_counts, make_launch
-from tests.judge.made_up import ENVIRONMENT, STEADY, beside, found, measured, on_machine, series, stored, with_commit
+from tests.judge.made_up import ENVIRONMENT, STEADY, found, measured, on_machine, series, stored, with_commit
 
 SPREAD = (1.0, 1.1, 1.21)
 """Of their logarithms the variance is (ln 1.1)**2, and the error of a mean of three ln 1.1 / sqrt(3).
@@ -145,14 +145,6 @@ def test_stored_times_at_another_clock_of_the_gpus_say_nothing(
     assert one.note == (Finding("other_clock", {"then": then, "now": now}) if doubt else Finding("gross"))
 
 
-def test_stored_times_beside_another_process_on_the_gpu_say_nothing() -> None:
-    """How much it takes is not known."""
-    new = on_gpu(measured(slower(9.0)), 1.98e9, others={4711: None})
-    record = replace(stored(slower(1.0)), environment=new.environment)
-    one = judged(new, replace(found(), record=record))["step_time"]
-    assert (one.verdict, one.note) == (Verdict.INCONCLUSIVE, Finding("busy", {"now": 0.0, "then": None}))
-
-
 def test_single_launches_show_no_gross_slowdown() -> None:
     """Nothing is known of their scatter."""
     for factor, verdict in ((9.0, Verdict.INCONCLUSIVE), (1.0, Verdict.OK)):
@@ -215,17 +207,6 @@ def test_the_commit_judges_times_and_the_stored_record_all_else() -> None:
     assert result["step_time"].tolerance == 0.03
     assert judged(on_machine(new), with_commit(base, *now), tolerance=None)["step_time"].tolerance == 0.015
     assert judged(on_machine(new), with_commit(base, *now), tolerance=None)["peak_allocated"].tolerance == 0.03
-
-
-def test_the_reference_of_a_metric_is_the_pair_if_it_drifts() -> None:
-    step, loss, memory = (series(metric, STEADY) for metric in ("step_time", "final_loss", "peak_resident"))
-    alone, pair = found(step, loss), beside(step, loss)
-    both = replace(alone, pair=pair)
-    assert [reference_of(each, both) for each in (step, loss, memory)] == [pair, both, both]
-    assert [reference_of(each, alone) for each in (step, loss)] == [alone, alone]
-    assert [reference_of(each, pair) for each in (step, loss)] == [pair, pair]
-    lacking = replace(both, pair=replace(pair, record=None))
-    assert reference_of(step, lacking) == lacking
 
 
 def agreeing(factor: float, others: float = 0.0, *, code: float = 1.0, metric: str = "step_time") -> Result:
@@ -304,11 +285,6 @@ def test_a_slowdown_that_both_sides_share_is_a_warning(
     if told:
         facts = {"change": pytest.approx(factor - 1), "differ": ("torch 2.13.0 -> 2.13.1",)}
         assert findings == [Finding("slower_than_stored", facts)]
-
-
-def test_without_the_commit_nothing_tells_what_both_sides_share() -> None:
-    result = judged(on_machine(measured(slower(1.2, samples=STEADY))), found(slower(1.0, samples=STEADY)))
-    assert "slower_than_stored" not in {finding.code for finding in result.findings}
 
 
 def test_a_gross_slowdown_is_seen_though_the_baseline_was_timed_alone() -> None:

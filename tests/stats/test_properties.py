@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import looks_better, looks_worse, mde
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change, change, half_width, paired, with_launches
 from tests.factories import known
+from tests.judge.made_up import decided
 
 # The same examples in every run: a suite that is run all day must not fail by luck.
 steadily = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -41,7 +41,7 @@ differences = st.builds(
 
 def verdict(found: Change | None) -> Verdict:
     assert found is not None
-    return decide(found, better="lower", tolerance=TOLERANCE, alpha=ALPHA)
+    return decided(found, tolerance=TOLERANCE, alpha=ALPHA)
 
 
 @given(new=times, base=times, factor=st.sampled_from([1e-6, 1e-3, 0.5, 60.0, 1e3]))
@@ -73,8 +73,8 @@ def test_in_rounds_both_sides_are_each_others_mirror(pairs: list[tuple[float, fl
 @steadily
 def test_better_and_worse_are_symmetric(found: Change) -> None:
     """What regresses where less is better improves where more is, and the other way round."""
-    worse = decide(found, better="lower", tolerance=TOLERANCE, alpha=ALPHA)
-    better = decide(found, better="higher", tolerance=TOLERANCE, alpha=ALPHA)
+    worse = decided(found, tolerance=TOLERANCE, alpha=ALPHA)
+    better = decided(found, better="higher", tolerance=TOLERANCE, alpha=ALPHA)
     if worse in MIRRORED or better in MIRRORED:
         assert better is MIRRORED[worse]
     looks = looks_worse(found, better="lower", tolerance=TOLERANCE)
@@ -88,7 +88,7 @@ def test_a_time_and_its_rate_get_the_same_verdict(samples: list[float], other: l
     slower = known(change(samples, other, scale="ratio"))
     rate = known(change([1 / one for one in samples], [1 / one for one in other], scale="ratio"))
     assume(slower.standard_error is None or slower.standard_error > 1e-6)
-    assert decide(rate, better="higher", tolerance=TOLERANCE, alpha=ALPHA) is verdict(slower)
+    assert decided(rate, better="higher", tolerance=TOLERANCE, alpha=ALPHA) is verdict(slower)
 
 
 @given(found=differences, more=st.integers(1, 100))

@@ -100,7 +100,7 @@ def test_the_largest_batch_within_a_limit_is_found_on_ranks(launcher: Launcher) 
         job = LaunchJob(wide_workload(size), resolve("ddp"), Settings(), ONE_STEP)
         return launcher.run(probe_launch, job, limit, world_size=2, backend="gloo", device="cpu").values
 
-    found = search(probe, start=2, memory_limit=limit)
+    found = search(probe, device="cpu", start=2, memory_limit=limit)
     assert found.size == 2
     assert found.peak is not None
     assert 60 * MIB < found.peak < limit

@@ -39,10 +39,7 @@ class CallProgress:
 
 
 class SessionBudget:
-    """The time limits of a session (``--ddpperf-budget``) and of the call that is running.
-
-    ``seconds``: the setting ``budget``; None for no limit. ``tests``: the number of tests that measure.
-    """
+    """The time limits of a session (``--ddpperf-budget``, None for no limit) and of the call that is running."""
 
     def __init__(self, seconds: float | None, tests: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
@@ -50,7 +47,8 @@ class SessionBudget:
         self.two_passes = False
         self.runs_once = False  # whether the test that runs now never runs again, such as one that does not measure
         self._late: dict[CallId, float] = {}  # seconds that each call lacked before its first interim verdict
-        self._seconds, self._tests = seconds, tests
+        self._seconds, self._tests = seconds, tests  # number of tests that measure
+        self._whole = math.inf if seconds is None else seconds
         self._start: float | None = None
         self._unbegun = 0  # calls for which no time was left, not even to count
         self._begun = 0  # runs of tests in the first pass, and tests that were skipped before they began
@@ -100,10 +98,6 @@ class SessionBudget:
         self._begun -= self._calls.pop(test, None) is not None
 
     @property
-    def _whole(self) -> float:
-        return math.inf if self._seconds is None else self._seconds
-
-    @property
     def _others(self) -> int:
         """Returns the number of tests that have not begun in the first pass."""
         return max(0, self._tests - self._begun)
@@ -125,14 +119,10 @@ class SessionBudget:
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
-        """Set the time limit of a call: ``max_time``, or less if the session's budget requires this.
+        """Set the time limit of a call, and return whether the session's budget sets it, not the call's ``max_time``.
 
-        In the first pass, the budget is divided equally among benchmarks. ``begun``: when the call began. ``compared``:
-        whether to reserve half of the time to confirm suspected slowdowns. ``benchmarks``: the number of benchmarks in
-        the call.
-
-        Returns:
-            True if the session's budget limits the time, False if the call's ``max_time`` limits it.
+        In the first pass, the budget is divided equally among benchmarks. ``compared``: whether to reserve half of the
+        time to confirm suspected slowdowns.
         """
         now, ends = self.now(), begun + settings.max_time
         if self.again:
@@ -184,11 +174,8 @@ class SessionBudget:
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def over(self, *, last: bool) -> float:
-        """Returns the fraction of the call's time that has passed, including the time of a second pass.
-
-        The fraction limits the false alarms that interim verdicts may cause (alpha spending). ``last``: whether no
-        interim verdict follows.
-        """
+        """Returns the fraction of the call's time in both passes that has passed; all of it if no verdict follows."""
+        # It limits the false alarms that interim verdicts may cause (alpha spending).
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.leaves_time:
             return passed
@@ -200,10 +187,7 @@ class SessionBudget:
         return asks and self.two_passes and not self.again
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Record the time that a call needs in the second pass.
-
-        If no slowdown is suspected or possible, other calls get the rest of this call's time.
-        """
+        """Record the time that a call needs in the second pass; other calls get the rest if nothing looks slower."""
         from pytest_ddpperf.run.budget.allocation import Priority, request_of
 
         self._late.setdefault(call, -self.call_left - interim.round_seconds if interim.shared else 0.0)
@@ -224,10 +208,7 @@ class SessionBudget:
             self._progress[call].request = TimeRequest(priority=Priority.SEE, wanted=self._whole / self._tests)
 
     def second_pass(self) -> list[str]:
-        """Begin or continue the second pass; return the tests that still get time, the most urgent first.
-
-        If a test leaves time, later tests get it: each call of this method distributes all remaining time again.
-        """
+        """Distribute the time left to the second pass; return the tests that get time, the most urgent first."""
         from pytest_ddpperf.run.budget.allocation import allocate
 
         self.again = True

@@ -117,10 +117,7 @@ class BenchmarkLaunches:
             side.abort()
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
-        """Returns the limits of time, number and memory for planning launches.
-
-        ``screening``: seconds until the first verdict. ``shared``: whether the session's budget sets this time.
-        """
+        """Returns limits for planning launches in so many seconds, which the session's budget sets if ``shared``."""
         return LaunchLimits(
             settings=self.settings, screening=screening, slots=self._together, memory=self._memory, shared=shared
         )
@@ -140,15 +137,11 @@ class BenchmarkLaunches:
         variant: Variant,
         function: Callable[..., Any],
         *args: object,
-        slot: int = 0,
-        patience: int = 1,
-        turns: TurnSlot | None = None,
+        slot: int = 0,  # of the launcher that starts the ranks
+        patience: int = 1,  # times the setting ``timeout``
+        turns: TurnSlot | None = None,  # place in the queue of interleaved launches
     ) -> LaunchResult[Any]:
-        """Calls ``function(ctx, *args)`` on new ranks, and returns the results of the ranks.
-
-        ``slot``: the number of the launcher that starts the ranks. ``patience``: a factor for the setting ``timeout``.
-        ``turns``: the launch's place in the queue of interleaved launches.
-        """
+        """Calls ``function(ctx, *args)`` on new ranks, and returns the results of the ranks."""
         launchers = self._own.with_variables(variant.variables)
         run = launchers[slot].run
         if self.paired is not None:
@@ -198,10 +191,7 @@ class BenchmarkLaunches:
 
 
 class TimedLaunches:
-    """Runs timed and diagnosing launches of variants, and reports the first output of each variant.
-
-    After a launch has chosen settings of data loading, later launches use the same settings.
-    """
+    """Runs timed and diagnosing launches of variants, and reports the first output of each variant."""
 
     def __init__(self, launches: BenchmarkLaunches, sections: list[tuple[str, str]]) -> None:
         self._launches = launches
@@ -209,7 +199,7 @@ class TimedLaunches:
         self._printed: set[str] = set()  # labels of variants whose output was added
         self._diagnosed: Counter[str] = Counter()
         self._completed: set[tuple[str, Plan]] = set()
-        self._picked: dict[int, tuple[str, str]] = {}  # by world size
+        self._picked: dict[int, tuple[str, str]] = {}  # by world size, settings of data loading for all launches
         # Each variant has its own launcher, so that its ranks find the same in memory in all runs.
         self._slots: dict[tuple[str, int], tuple[Variables, int]] = {}
         self._several = False

@@ -119,10 +119,7 @@ class BenchmarkRun:
     def measure(
         self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until ``judge`` stops; without a judge, in a few launches.
-
-        ``compared``: whether to reserve half of the time to confirm suspected slowdowns.
-        """
+        """Measures prepared variants side by side until ``judge`` stops; without a judge, in a few launches."""
         if not self._timed:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:

@@ -140,10 +140,7 @@ def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
 
 
 def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
-    """Raises QualityLost if a strategy trains worse than the first one, or differs by more than rounding errors.
-
-    Raises nothing if ``failing`` lacks the verdict ``regressed``.
-    """
+    """Raises QualityLost if ``regressed`` fails a test and a strategy trains worse, or differs beyond rounding."""
     lines = lost(found)
     if lines and Verdict.REGRESSED in failing:
         first = found.strategies[0].name

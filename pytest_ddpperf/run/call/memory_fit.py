@@ -22,10 +22,7 @@ CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent
 
 
 class MemoryFit:
-    """The variants ``left`` to measure, and the ``reasons`` why other benchmarks do not fit into memory.
-
-    The error messages of the other benchmarks go to ``sections``.
-    """
+    """The variants ``left`` to measure, and the ``reasons`` why other benchmarks do not fit into memory."""
 
     def __init__(self, variants: Sequence[Variant], sections: list[tuple[str, str]]) -> None:
         self.left = list(variants)
@@ -34,10 +31,7 @@ class MemoryFit:
         self._tries: Counter[tuple[str, int]] = Counter()
 
     def tries_again(self, error: RankFailed) -> bool:
-        """Returns whether to measure again after a rank ran out of memory.
-
-        A benchmark that runs out of memory twice is no longer measured. Raises RankFailed if no benchmark is left.
-        """
+        """Returns whether to measure again after a rank ran out of memory; raises RankFailed if nothing is left."""
         __tracebackhide__ = True
         key = error.benchmark
         if not error.out_of_memory or error.shared or key is None or self._alone:
@@ -64,10 +58,7 @@ def under_limit_of(record: BaselineRecord, variant: Variant) -> Variant:
 def largest(
     fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
 ) -> int | None:
-    """Returns the largest number for which ``fits`` is True, by doubling and bisection; None if ``start`` does not fit.
-
-    ``limit``: the largest number to try. ``resolution``: the relative error at which the bisection stops.
-    """
+    """Returns the largest number for which ``fits`` is True, by doubling and bisection; None if ``start`` is not."""
     if not fits(start):
         return None
     fitting = start
@@ -87,16 +78,17 @@ def largest(
 def search(
     probe: Callable[[int], Sequence[RankLaunch]],
     *,
+    device: str,
     start: int = 1,
     limit: int | None = None,
     memory_limit: int | None = None,
-    resolution: float = 0.0,
 ) -> BatchSize:
-    """Returns the largest batch size that fits into the memory of each rank.
-
-    ``probe``: a function that trains with a batch size. ``start``, ``limit``: the first and the largest size to try.
-    ``memory_limit``: bytes per rank. ``resolution``: the relative error that the result may have.
-    """
+    """Returns the largest batch size whose ``probe`` takes at most ``memory_limit`` bytes of each rank."""
+    if memory_limit is None and device == "cpu":
+        raise SettingError(
+            "find_batch_size on the CPU needs memory_limit, because all processes share the machine's memory: give "
+            'the memory that each rank may use, such as memory_limit="2GiB"'
+        )
     _require_size("start", start)
     if limit is not None:
         _require_size("limit", limit)
@@ -117,7 +109,7 @@ def search(
             reasons[size] = failed.summary
         return trials[size].fits
 
-    found = largest(fits, start, limit, resolution)
+    found = largest(fits, start, limit, CPU_RESOLUTION if device == "cpu" else 0.0)
     if found is None:
         raise WorkloadError(_too_large(trials[start], reasons.get(start), memory_limit))
     return BatchSize(size=found, peak=trials[found].peak, tried=tuple(trials.values()))
@@ -158,16 +150,6 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
         f"batch size {trial.size}, the smallest one to be tried, does not fit {within}: {needed}; {cure}"
         f"{'' if memory_limit is None else ', or raise memory_limit'}"
     )
-
-
-def required_limit(memory_limit: int | None, device: str) -> int | None:
-    """Returns ``memory_limit``, in bytes per rank; raises SettingError if there is no limit for ranks on the CPU."""
-    if memory_limit is None and device == "cpu":
-        raise SettingError(
-            "find_batch_size on the CPU needs memory_limit, because all processes share the machine's memory: give "
-            'the memory that each rank may use, such as memory_limit="2GiB"'
-        )
-    return memory_limit
 
 
 def _require_size(name: str, value: object) -> None:

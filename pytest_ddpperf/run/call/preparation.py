@@ -68,10 +68,7 @@ def prepared(
     *,
     timed: bool = True,
 ) -> list[Variant]:
-    """Prepares each variant in a launch; returns the variants with the results.
-
-    ``known``: earlier results, which are reused. ``timed``: whether timed launches follow.
-    """
+    """Returns the variants with what a launch of each found out; ``known``: earlier results, which are reused."""
     done: list[Variant] = []
     wrong: list[tuple[Variant, Discrepancy]] = []
     picked: dict[int, tuple[str, str]] = {}  # by world size; compared variants load alike

@@ -12,8 +12,8 @@ from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines import fingerprint
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.judge.counts import counts_of
+from pytest_ddpperf.judge.judge import References
 from pytest_ddpperf.metrics.launch_figures import long_steps_of
-from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement
 from pytest_ddpperf.records.results import (
@@ -31,12 +31,11 @@ from pytest_ddpperf.settings import KNOBS, Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoredReferences:
+class StoredReferences(References):
     """Stored baselines as references, which are not measured again."""
 
     baselines: tuple[StoredBaseline, ...]  # in the candidates' order
     both_sides: tuple[Variant, ...]  # all variants to measure: the candidates
-    derive: DeriveSeries
     paired: ClassVar[bool] = False
 
     @property
@@ -44,18 +43,17 @@ class StoredReferences:
         """Returns whether at least one comparable baseline has step times."""
         return any(times_of(stored) is not None for stored in self.baselines)
 
-    def of(self, _measured: Sequence[Measurement]) -> Sequence[Reference]:
+    def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:  # noqa: ARG002 - not measured again
         """Returns the stored baselines, one for each measurement."""
         return self.baselines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairedReferences:
+class PairedReferences(References):
     """References that are measured in the same rounds of launches as their candidates."""
 
     revision: Revision
     variants: tuple[Variant, ...]  # the candidates
-    derive: DeriveSeries  # also applied to the references, unless a reference is lacking
     lacking: Mapping[tuple[str, int], str]  # by benchmark, why the reference cannot run it
     # Of the candidates, if the reference is their commit; empty for another revision.
     baselines: tuple[StoredBaseline, ...] = ()

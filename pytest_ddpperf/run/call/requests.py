@@ -221,7 +221,7 @@ class VerbCall:
             resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"), self.strategies)
             require_world_size(resolved, world_size)
             if resolved.function is not None:
-                _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy ")
+                _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy {}")
             return resolved
         if strategy is not None:
             raise SettingError(f"strategy={strategy!r} is only for a Workload; leave it out for a step or a Script")
@@ -238,10 +238,7 @@ class VerbCall:
             raise SettingError(
                 f"a {kind} cannot be measured: expected a Workload, a Script or a function build(ctx) -> step"
             )
-        problem = unfit(subject, "ctx")
-        _require_fit(
-            None if problem is None else f"{problem}; a function that trains by itself is given as Script(function)"
-        )
+        _require_fit(unfit(subject, "ctx"), "{}; a function that trains by itself is given as Script(function)")
         return None
 
 
@@ -258,6 +255,6 @@ def _require_count(word: str, count: object) -> None:
         raise SettingError(f"{word}={count!r}: expected a number above 0")
 
 
-def _require_fit(problem: str | None, what: str = "") -> None:
+def _require_fit(problem: str | None, told: str) -> None:
     if problem is not None:
-        raise SettingError(f"{what}{problem}")
+        raise SettingError(told.format(problem))

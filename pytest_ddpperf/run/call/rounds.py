@@ -126,11 +126,9 @@ class Measuring:
         while rounds.made < wanted and (
             rounds.made < least or self._time.goes_on(self._round_seconds, screening=screening)
         ):
-            begun = self._time.now()
             expected = self._time.elapsed + self._round_seconds * (wanted - rounds.made)
             self._observer.progress(rounds.made + 1, wanted, self._time.elapsed, expected, rounds.last)
-            rounds.launch()
-            rounds.note(self._time.now() - begun)
+            rounds.launch(self._time.now)
 
     @property
     def _round_seconds(self) -> float:
@@ -206,7 +204,6 @@ class Rounds:
         self.made = 0  # rounds since the beginning, or since the suspicion that is being confirmed
         self._fresh_from = [0] * len(variants)
         self._chosen = frozenset(range(len(variants)))
-        self._launched_last = self._chosen
         self._remarks: list[list[Finding]] = [[] for _ in variants]
         self._variants = variants
         self._run = run
@@ -222,9 +219,9 @@ class Rounds:
         self.choose(None)
         return self
 
-    def launch(self) -> None:
+    def launch(self, now: Callable[[], float]) -> None:
         """Launches every variant that continues, in random order; every second round reverses the previous order."""
-        launched = self._launched_last = self._chosen
+        begun, launched = now(), self._chosen
         self._order = self._arranged(self._order[::-1] if self.every % 2 == 1 else ())
         for group in self._in_order([i for i in self._order if i in launched]):
             health, launches = self._watch(), list[tuple[int, Launch]]()
@@ -236,6 +233,7 @@ class Rounds:
                 self._launches[i].append(replace(launch, health=seen))
         self.every += 1
         self.made += 1
+        self.durations.append((now() - begun) / self.part())
 
     def diagnose(self, purpose: Purpose) -> None:
         """Launches a diagnosis of each variant; replaces earlier diagnoses."""
@@ -266,10 +264,6 @@ class Rounds:
         for i in order:
             ordered.setdefault(group_of[i], []).append(i)
         return ordered.values()
-
-    def note(self, seconds: float) -> None:
-        """Records the seconds of the last round."""
-        self.durations.append(seconds / self.part(self._launched_last))
 
     def part(self, launched: Collection[int] | None = None) -> float:
         """Returns a round's duration as a fraction of a round of all variants; ``launched``: the round's variants."""

@@ -45,10 +45,7 @@ def file_name(test: str, variant: Variant) -> str:
 
 
 def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[str]:
-    """Merges the ranks' trace files into one file, and writes a summary file; returns the summary's paragraphs.
-
-    ``beside`` is the name of the reference's traces, for a comparison; empty without a reference.
-    """
+    """Merges ranks' traces and writes a summary, compared with the reference's traces if ``beside`` names them."""
     with writing(folder, KNOBS["profile"].option):
         folder.mkdir(parents=True, exist_ok=True)
         merged = folder / f"{name}_merged_trace.json"
@@ -133,10 +130,7 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]:
-    """Returns pairs of traces to compare: two benchmarks, or the benchmarks with equal names in two folders.
-
-    Raises TraceError if there is no pair.
-    """
+    """Returns pairs to compare: two benchmarks, or equal names in two folders; raises TraceError if there are none."""
     first, second = (
         {Path(name).name: (name, files) for name, files in groups_of([path]).items()} for path in (before, after)
     )

@@ -55,11 +55,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> NamedVariants:
-    """Returns the trainings that a call compares: subjects, strategies of a Workload, or settings of a subject.
-
-    ``over``: the training to compare the others with. ``more``: strategies that hooks add. ``variants``: settings by
-    name.
-    """
+    """Returns the trainings that a call compares with ``over``; ``more``: strategies that hooks add."""
     canonical: Callable[[Any], str] = str
     if variants is not None:
         return _with_settings(subject, strategies, over, strategy, variants, verb=verb)

@@ -236,10 +236,7 @@ def may_be_task(settings: Settings) -> bool:
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether this process leaves the tests to another process of torchrun, srun or mpirun.
-
-    Raises UsageError if the processes cannot connect or share the tests.
-    """
+    """Returns whether this process leaves the tests to another process of torchrun, srun or mpirun."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 

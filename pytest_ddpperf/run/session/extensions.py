@@ -28,14 +28,12 @@ _COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "
 
 
 class Extensions:
-    """Calls the hooks of one session; ``hook`` is pytest's object that calls hooks, or None without hooks.
-
-    While ``waits()`` is True, tests may run again, and hook calls are stored until ``tell`` or ``forget`` is called.
-    """
+    """The hooks of one session; ``hook`` is pytest's object that calls hooks, or None without hooks."""
 
     def __init__(self, hook: Any = None, waits: Callable[[], bool] = lambda: False) -> None:
         self._hook, self._waits = hook, waits
-        self._kept: dict[str, list[Callable[[], object]]] = {}  # calls of hooks, by test
+        # Calls of hooks, by test: kept until ``tell`` or ``forget`` while ``waits()``, because tests may run again.
+        self._kept: dict[str, list[Callable[[], object]]] = {}
 
     @cached_property
     def strategies(self) -> Mapping[str, Callable[..., Any]]:
@@ -140,10 +138,7 @@ class Extensions:
 
 
 def tell_properties(item: pytest.Item, results: Iterable[Result]) -> None:
-    """Adds the plugin's properties, for JUnit and reportlog, to a test that measured; replaces earlier ones.
-
-    The properties are the verdict of each benchmark, and each gated metric's value, with its change if there is one.
-    """
+    """Sets a test's properties for JUnit and reportlog: verdicts, and values and changes of gated metrics."""
     others = [(name, value) for name, value in item.user_properties if not str(name).startswith(PROPERTY)]
     ours = [
         (f"{PROPERTY}{printable(result.name)} w{result.measurement.world_size} {name}", value)

@@ -131,13 +131,11 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def holder(file: os.stat_result, root: Path = Path("/")) -> Holder:
-    """Return the process that locks a file, according to the kernel's list of locks.
-
-    If the list lacks the file, a file with the same inode number on another device counts.
-    """
+    """Return the process that locks a file, according to the kernel's list of locks."""
     lines = map(str.split, kernel_text(root / "proc/locks").splitlines())
     # 1: FLOCK ADVISORY WRITE 1234 08:01:131 0 EOF; those that wait have -> second
     held = [words for words in lines if words[1:2] == ["FLOCK"] and words[5].endswith(f":{file.st_ino}")]
+    # If the list lacks the file, a file with the same inode number on another device counts.
     device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:"
     for words in sorted(held, key=lambda words: not words[5].startswith(device)):
         if int(words[4]) > 0:
@@ -150,13 +148,11 @@ def holder(file: os.stat_result, root: Path = Path("/")) -> Holder:
 
 
 class Leases:
-    """The GPUs or the CPU that a session reserves while it measures.
-
-    ``seconds``: how long the session waits for GPUs; if it is None, nothing is reserved. ``tell`` prints a line.
-    """
+    """The GPUs or the CPU that a session reserves while it measures; ``tell`` prints a line."""
 
     def __init__(self, seconds: float | None, tell: Callable[[str], None], locks: Locks | None = None) -> None:
-        self._seconds, self._tell, self._locks = seconds, tell, locks or Locks()
+        self._seconds = seconds  # how long the session waits for GPUs; if it is None, nothing is reserved
+        self._tell, self._locks = tell, locks or Locks()
         self._beside: Holder | None = None  # the process that measured on this CPU before this session
         self.remarks: list[str] = []
 
@@ -179,18 +175,12 @@ class Leases:
             )
 
     def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
-        """Reserve a GPU for each rank; return True if CUDA now lists the GPUs in another order.
-
-        If the first GPUs are in use, other GPUs of the same model are reserved. With ``fixed``, this method waits for
-        the first GPUs.
-
-        Raises:
-            LaunchError: too few GPUs became free in time; the message names a process that holds one.
-        """
+        """Reserve a GPU for each rank, or raise LaunchError; return True if CUDA now lists GPUs in another order."""
         names = names_of(gpus)
         needed = names[:ranks]
         if self._seconds is None or all(map(self._locks.holds, needed)):
             return False
+        # If the first GPUs are in use, others of the same model are reserved. With ``fixed``, the first are waited for.
         shown = None if fixed or any(environ.get(mask) for mask in _MASKS) else _visible(environ, len(names))
         models = dict(zip(names, gpus.names, strict=True)) if shown else {}
         chosen = self._waited(lambda: self._chosen(names, len(needed), models), needed)

@@ -18,10 +18,7 @@ _RERUNFAILURES = ("rerunfailures", "pytest_rerunfailures")
 
 
 class Passes:
-    """The pytest plugin of a session with a budget; ``session_of`` returns the session.
-
-    Reports of undecided tests are held back until these tests have run again, or until there is no time for that.
-    """
+    """The pytest plugin of a session with a budget, which holds back the reports of undecided tests."""
 
     def __init__(self, session_of: Callable[[], Session]) -> None:
         self._session_of = session_of

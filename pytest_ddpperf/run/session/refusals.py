@@ -97,10 +97,7 @@ def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
 
 
 def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) -> None:
-    """Raises an error if an option's value is the path of a test, because the user left the value out.
-
-    ``apart`` is True if a space, not ``=``, separates the option and the value.
-    """
+    """Raises an error if an option swallowed the path of a test; ``apart``: a space stands before the value."""
     path = folder / raw.partition("::")[0]
     try:
         knob.parse(raw)

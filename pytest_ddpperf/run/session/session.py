@@ -92,10 +92,7 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns the settings with the changes that a quick run, simulated ranks or a bisection require.
-
-        If ``counts`` is True, these changes do not turn counting off.
-        """
+        """Returns the settings as quick runs, simulated ranks or bisections require; ``counts`` keeps counting on."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
@@ -167,10 +164,7 @@ class Session:
             self.extensions.judged(self.outputs.results[-1:])
 
     def end_test(self, test: str, failure: str) -> None:
-        """Ends a test, and stores its results if the user requested this and nothing failed.
-
-        ``failure`` is the reason why the test failed. A failed benchmark is not stored, even if the test is xfailed.
-        """
+        """Ends a test, and stores its results if this was requested and no benchmark failed, not even under xfail."""
         self.sides.end_test()
         if not self.budget.holds(test):
             self.budget.forget(test)

@@ -132,10 +132,7 @@ class Sides:
             self.reference.check_out()
 
     def paired(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
-        """Returns an object that launches a benchmark in both revisions; None without a reference revision.
-
-        ``sections`` receives titles and texts for the test's report.
-        """
+        """Returns an object that launches a benchmark in both revisions; None without a reference revision."""
         if self.reference is None:
             return None
         from pytest_ddpperf.against.paired_launches import PairedLaunches

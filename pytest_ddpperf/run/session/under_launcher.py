@@ -28,11 +28,7 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
-    """Returns True if all tests use the plugin's fixtures, and False if no test does.
-
-    Raises:
-        SettingError: only some tests use the fixtures, or the launcher has started all processes again.
-    """
+    """Returns whether the tests use the plugin's fixtures; raises SettingError if only some do, or after a restart."""
     ours = [item for item in items if uses_ranks(item)]
     if not ours:
         return False
@@ -91,10 +87,7 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Returns whether this process only follows rank 0; on rank 0, connects to the followers.
-
-        Raises a UsageError if only some tests use the plugin's fixtures, or if the processes cannot connect.
-        """
+        """Returns whether this process only follows rank 0; rank 0 connects the followers, or raises UsageError."""
         config, task = session.config, self._task
         try:
             alone = task is None or config.option.collectonly or hasattr(config, "workerinput")
@@ -127,10 +120,15 @@ class UnderLauncher:
             file.flush()
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Return the lines of the report's header that describe the nodes."""
-        if self._cluster is None or self._task is None:
+        """Return the lines of the report's header that describe the nodes and their differences."""
+        task, cluster = self._task, self._cluster
+        if cluster is None or task is None:
             return []
-        return header(self._task, self._cluster)
+        nodes = cluster.nodes
+        over = f" over {cluster.interface}" if nodes else ""
+        first = f"ddpperf: {task.size} processes of {task.launcher} on {format_count(1 + len(nodes), 'node')}{over}"
+        met = (f"node {one.number} is {one.hello.host}, clock within {one.uncertain / 1e6:.2f} ms" for one in nodes)
+        return ["; ".join((first, *met)), *(f"ddpperf: {difference}" for difference in cluster.differences)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -185,12 +183,3 @@ class UnderLauncher:
 
 def _own(task: Task, session: pytest.Session) -> Hello:
     return hello(task, session.config.rootpath, {item.path for item in session.items})
-
-
-def header(task: Task, cluster: Cluster) -> list[str]:
-    """Returns lines for the report's header: a list of the nodes, and the differences between nodes."""
-    nodes = cluster.nodes
-    over = f" over {cluster.interface}" if nodes else ""
-    first = f"ddpperf: {task.size} processes of {task.launcher} on {format_count(1 + len(nodes), 'node')}{over}"
-    met = (f"node {one.number} is {one.hello.host}, clock within {one.uncertain / 1e6:.2f} ms" for one in nodes)
-    return ["; ".join((first, *met)), *(f"ddpperf: {difference}" for difference in cluster.differences)]

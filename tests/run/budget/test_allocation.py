@@ -80,19 +80,20 @@ def test_a_suspect_asks_for_as_many_launches_as_it_had_and_for_those_that_would_
     assert found.wanted == pytest.approx(min(MAX_FACTOR * 6.0, 24.0 + EXPLAINED))
 
 
-def test_what_could_not_see_asks_for_a_third_more_than_it_lacks() -> None:
-    found = asked(result(compared(Verdict.INCONCLUSIVE, launches=9)))
-    assert found == TimeRequest(priority=SEE, wanted=SEEN * 5 * 1.5, useful=1.5)
-
-
-def test_what_no_launches_decide_is_given_no_more_than_its_limit() -> None:
-    found = asked(result(compared(Verdict.INCONCLUSIVE)))
-    assert found == TimeRequest(priority=SEE, wanted=MAX_FACTOR * 6.0, useful=1.5)
-
-
-def test_what_is_ok_asks_for_the_whole_of_a_proof() -> None:
-    found = asked(result(compared(Verdict.OK, launches=10)))
-    assert found == TimeRequest(priority=PROVE, wanted=6 * 1.5 + EXPLAINED, explains=EXPLAINED)
+@pytest.mark.parametrize(
+    ("comparison", "found"),
+    [
+        (compared(Verdict.INCONCLUSIVE, launches=9), TimeRequest(priority=SEE, wanted=SEEN * 5 * 1.5, useful=1.5)),
+        (compared(Verdict.INCONCLUSIVE), TimeRequest(priority=SEE, wanted=MAX_FACTOR * 6.0, useful=1.5)),
+        (
+            compared(Verdict.OK, launches=10),
+            TimeRequest(priority=PROVE, wanted=6 * 1.5 + EXPLAINED, explains=EXPLAINED),
+        ),
+    ],
+    ids=["blind: a third more than it lacks", "no launches decide: its limit", "ok: the whole of a proof"],
+)
+def test_what_is_undecided_asks_for_what_it_lacks(comparison: Comparison, found: TimeRequest) -> None:
+    assert asked(result(comparison)) == found
 
 
 @pytest.mark.parametrize(

@@ -50,17 +50,3 @@ def test_what_a_run_or_a_test_accepts_fails_nothing_up_to_its_limit(inner: pytes
     assert "accepted: collective_calls 1 -> 3 (--ddpperf-allow)" in allowed["findings"]
     assert (allowed["metrics"]["collective_calls"]["verdict"], allowed["failure"]) == ("regressed", "")
     assert "worse than the accepted limit: collective_calls 1 -> 4 (more buckets)" in beyond["findings"]
-
-
-@pytest.mark.parametrize(
-    ("mark", "problem"),
-    [
-        ("accept={'step_time': '+20%'}", "*accept={...} needs a reason, which reports show: add reason=*"),
-        ("accept='step_time', reason='r'", "*accept='step_time'): expected worsenings by metric, such as *"),
-    ],
-)
-def test_an_acceptance_without_a_reason_or_a_limit_is_refused(inner: pytest.Pytester, mark: str, problem: str) -> None:
-    inner.makepyfile(test_suite=suite_of(1, mark))
-    done = inner.runpytest("-q")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"ERROR: {problem}"])

@@ -310,9 +310,7 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
         pytest.param((PLAN, Purpose.TIMES), PLAN, Purpose.TIMES, True, id="one as before"),
         pytest.param((PLAN, Purpose.DIAGNOSIS), PLAN, Purpose.TIMES, True, id="one that was diagnosed before"),
         pytest.param((PLAN, Purpose.TIMES), PLAN, Purpose.DIAGNOSIS, True, id="and diagnosed"),
-        pytest.param(
-            (PLAN, Purpose.TIMES), Plan(warmup=1, steps=90), Purpose.TIMES, False, id="more steps than the pilot"
-        ),
+        pytest.param((PLAN, Purpose.TIMES), Plan(warmup=1, steps=90), Purpose.TIMES, False, id="more steps than it"),
     ],
 )
 def test_what_the_other_revision_has_run_it_can_run(

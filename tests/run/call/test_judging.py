@@ -14,9 +14,8 @@ from pytest_ddpperf.against.worktree import Revision, this_checkout
 from pytest_ddpperf.errors import DdpperfError, LaunchError, RankFailed, ReferenceStopped, SameCode, extended
 from pytest_ddpperf.judge.judge import Judge
 from pytest_ddpperf.metrics.scaling import alone
-from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.records.results import Comparison, PairedRevision, StoredBaseline
+from pytest_ddpperf.records.results import PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
@@ -84,24 +83,6 @@ def test_whatever_becomes_of_the_reference_of_what_does_not_fit_the_others_stand
     assert (hungry.verdict, plain.verdict) == (verdict, Verdict.UNCHANGED)
     assert hungry.paired is not None
     assert hungry.paired.lacking == ("the command failed" if verdict is Verdict.DOES_NOT_FIT else "")
-
-
-def test_what_is_timed_alone_now_blames_nothing_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its baseline was interleaved with other launches."""
-    note = Finding("timed_otherwise", {"then_in_turns": True})
-    step = Comparison(
-        series=make_series("step_time", 1.0), tolerance=0.03, verdict=Verdict.INCOMPATIBLE, gated=True, note=note
-    )
-
-    def measure(_run: JudgedRun, variants: Sequence[Variant], judge: Judge, **_: Any) -> None:
-        judge.results = tuple(
-            replace(make_new_result(TEST), measurement=counted_only(each), comparisons=(step,)) for each in variants
-        )
-
-    session = Session(Settings(), tmp_path, LiveLine(None, None))
-    monkeypatch.setattr(JudgedRun, "measure", measure)
-    JudgedRun(session, TEST, Settings(), []).judged([PLAIN], alone)
-    assert [each.note for each in session.outputs.results[0].comparisons] == [note]
 
 
 STORED = StoredBaseline(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError, extended
+from pytest_ddpperf.errors import RankFailed, WorkloadError, extended
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.verbs import BatchSize, Trial
-from pytest_ddpperf.run.call.memory_fit import MemoryFit, largest, required_limit, search, under_limit_of
+from pytest_ddpperf.run.call import memory_fit
+from pytest_ddpperf.run.call.memory_fit import MemoryFit, largest, under_limit_of
 from tests.factories import make_rank_launch, make_variant
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ def test_a_baseline_is_found_under_its_own_limit(stored: dict[str, str], recipe:
 
 
 GIB = 2**30
+search = partial(memory_fit.search, device="cuda")
 
 
 class UpTo:
@@ -213,24 +216,3 @@ def test_where_nothing_fits_it_is_said_what_was_needed() -> None:
         "batch size 1, the smallest one to be tried, does not fit into memory: "
         "rank 1 of 2 ran out of memory: MemoryError: 12 GiB; train a smaller model"
     )
-
-
-@pytest.mark.parametrize(
-    ("start", "limit", "message"),
-    [
-        (1.5, None, r"^find_batch_size\(start=1.5\): expected"),
-        (1, 0, r"^find_batch_size\(limit=0\): expected"),
-        (8, 4, r"^find_batch_size\(start=8, limit=4\): start must not be above limit$"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(start: int, limit: int | None, message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        search(lambda _: [], start=start, limit=limit)
-
-
-def test_on_cpu_a_limit_is_required() -> None:
-    assert required_limit(GIB, "cpu") == GIB
-    assert required_limit(GIB, "cuda") == GIB
-    assert required_limit(None, "cuda") is None
-    with pytest.raises(SettingError, match=r'on the CPU needs memory_limit, .* memory_limit="2GiB"'):
-        required_limit(None, "cpu")

@@ -59,9 +59,7 @@ def launching(fixed: float) -> LaunchRunner:
     [
         pytest.param(1200, 0.5, [200, 400], True, id="just enough for two ranks of each"),
         pytest.param(1199, 0.5, [200, 400], False, id="too little"),
-        pytest.param(
-            1199, 9.0, [200, 100, 100, 400], False, id="of slow pilots, which are made again, the larger counts"
-        ),
+        pytest.param(1199, 9.0, [200, 100, 100, 400], False, id="of slow pilots, made again, the larger counts"),
         pytest.param(0, 0.5, [None, None], True, id="what the system does not tell is not counted"),
     ],
 )
@@ -230,13 +228,6 @@ def test_a_pilot_that_is_known_is_not_launched_again() -> None:
     assert planned(known(0.5), make_limits(None, 0, 2, 30, memory=1199), machine.run).groups == ((0,), (1,))
 
 
-def test_one_that_is_not_known_is() -> None:
-    """Its ranks take 2 x 300 bytes, those of the known one 600."""
-    machine = Machine(0.5, [300])
-    found = planned([known(0.5)[0], BOTH[1]], make_limits(5, 0, 2, 30, memory=1200), machine.run)
-    assert (machine.taken, found.groups) == ([], ((0, 1),))
-
-
 @pytest.mark.parametrize(
     ("fixed", "screening", "launches"),
     [
@@ -313,19 +304,13 @@ def sides(names: str, *, of_reference: bool) -> list[Variant]:
             None,
             id="not wanted",
         ),
-        pytest.param(
-            True, (5,) * 6, replace(LIMITS, memory=30, slots=3), ((0, 1, 2, 3, 4, 5),), None, id="both sides fit"
-        ),
+        pytest.param(True, (5,) * 6, replace(LIMITS, memory=30, slots=3), ((0, 1, 2, 3, 4, 5),), None, id="both fit"),
         pytest.param(True, (5,) * 6, replace(LIMITS, memory=29), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs fit"),
-        pytest.param(
-            True, (5,) * 6, replace(LIMITS, slots=1), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs need one seat"
-        ),
+        pytest.param(True, (5,) * 6, replace(LIMITS, slots=1), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs need one"),
         pytest.param(
             True, (5, 9, 5) * 2, replace(LIMITS, memory=10), ((0, 3), (2, 5), (1,), (4,)), PAIRS, id="some pairs fit"
         ),
-        pytest.param(
-            True, (5,) * 6, replace(LIMITS, memory=9), tuple((i,) for i in range(6)), ALONE, id="no pair fits"
-        ),
+        pytest.param(True, (5,) * 6, replace(LIMITS, memory=9), tuple((i,) for i in range(6)), ALONE, id="none fits"),
     ],
 )
 def test_those_are_launched_at_the_same_time_that_fit_into_memory(

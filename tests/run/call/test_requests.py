@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf import Workload
 from pytest_ddpperf.baselines.fingerprint import training_differences
-from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.results import Provenance, record_of
 from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.run.call.requests import VerbCall, grows, of_size, require_consistent
+from pytest_ddpperf.run.call.requests import VerbCall, grows
 from pytest_ddpperf.run.call.variants import counted_only, several
 from pytest_ddpperf.settings import Settings, overlay_words
 from tests.factories import make_environment
@@ -30,33 +28,8 @@ WORKLOAD = Workload(model=nothing, batch=nothing, loss=nothing, optimizer=nothin
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 
 
-def of_the_module_alone(module: object) -> None:
-    """A strategy that takes too little."""
-
-
 def nothing_of_a_rank(ctx: object) -> Any:
     """A function that gives a step."""
-
-
-@pytest.mark.parametrize(
-    ("subject", "strategy", "said"),
-    [
-        (
-            WORKLOAD,
-            of_the_module_alone,
-            (
-                r"^strategy of_the_module_alone \(.*test_requests.py:\d+\) takes \(module\) and is "
-                r"called as of_the_module_alone\(module, ctx\): too many positional arguments$"
-            ),
-        ),
-        (Workload, None, r"^the class Workload cannot be measured: give an instance, Workload\(model=..., ...\)$"),
-    ],
-)
-def test_what_cannot_be_called_as_it_will_be_is_refused_before_ranks_start(
-    subject: Any, strategy: Any, said: str
-) -> None:
-    with pytest.raises(SettingError, match=said):
-        VerbCall(settings=Settings(), knobs={}).variant(subject, CPU, strategy=strategy)
 
 
 def test_a_setting_of_a_workload_is_remarked_on_for_a_step_that_brings_its_own() -> None:
@@ -124,66 +97,12 @@ def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
     assert found == {"same": (("A", "1"), ("B", "2")), "more": (("A", "1"), ("B", "3"), ("C", "4")), "none": None}
 
 
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        ({"precision": "fp8"}, r"^ddpperf.compare\(variants={'one': ...}\)\(precision='fp8'\): expected one of"),
-        (
-            {"presicion": "bf16"},
-            r"^ddpperf.compare\(variants={'one': ...}\)\(presicion=...\): .*did you mean precision\?",
-        ),
-        (
-            {"max_time": 5},
-            r"^ddpperf.compare\(variants={'one': ...}\): max_time must be the same for all; give compare",
-        ),
-        ({"clip_steps": 3}, r"^clip_steps=3 has no effect without clip_grad_norm; give it too"),
-        (
-            {"env": "X=1"},
-            r"^ddpperf.compare\(variants={'one': ...}\)\(env='X=1'\): expected environment variables by name",
-        ),
-        ({"env": {"RANK": 1}}, r"^env={'RANK': ...}: the plugin sets RANK for ranks; leave it out"),
-    ],
-)
-def test_a_setting_that_a_variant_cannot_have_is_refused(own: Any, said: str) -> None:
-    variants = several(WORKLOAD, None, None, variants={"plain": {}, "one": own})
-    with pytest.raises(SettingError, match=said):
-        VerbCall(settings=Settings(), knobs={}).for_variant(variants.by_name["one"], "one")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("SLURM_PROCID", "the plugin sets SLURM_PROCID for ranks"),
-        ("CUDA_VISIBLE_DEVICES", "the plugin sets CUDA_VISIBLE_DEVICES for ranks"),
-        ("PYTHONHASHSEED", "Python reads it before ranks fork; set it before pytest starts"),
-    ],
-)
-def test_a_variable_that_ranks_could_not_have_is_refused(name: str, said: str) -> None:
-    settings = overlay_words(Settings(), {"env": {"NCCL_ALGO": "Ring", name: 1}}, where="ddpperf.check")
-    with pytest.raises(SettingError, match=f"^env={{'{name}': ...}}: {said}"):
-        require_consistent(settings)
-
-
 def test_a_function_of_the_number_of_ranks_is_told_by_what_it_takes() -> None:
     def build(ctx: Any) -> Any:
         raise AssertionError(ctx)  # nothing is called
 
     given: list[Any] = [lambda n: n, lambda world_size: world_size, lambda ranks=1: ranks, build, lambda: 0, WORKLOAD]
     assert [grows(each) for each in given] == [True, True, True, False, False, False]
-    assert of_size(lambda _n: WORKLOAD, 2, "ranks") is WORKLOAD
-    with pytest.raises(
-        SettingError, match=r"<lambda> \(.*test_requests.py:\d+\) returned a int for ranks 2; return a Workload"
-    ):
-        of_size(lambda n: n, 2, "ranks")
-
-
-def test_a_warm_up_beside_a_scheduler_is_refused_wherever_it_was_set() -> None:
-    scheduled = replace(WORKLOAD, scheduler=lambda _optimizer: nothing())
-    with pytest.raises(
-        SettingError, match=r"^lr_warmup_steps=3: this Workload has a scheduler, which sets the learning rate"
-    ):
-        VerbCall(settings=Settings(lr_warmup_steps=3), knobs={}).variant(scheduled, CPU)
-    assert VerbCall(settings=Settings(), knobs={}).variant(scheduled, CPU).recipe == {}
 
 
 def test_the_limit_of_memory_is_kept_and_is_no_part_of_a_name() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf import Strategy, Workload
-from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.run.call.variants import NamedVariant, several
 
 
@@ -82,29 +81,3 @@ def test_variants_have_settings_a_strategy_and_variables() -> None:
     assert variants.over == "bf16"
     own = several(nothing, None, None, variants={"one": {"env": {"OMP_NUM_THREADS": 1}}, "two": {}})
     assert [way.subject for way in own.by_name.values()] == [nothing, nothing]
-
-
-STEPS = {"old": nothing, "new": nothing}
-
-
-@pytest.mark.parametrize(
-    ("subject", "strategies", "over", "variants", "said"),
-    [
-        (WORKLOAD, {"a": "ddp"}, None, None, "two or more strategies"),
-        (STEPS, None, "newer", None, "over='newer'"),
-        (STEPS, ["ddp", "naive"], None, None, "expected a Workload and a list of strategies"),
-        (WORKLOAD, None, None, None, "several subjects by name, .* or settings by name"),
-        (WORKLOAD, "ddp", None, None, "expected a Workload and a list of strategies"),
-        (WORKLOAD, 5, None, None, "expected a Workload and a list of strategies"),
-        (WORKLOAD, None, None, {"a": {}}, r"compare\(variants=\['a'\]\): expected two or more variants"),
-        (WORKLOAD, None, None, ["bf16"], r"compare\(variants=\['bf16'\]\): expected a dict of settings for each name"),
-        (WORKLOAD, None, None, {"a": "bf16", "b": {}}, "expected a dict of settings for each name"),
-        (WORKLOAD, ["ddp", "flat"], None, {"a": {}, "b": {}}, "give only one of the two; variants may set a strategy"),
-        (STEPS, None, None, {"a": {}, "b": {}}, "is for one Workload, Script or step"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(
-    subject: Any, strategies: Any, over: str | None, variants: Any, said: str
-) -> None:
-    with pytest.raises(SettingError, match=said):
-        several(subject, strategies, over, variants=variants)

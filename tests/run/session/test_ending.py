@@ -113,13 +113,6 @@ def test_a_fault_of_one_file_costs_no_other(suite: pytest.Pytester, monkeypatch:
     assert (suite.path / "a.txt").is_file()
 
 
-def test_a_report_of_an_unknown_kind_is_refused_before_the_first_test(suite: pytest.Pytester) -> None:
-    run = suite.runpytest("--ddpperf-report=markdwon:a.md")
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    refused = "--ddpperf-report=markdwon:a.md: there is no kind of report markdwon; did you mean markdown? There are *"
-    run.stderr.fnmatch_lines([f"ERROR: {refused}"])
-
-
 def test_kinds_and_files_are_read_from_lines() -> None:
     assert reports("csv:a.csv\n\n markdown:b:c.md ") == (("csv", Path("a.csv")), ("markdown", Path("b:c.md")))
     assert reports(["csv:a.csv"]) == (("csv", Path("a.csv")),)

@@ -271,14 +271,13 @@ def test_step(ddpperf):
 """
 
 
-@pytest.mark.parametrize("verbosity", ["--verbosity=0", "-v"])
 def test_one_warning_says_that_two_runs_measure_on_one_machine(
-    inner: pytest.Pytester, tmp_path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch, verbosity: str
+    inner: pytest.Pytester, tmp_path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = hold(CPU)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     inner.makepyfile(test_it=BESIDE)
-    run = inner.runpytest_inprocess("--ddpperf-max-time=1", "--ddpperf-report=json:results.json", verbosity)
+    run = inner.runpytest_inprocess("--ddpperf-max-time=1", "--ddpperf-report=json:results.json", "-v")
     run.assert_outcomes(passed=1)
     run.stdout.fnmatch_lines([f"*process {process.pid} in {tmp_path} measures on this machine too: *"])
     run.stdout.no_fnmatch_line("*another run of pytest measured on this machine*")

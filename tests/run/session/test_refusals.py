@@ -16,31 +16,11 @@ from pytest_ddpperf.settings import Settings
     ("settings", "said", "problem"),
     [
         (Settings(against_tests=True), "against_tests", "--ddpperf-against-tests is only for another revision, and"),
-        (
-            Settings(force_save=True),
-            "force_save",
-            "--ddpperf-force-save is only for saved results, and nothing is saved: add",
-        ),
-        (
-            Settings(against="main", baseline_set="a"),
-            "baseline_set",
-            "--ddpperf-against=main uses no baselines, but --ddpperf-b",
-        ),
-        (
-            Settings(calibrate=3, history=Path("runs.db")),
-            "history",
-            "ddpperf calibrate measures benchmarks side by side with th",
-        ),
-        (
-            Settings(simulate=(8, 1024), budget=60.0),
-            "budget",
-            "ddpperf simulate measures nothing, but --ddpperf-budget needs times",
-        ),
-        (
-            Settings(quick=True),
-            "max_time",
-            "--ddpperf-quick takes a first look, which has separate limits and is not stored, so --ddpperf-max-time",
-        ),
+        (Settings(force_save=True), "force_save", "--ddpperf-force-save is only for saved results, and nothing is sa"),
+        (Settings(against="main", baseline_set="a"), "baseline_set", "--ddpperf-against=main uses no baselines, but"),
+        (Settings(calibrate=3, history=Path("runs.db")), "history", "ddpperf calibrate measures benchmarks side by"),
+        (Settings(simulate=(8, 1024), budget=60.0), "budget", "ddpperf simulate measures nothing, but --ddpperf-budg"),
+        (Settings(quick=True), "max_time", "--ddpperf-quick takes a first look, which has separate limits and is not "),
     ],
 )
 def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_it_for_other_runs(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ddpperf.errors import E, RankFailed, Regression
+from pytest_ddpperf.errors import E, Regression
 from pytest_ddpperf.run.call.requests import several_sizes
 from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user, place, text_alone
 
@@ -57,21 +57,3 @@ def test_a_verdict_is_told_as_it_is_and_lists_of_failed_tests_have_the_cause() -
     shown = text_alone(error, "test_a.py", TEST, 50, verbose=False)
     assert str(shown).splitlines() == ["custom: REGRESSED", "", "Cause      all_reduce", f"  in {TEST}"]
     assert shown.reprcrash.message == "all_reduce 2 -> 8 calls (a.py:16)"
-
-
-def test_what_ranks_did_is_told_in_lines_of_the_terminal_and_their_stacks_are_kept() -> None:
-    stack = "  File " + "x" * 60 + " line 3 in step"
-    message = f"rank 1 of 2 raised ValueError: too large a number\n\n{stack}\n\nrank 0: stopped"
-    error = raised(RankFailed(message, where="a.py:3 in step", stack=stack))
-    shown = text_alone(error, "test_a.py", TEST, 40, verbose=False)
-    assert str(shown).splitlines() == [
-        "Cause      rank 1 of 2 raised",
-        "           ValueError: too large a",
-        "           number",
-        "           at a.py:3 in step",
-        "Ranks      rank 0: stopped",
-        "",
-        stack,
-        f"  in {TEST}",
-    ]
-    assert shown.reprcrash.message == "rank 1 of 2 raised ValueError: too large a number (a.py:3)"
