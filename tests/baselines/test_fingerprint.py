@@ -133,12 +133,6 @@ def test_every_keyed_fact_changes_the_key_and_is_a_difference() -> None:
         assert differences(base, other), name
 
 
-def test_recorded_facts_change_neither() -> None:
-    base, other = make_environment(), make_environment(recorded={"host": "elsewhere"})
-    assert environment_key(base) == environment_key(other)
-    assert differences(base, other) == ()
-
-
 AWKWARD = ["a b", "a-b", "a_b", "a/b", "a  2c", "a 2c t1", "a x1 b", "", "-", "ä", "A B", "x" * 60, "x" * 61, "日本"]
 
 

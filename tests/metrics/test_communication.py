@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -18,10 +19,7 @@ from pytest_ddpperf.metrics.communication import (
     still_sent,
 )
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import (
     Bandwidth,
     BlockTimes,
@@ -31,13 +29,9 @@ from pytest_ddpperf.records.phases import (
     RankProfile,
     Window,
 )
-from tests.factories import make_measurement, make_rank_launch
+from tests.metrics.made import by_name, of_ranks
 
-
-def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
-    """Of launches, each given by the blocks of its ranks."""
-    ranks = [[make_rank_launch(i, communication=one) for i, one in enumerate(blocks)] for blocks in launches]
-    return make_measurement(launches=tuple(Launch(round=0, ranks=tuple(one), seconds=1.0) for one in ranks))
+measurement = partial(of_ranks, "communication")
 
 
 def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank() -> None:
@@ -63,9 +57,9 @@ def test_pairs_of_blocks_know_its_scatter() -> None:
     (moved,) = of_overhead(measured).moved
     shares = (5 / 11, 4 / 11, 3 / 10)
     assert moved == pytest.approx([2 * (sum(shares) / 3 - share) for share in shares])
-    by_name = {one.metric: one for one in series_of(measured)}
-    assert by_name["exposed_communication"].within == of_exposed(measured).moved
-    assert by_name["exposed_communication"].interval is not None
+    series = by_name(measured)["exposed_communication"]
+    assert series.within == of_exposed(measured).moved
+    assert series.interval is not None
 
 
 def test_a_sample_may_be_below_zero_and_a_value_is_not() -> None:
@@ -74,8 +68,7 @@ def test_a_sample_may_be_below_zero_and_a_value_is_not() -> None:
     measured = replace(measurement((None, None)), diagnoses=measurement((known, known)).launches)
     assert exposed_communication(measured) == (-0.25,)
     assert still_sent(measured) == "parameters"
-    values = {one.metric: one.value for one in series_of(measured)}
-    assert (values["exposed_communication"], values["communication_overhead"]) == (0.0, 0.0)
+    assert [by_name(measured)[name].value for name in ("exposed_communication", "communication_overhead")] == [0.0, 0.0]
 
 
 def test_a_launch_without_it_is_left_out_and_a_single_pair_knows_no_scatter() -> None:
@@ -83,7 +76,7 @@ def test_a_launch_without_it_is_left_out_and_a_single_pair_knows_no_scatter() ->
     measured, unknown = measurement((known, known), (known, None)), measurement((replace(known, pairs=2), None))
     assert exposed_communication(measured) == (1.0,)
     assert communication_overhead(measured) == pytest.approx((0.2,))
-    assert not {one.metric for one in series_of(unknown)} & {"exposed_communication", "communication_overhead"}
+    assert not by_name(unknown).keys() & {"exposed_communication", "communication_overhead"}
     assert still_sent(measurement((None, None))) == ""
     assert of_exposed(measured).moved == of_exposed(unknown).moved == ()
 

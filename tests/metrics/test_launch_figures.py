@@ -18,12 +18,13 @@ from pytest_ddpperf.metrics.launch_figures import (
     of_steps,
     once,
 )
-from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Series
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import FORWARD, PHASES, PhaseTimes
 from pytest_ddpperf.stats.launches import OWN_ALONE
-from tests.factories import make_environment, make_launch, make_measurement, make_rank_launch
+from tests.factories import make_launch, make_rank_launch
+from tests.metrics import made
+from tests.metrics.made import by_name
 
 
 def test_a_figure_is_computed_once_for_each_launch() -> None:
@@ -67,8 +68,7 @@ def rank(
 
 def measurement(*ranks: RankLaunch) -> Measurement:
     """Of one launch."""
-    launch = Launch(round=0, ranks=ranks, seconds=1.0)
-    return make_measurement(environment=make_environment(world_size=len(ranks)), launches=(launch,))
+    return made.measurement(ranks)
 
 
 def known(within: Within) -> Moved:
@@ -153,10 +153,6 @@ def test_a_block_on_devices_lasts_as_long_as_on_its_slowest_rank() -> None:
     assert (mean_step(single), moved_step(single)) == (1.0, ())
 
 
-def by_name(one: Measurement) -> dict[str, Series]:
-    return {series.metric: series for series in series_of(one)}
-
-
 def test_series_know_their_scatter_and_single_launches_have_an_interval() -> None:
     one = measurement(rank([0.1, 0.11] * 10))
     series = by_name(one)
@@ -228,9 +224,3 @@ def test_no_phase_is_named_if_long_steps_have_no_period() -> None:
     """The diagnosed step that is long may have been held up by something else."""
     once = replace(diagnosed({"data_wait": 0.1}), launches=measurement(rank(LONG)).launches)
     assert (long_steps_of(once).number, long_steps_of(once).phase) == (1, None)
-
-
-def test_a_metric_that_is_not_made_of_steps_has_no_scatter() -> None:
-    series = by_name(measurement(replace(rank([0.1] * 20), memory={"peak_resident": 1e6}, loss=1.0)))
-    for name in ("peak_resident", "final_loss"):
-        assert (series[name].within, series[name].interval) == ((), None)

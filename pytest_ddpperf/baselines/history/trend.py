@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
+from typing import Any
 
 from pytest_ddpperf.baselines.history import shifts
 from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
@@ -80,17 +81,8 @@ def _change(
     shift: shifts.Shift, size: float, half: float, place: tuple[int, int], evidence: float | None
 ) -> TrendChange:
     """Returns a change of ``size`` plus or minus ``half`` (95 % interval) between the two points in ``place``."""
-    return TrendChange(
-        kind=shift.kind,
-        before=shift.before,
-        after=shift.after,
-        size=size,
-        low=size - half,
-        high=size + half,
-        earliest=place[0],
-        latest=place[1],
-        evidence=evidence,
-    )
+    ends: dict[str, Any] = {"low": size - half, "high": size + half, "earliest": place[0], "latest": place[1]}
+    return TrendChange(kind=shift.kind, **shift._asdict(), size=size, **ends, evidence=evidence)
 
 
 def _clipped(values: Sequence[float]) -> tuple[list[float], tuple[int, ...]]:
