@@ -18,7 +18,7 @@ class FakeNvml:
     """Two GPUs, linked by NVLink; the second tells neither power nor processes. Handles are their numbers."""
 
     NVMLError = NVMLError
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_CLOCK_SM = 1
     NVML_P2P_CAPS_INDEX_READ = (0,)  # as in pynvml
     NVML_P2P_CAPS_INDEX_WRITE, NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK = 1, 2, 0
 
@@ -53,18 +53,12 @@ class FakeNvml:
         return SimpleNamespace(gpu=90 - handle, memory=40)
 
     def nvmlDeviceGetClockInfo(self, _handle: int, clock: int) -> int:
-        return {1: 1700, 2: 2600}[clock]
+        return {1: 1700}[clock]
 
     def nvmlDeviceGetApplicationsClock(self, handle: int, _clock: int) -> int:
         if handle:
             raise NVMLError("Not Supported")
         return 1755
-
-    def nvmlDeviceGetMaxClockInfo(self, _handle: int, clock: int) -> int:
-        return {1: 1980, 2: 2619}[clock]
-
-    def nvmlDeviceGetTemperature(self, _handle: int, _sensor: int) -> int:
-        return 71
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, _handle: int) -> int:
         return 0x04

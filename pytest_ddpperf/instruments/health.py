@@ -207,15 +207,10 @@ def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[
         return tuple(health(device, samples) for device in handles), refused
 
     def health(device: str, samples: Sequence[tuple[float, Mapping[str, nvml.GpuReading]]]) -> GpuHealth:
-        handle = handles[device]
-        clocks = (library.NVML_CLOCK_SM, library.NVML_CLOCK_MEM)
-        limits = [nvml.ask(library, "nvmlDeviceGetMaxClockInfo", handle, clock) for clock in clocks]
-        mig, after = nvml.in_mig_mode(library, handle), nvml.processes(library, handle)
+        mig, after = nvml.in_mig_mode(library, handles[device]), nvml.processes(library, handles[device])
         stayed = {pid: size for pid, size in after.items() if pid in before[device] and pid != os.getpid()}
         of_device = [(at, readings[device]) for at, readings in samples]
-        return gpu_health(
-            device, of_device, limits, {} if mig else stayed, mig=mig
-        )  # a process may be of another instance
+        return gpu_health(device, of_device, {} if mig else stayed, mig=mig)  # a process may be of another instance
 
     return seen
 
@@ -223,15 +218,14 @@ def watch_gpus(devices: Sequence[str], interval: float = INTERVAL) -> Callable[[
 def gpu_health(
     device: str,
     samples: Sequence[tuple[float, nvml.GpuReading]],
-    limits: Sequence[int | None],
     others: Mapping[int, int | None],
     *,
     mig: bool = False,
 ) -> GpuHealth:
     """Summarises a GPU's readings, which are pairs of a time in seconds and a reading.
 
-    ``limits`` are the highest clocks of multiprocessors and memory, in MHz. ``others`` has, by pid, the bytes of other
-    processes that used the GPU before and after the launch. Power and throttling come from counters if available.
+    ``others`` has, by pid, the bytes of other processes that used the GPU before and after the launch. Power and
+    throttling come from counters if available.
     """
 
     def known(name: str) -> list[tuple[float, int]]:
@@ -257,16 +251,11 @@ def gpu_health(
         text: min(1.0, 1e-9 * held) for text in nvml.POLICIES.values() if (held := rate(f"held by {text}") or 0.0) > 0
     }
     energy = rate("energy")
-    sm_limit, memory_limit = (None if limit is None else limit * 1e6 for limit in limits)
     return GpuHealth(
         device=device,
         readings=len(samples),
         utilisation=average("utilisation", fmean, 1e-2),
         sm_clock=average("sm_clock", median, 1e6),
-        sm_clock_limit=sm_limit,
-        memory_clock=average("memory_clock", median, 1e6),
-        memory_clock_limit=memory_limit,
-        temperature=average("temperature", max, 1.0),
         power=average("power", fmean, 1e-3) if energy is None else 1e-3 * energy,
         throttled={text: share for text, share in (sampled | counted).items() if share},
         others=others,

@@ -29,10 +29,9 @@ REASONS: Mapping[int, str] = {
 POLICIES: Mapping[int, str] = {0: "power cap", 1: "temperature", 2: "sync boost", 3: "board limit", 5: "reliability"}
 
 GpuReading = Mapping[str, int]
-"""The driver's report on a GPU at one moment, in its own units: ``utilisation`` (percent), ``sm_clock`` and
-``memory_clock`` (MHz), ``temperature`` (degrees Celsius), ``power`` (mW), ``reasons`` (bits of REASONS), ``energy`` (mJ
-since the driver was loaded), ``held by`` one of POLICIES (ns for which clocks were held back). Unreported values are
-missing.
+"""The driver's report on a GPU at one moment, in its own units: ``utilisation`` (percent), ``sm_clock``
+(MHz), ``power`` (mW), ``reasons`` (bits of REASONS), ``energy`` (mJ since the driver was loaded), ``held by`` one of
+POLICIES (ns for which clocks were held back). Unreported values are missing.
 """
 
 
@@ -96,8 +95,6 @@ def read_gpu(nvml: Any, handle: Any) -> GpuReading:
     found = {
         "utilisation": None if utilisation is None else utilisation.gpu,
         "sm_clock": ask(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
-        "memory_clock": ask(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM),
-        "temperature": ask(nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
         "power": ask(nvml, "nvmlDeviceGetPowerUsage", handle),
         "reasons": ask(nvml, newer if hasattr(nvml, newer) else older, handle),
         "energy": ask(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle),

@@ -34,10 +34,6 @@ class GpuHealth:
     readings: int  # number of readings
     utilisation: float | None = None  # mean share of the time in which something ran on it
     sm_clock: float | None = None  # median of the multiprocessors' clock, in Hz
-    sm_clock_limit: float | None = None  # the GPU's highest such clock, in Hz
-    memory_clock: float | None = None  # median, in Hz
-    memory_clock_limit: float | None = None  # the GPU's highest such clock, in Hz
-    temperature: float | None = None  # highest, in degrees Celsius
     power: float | None = None  # mean, in W
     throttled: Mapping[str, float] = field(default_factory=dict)  # share of the time, by reason for reduced clocks
     # Bytes of the GPU's memory by pid, for processes that used it both before the launch began and after it ended;

@@ -207,14 +207,13 @@ BOTH = (FIRST, SECOND)
 def reading(
     at: float, utilisation: int, sm_clock: int = 1700, reasons: int = 0, **counted: int
 ) -> tuple[float, dict[str, int]]:
-    figures = {"memory_clock": 2600, "temperature": 60 + utilisation // 10, "power": 1000 * utilisation}
-    names = {name.replace("_", " "): count for name, count in counted.items()}
-    return at, {"utilisation": utilisation, "sm_clock": sm_clock, "reasons": reasons, **figures, **names}
+    figures = {"utilisation": utilisation, "sm_clock": sm_clock, "reasons": reasons, "power": 1000 * utilisation}
+    return at, {**figures, **{name.replace("_", " "): count for name, count in counted.items()}}
 
 
 def test_a_reading_has_what_library_and_gpu_support() -> None:
     """The first library has no function for energy and violations; the second GPU reports no power."""
-    both = {"sm_clock": 1700, "memory_clock": 2600, "temperature": 71, "reasons": 4}
+    both = {"sm_clock": 1700, "reasons": 4}
     assert read_gpu(FakeNvml(), 0) == {**both, "utilisation": 90, "power": 500_000}
     assert read_gpu(FakeNvml(), 1) == {**both, "utilisation": 89}
     counted = {"energy": 1001, "held by power cap": 7}
@@ -229,15 +228,11 @@ def test_figures_are_those_of_the_readings() -> None:
         reading(1.5, 75, 1700),
         reading(1.75, 75, 1980, 0x01),
     ]
-    assert gpu_health(FIRST, readings, (1980, None), {7: 100}) == GpuHealth(
+    assert gpu_health(FIRST, readings, {7: 100}) == GpuHealth(
         device=FIRST,
         readings=4,
         utilisation=0.75,
         sm_clock=1.7e9,
-        sm_clock_limit=1.98e9,
-        memory_clock=2.6e9,
-        memory_clock_limit=None,
-        temperature=70,
         power=75,
         throttled={"power cap": 0.5, "temperature": 0.25},
         others={7: 100},
@@ -251,10 +246,10 @@ def test_counters_of_the_driver_come_before_its_samples() -> None:
         reading(8.25, 90, energy=130_000),
         reading(8.5, 90, energy=205_000, held_by_power_cap=1_150_000_000, held_by_board_limit=7),
     ]
-    health = gpu_health(FIRST, readings, (None, None), {})
+    health = gpu_health(FIRST, readings, {})
     assert health.power == pytest.approx(400)
     assert health.throttled == {"power cap": pytest.approx(0.3), "temperature": pytest.approx(1 / 3)}
-    alone = gpu_health(FIRST, readings[1:2], (None, None), {})
+    alone = gpu_health(FIRST, readings[1:2], {})
     assert (alone.power, alone.throttled) == (90, {}), "one reading has no difference of counters"
 
 
@@ -275,9 +270,7 @@ def test_a_watch_reads_until_it_is_stopped(nvml: FakeNvml) -> None:
 
 def test_only_readings_in_timed_steps_count(nvml: FakeNvml) -> None:
     (first, _), _ = watch_gpus(BOTH, interval=0.001)((float("-inf"), 0.0))  # steps of long ago
-    assert replace(first, others={}) == GpuHealth(
-        device=FIRST, readings=0, sm_clock_limit=1.98e9, memory_clock_limit=2.619e9
-    )
+    assert replace(first, others={}) == GpuHealth(device=FIRST, readings=0)
 
 
 def test_a_gpu_with_instances_has_no_processes_for_they_are_those_of_all_instances(nvml: FakeNvml) -> None:
