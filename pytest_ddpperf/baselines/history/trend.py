@@ -204,9 +204,21 @@ def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, l
         replace(change, size=scale.size(change.size), low=scale.size(change.low), high=scale.size(change.high))
         for change in fit.changes
     )
+    points = []
+    for i, commit in enumerate(commits):
+        first, single = commit[0], len(commit) == 1
+        point = Point(
+            run=first.run,
+            runs=len(commit),
+            value=first.value if single else scale.inverse(values[i]),
+            interval=first.interval if single else None,
+            level=scale.inverse(fit.levels[i]),
+            change=scale.size(values[i] - fit.levels[i - 1]) if i else None,
+        )
+        points.append(point)
     return Trend(
         benchmark=benchmark,
-        points=tuple(_point(commit, values, fit.levels, i, scale) for i, commit in enumerate(commits)),
+        points=tuple(points),
         changes=tuple(change for change in changes if abs(change.size) >= floor),
         outliers=fit.outliers,
     )
@@ -230,17 +242,3 @@ def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> _AnalysisS
         return _AnalysisScale(math.log, math.exp, from_log)
     typical = fmean(map(abs, values)) or 1.0
     return _AnalysisScale(float, float, lambda difference: difference / typical)
-
-
-def _point(
-    commit: Sequence[Entry], values: Sequence[float], levels: Sequence[float], i: int, scale: _AnalysisScale
-) -> Point:
-    first, single = commit[0], len(commit) == 1
-    return Point(
-        run=first.run,
-        runs=len(commit),
-        value=first.value if single else scale.inverse(values[i]),
-        interval=first.interval if single else None,
-        level=scale.inverse(levels[i]),
-        change=scale.size(values[i] - levels[i - 1]) if i else None,
-    )
