@@ -39,20 +39,17 @@ def test_a_measurement_is_gone_through_by_the_names_of_its_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "recipe"),
+    ("name", "recipe", "plain"),
     [
-        ("ddp", {}),
-        ("ddp[bucket_cap_mb=5]", {}),
-        ("ddp accumulation_steps=4 no_sync=false", {"accumulation_steps": "4", "no_sync": "false"}),
-        ("ddp[bucket_cap_mb=5] loader=workers=2,pin_memory=true", {"loader": "workers=2,pin_memory=true"}),
+        ("ddp", {}, "ddp"),
+        ("ddp[bucket_cap_mb=5]", {}, "ddp"),
+        ("ddp accumulation_steps=4 no_sync=false", {"accumulation_steps": "4", "no_sync": "false"}, "ddp"),
+        ("ddp[bucket_cap_mb=5] loader=workers=2,pin_memory=true", {"loader": "workers=2,pin_memory=true"}, "ddp"),
+        ("weak w2 precision=mine", {}, "weak w2 precision=mine"),
     ],
 )
-def test_options_are_taken_off_a_name(name: str, recipe: dict[str, str]) -> None:
-    assert replace(MEASURED, name=name, recipe=recipe).plain_name == "ddp"
-
-
-def test_a_name_is_left_as_it_was_given() -> None:
-    assert replace(MEASURED, name="weak w2 precision=mine").plain_name == "weak w2 precision=mine"
+def test_only_options_are_taken_off_a_name(name: str, recipe: dict[str, str], plain: str) -> None:
+    assert replace(MEASURED, name=name, recipe=recipe).plain_name == plain
 
 
 def on_cpu(*launches: Health | None) -> Measurement:
