@@ -150,7 +150,7 @@ def setting_line(knob: Knob) -> str:
 
 def commands_list() -> str:
     """Returns a line for each subcommand of ``ddpperf``, and where to read on."""
-    rows = ((row.name, row.help, COMMAND_PAGES[row.name]) for row in COMMANDS)
+    rows = ((name, text, COMMAND_PAGES[name]) for name, (text, _) in COMMANDS.items())
     return "\n".join(f"- [`ddpperf {name}`]({page}.md): {text}." for name, text, page in rows)
 
 

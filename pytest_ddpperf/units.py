@@ -20,16 +20,11 @@ _PLAIN_RATE_LIMIT = 1e4  # 2450 samples/s reads better than 2.45 k; 123456 does 
 
 @dataclass(frozen=True)
 class Scale:
-    """One unit for a group of values: reports print ``value / factor`` before ``unit``.
-
-    Attributes:
-        unit: the printed unit, such as ``ms`` or ``MiB``; empty for plain ratios.
-        exact: whether the values are whole numbers of the base unit (bytes below 1 KiB).
-    """
+    """One unit for a group of values: reports print ``value / factor`` before ``unit``."""
 
     factor: float
-    unit: str
-    exact: bool = False
+    unit: str  # such as ``ms`` or ``MiB``; empty for plain ratios
+    exact: bool = False  # whether the values are whole numbers of the base unit (bytes below 1 KiB)
 
     def number(self, value: float) -> str:
         """Formats the value in this unit, without the unit's name: to three digits, or to a whole number if exact."""

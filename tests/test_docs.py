@@ -136,7 +136,7 @@ def test_the_list_of_settings_has_each_with_a_default_and_an_example_that_can_be
 
 def test_each_command_is_listed(reference_tables: ModuleType) -> None:
     listed = re.findall(r"^- \[`ddpperf (\w+)`\]", reference_tables.commands_list(), re.MULTILINE)
-    assert listed == [row.name for row in COMMANDS]
+    assert listed == [*COMMANDS]
 
 
 @pytest.mark.parametrize("name", HOOKS)

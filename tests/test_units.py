@@ -2,19 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.units import (
-    exact_texts,
-    format_change,
-    format_clock,
-    format_count,
-    format_difference,
-    format_number,
-    format_percent,
-    format_value,
-    format_values,
-    power_of_two,
-    scale,
-)
+from pytest_ddpperf import units
 
 
 @pytest.mark.parametrize(
@@ -43,17 +31,17 @@ from pytest_ddpperf.units import (
     ],
 )
 def test_value_reads_in_the_unit_that_fits(value: float, unit: str, text: str) -> None:
-    assert format_value(value, unit) == text
+    assert units.format_value(value, unit) == text
 
 
 def test_a_group_has_one_unit_fit_for_its_typical_value() -> None:
     # The median of 0.9 ms, 40 ms and 2 s is 40 ms.
-    assert format_values([0.0009, 0.040, 2.0], "s") == ("0.900 ms", "40.0 ms", "2000 ms")
+    assert units.format_values([0.0009, 0.040, 2.0], "s") == ("0.900 ms", "40.0 ms", "2000 ms")
 
 
 def test_an_empty_group_has_the_base_unit() -> None:
-    assert scale([], "s").unit == "s"
-    assert scale([float("nan"), 0.04, 0.05], "s").unit == "ms"
+    assert units.scale([], "s").unit == "s"
+    assert units.scale([float("nan"), 0.04, 0.05], "s").unit == "ms"
 
 
 @pytest.mark.parametrize(
@@ -61,45 +49,45 @@ def test_an_empty_group_has_the_base_unit() -> None:
     [(0.132, "+13.2 %"), (-0.004, "-0.4 %"), (-0.00001, "+0.0 %"), (0.0, "+0.0 %"), (12.5, "+1250 %")],
 )
 def test_change_has_a_sign_and_never_a_negative_zero(change: float, text: str) -> None:
-    assert format_change(change) == text
+    assert units.format_change(change) == text
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.03, "3 %"), (0.021, "2.1 %"), (0.0, "0 %"), (0.1, "10 %")])
 def test_share_has_no_trailing_zero(share: float, text: str) -> None:
-    assert format_percent(share) == text
+    assert units.format_percent(share) == text
 
 
 @pytest.mark.parametrize(
     ("difference", "unit", "text"), [(-0.07, "1", "-0.070"), (0.031, "1", "+0.031"), (1024.0, "B", "+1.00 KiB")]
 )
 def test_difference_has_a_sign(difference: float, unit: str, text: str) -> None:
-    assert format_difference(difference, unit) == text
+    assert units.format_difference(difference, unit) == text
 
 
 def test_a_difference_that_rounding_leaves_is_nothing() -> None:
-    assert format_difference(1.7e-20, "1", (0.3, -0.2)) == "0"
-    assert format_difference(0.1 + 0.2 - 0.3, "s", (0.3, 0.3)) == "0"
-    assert format_difference(1.7e-20, "1", (1.7e-20, 0.0)) == "+1.7e-20"
-    assert format_difference(1e-6, "1", (0.3,)) == "+1e-06"
+    assert units.format_difference(1.7e-20, "1", (0.3, -0.2)) == "0"
+    assert units.format_difference(0.1 + 0.2 - 0.3, "s", (0.3, 0.3)) == "0"
+    assert units.format_difference(1.7e-20, "1", (1.7e-20, 0.0)) == "+1.7e-20"
+    assert units.format_difference(1e-6, "1", (0.3,)) == "+1e-06"
 
 
 @pytest.mark.parametrize(
     ("number", "noun", "text"), [(1, "rank", "1 rank"), (2, "rank", "2 ranks"), (8, "launch", "8 launches")]
 )
 def test_count_agrees_with_its_noun(number: int, noun: str, text: str) -> None:
-    assert format_count(number, noun) == text
+    assert units.format_count(number, noun) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0, "0"), (5.0, "5"), (1234567.0, "1,234,567"), (0.25, "0.25"), (1 / 3, "0.333")]
 )
 def test_plain_numbers(value: float, text: str) -> None:
-    assert format_number(value) == text
+    assert units.format_number(value) == text
 
 
 def test_a_clock_shows_minutes_and_seconds() -> None:
-    assert format_clock(250.9) == "4:10"
-    assert format_clock(3725.0) == "62:05"
+    assert units.format_clock(250.9) == "4:10"
+    assert units.format_clock(3725.0) == "62:05"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +101,7 @@ def test_a_clock_shows_minutes_and_seconds() -> None:
     ],
 )
 def test_a_power_of_two_is_what_an_option_takes(nbytes: float, below: str, above: str) -> None:
-    assert (power_of_two(nbytes), power_of_two(nbytes, above=True)) == (below, above)
+    assert (units.power_of_two(nbytes), units.power_of_two(nbytes, above=True)) == (below, above)
 
 
 @pytest.mark.parametrize(
@@ -127,4 +115,4 @@ def test_a_power_of_two_is_what_an_option_takes(nbytes: float, below: str, above
     ],
 )
 def test_counts_differ_as_texts_by_what_they_differ_by(values: list[float], texts: list[str]) -> None:
-    assert exact_texts("B", values) == texts
+    assert units.exact_texts("B", values) == texts

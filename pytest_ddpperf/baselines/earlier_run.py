@@ -26,19 +26,16 @@ def judged_by(earlier: Sequence[Result], provenance: Provenance, results: Sequen
     ``provenance`` is the code that the earlier results measured.
     """
     old, new = ({key_of(result): result for result in each} for each in (earlier, results))
-    alpha = alpha_of_benchmark(len(new))
+    alpha, kept = alpha_of_benchmark(len(new)), ("step", "seconds", "spent")
     return [
-        replace(
-            _judged(result, _reference(old[key], result, provenance), alpha),
-            **{name: getattr(result, name) for name in ("step", "seconds", "spent")},
-        )
+        replace(_judged(old[key], result, provenance, alpha), **{name: getattr(result, name) for name in kept})
         for key, result in new.items()
         if key in old
     ]
 
 
-def _judged(result: Result, reference: StoredBaseline, alpha: float) -> Result:
-    measured = result.measurement
+def _judged(old: Result, result: Result, provenance: Provenance, alpha: float) -> Result:
+    measured, reference = result.measurement, _reference(old, result, provenance)
     if result.verdict is Verdict.BROKEN:
         return result
     if result.verdict is Verdict.DOES_NOT_FIT:

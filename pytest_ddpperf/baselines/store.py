@@ -164,12 +164,7 @@ class Store:
         text = read_text(file, BASELINE)
         if text is None:
             return None
-        content = decode(text, file)
-        self._require_place(content, file)
-        return content
-
-    def _require_place(self, content: BaselineFile, file: Path) -> None:
-        key = file.parent.parent.name
+        content, key = decode(text, file), file.parent.parent.name
         if (module_folder(content.test), test_file(content.test)) != (file.parent.name, file.name):
             place = self._file(content.test, key)
             raise BaselineError(
@@ -184,6 +179,7 @@ class Store:
                     f"folder of {key}: the file was moved or copied; move it back, or delete it and run with "
                     "--ddpperf-save"
                 )
+        return content
 
 
 def _told(folder: Path) -> str:

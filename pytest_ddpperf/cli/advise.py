@@ -11,8 +11,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from pytest_ddpperf.cli.options import add_folder, add_option
 from pytest_ddpperf.errors import SettingError, in_a_line
-from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
+from pytest_ddpperf.parsers import byte_count, closest, positive_int
 from pytest_ddpperf.planner.advising import PRECISIONS, STRATEGIES, advised
 from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.reports import calls, progress, table
@@ -25,39 +26,22 @@ CLUSTER = ("network", "accelerator", "ranks_per_node")  # settings of prediction
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of the command."""
-    add = parser.add_argument
-    add(
-        "workload",
-        metavar="FILE.py:NAME",
-        help="a Workload in a file of Python or in a module, or a function batch_size -> Workload",
-    )
-    add("--world-size", type=argument(positive_int), required=True, metavar="N", help="number of ranks")
+    text = "a Workload in a file of Python or in a module, or a function batch_size -> Workload"
+    parser.add_argument("workload", metavar="FILE.py:NAME", help=text)
+    add_option(parser, "--world-size", positive_int, "N", "number of ranks", required=True)
     add_cluster(parser, "the one that ddpperf network has stored")
-    add(
-        "--memory",
-        type=argument(byte_count),
-        metavar="BYTES",
-        help="memory of a rank, such as 80GB (default: the accelerator's memory, else no limit)",
-    )
-    add(
-        "--strategies",
-        type=lambda text: re.split(r"[,;](?![^\[]*\])", text),  # not those between the brackets of options
-        metavar="NAMES",
-        help=f"strategies, separated by commas (default: {','.join(STRATEGIES)})",
-    )
-    add(
-        "--precisions",
-        type=lambda text: text.split(","),
-        metavar="NAMES",
-        help=f"precisions, separated by commas (default: {','.join(PRECISIONS)})",
-    )
-    add(
-        "--batch-sizes",
-        type=argument(lambda text: [positive_int(number) for number in str(text).split(",")]),
-        metavar="N[,N...]",
-        help="batch sizes of a rank, for a function batch_size -> Workload",
-    )
-    add("--timeout", default="600", metavar="TIME", help="deadline of a launch (default: %(default)s s)")
+    text = "memory of a rank, such as 80GB (default: the accelerator's memory, else no limit)"
+    add_option(parser, "--memory", byte_count, "BYTES", text)
+    text = f"strategies, separated by commas (default: {','.join(STRATEGIES)})"
+    # Not at commas between the brackets of options.
+    add_option(parser, "--strategies", lambda names: re.split(r"[,;](?![^\[]*\])", str(names)), "NAMES", text)
+    text = f"precisions, separated by commas (default: {','.join(PRECISIONS)})"
+    add_option(parser, "--precisions", lambda names: str(names).split(","), "NAMES", text)
+    text = "batch sizes of a rank, for a function batch_size -> Workload"
+    add_option(parser, "--batch-sizes", lambda sizes: [*map(positive_int, str(sizes).split(","))], "N[,N...]", text)
+    add_option(parser, "--timeout", str, "TIME", "deadline of a launch", default="600s")
+    add_folder(parser)
+    parser.set_defaults(run=run)
 
 
 def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
@@ -65,7 +49,7 @@ def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
     add = parser.add_argument
     add("--network", choices=CLUSTERS, help=f"network to predict for (default: {network})")
     add("--accelerator", choices=ACCELERATORS, help="accelerator to predict for (default: time this machine)")
-    add("--ranks-per-node", type=argument(positive_int), metavar="N", help="ranks on each node (default: 8)")
+    add_option(parser, "--ranks-per-node", positive_int, "N", "ranks on each node (default: 8)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -15,11 +14,12 @@ from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli import advise, history, network, report
 from pytest_ddpperf.cli.bisect import command as bisection
-from pytest_ddpperf.cli.inifile import ini_value, project_root
+from pytest_ddpperf.cli.inifile import project
 from pytest_ddpperf.cli.init import command as init_command
+from pytest_ddpperf.cli.options import add_folder, add_option
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.launch.environment import current_folder
-from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
+from pytest_ddpperf.parsers import set_name, several, whole_number, world_sizes
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports import lines, table
 from pytest_ddpperf.reports.stored import list_tables, record_table
@@ -27,18 +27,6 @@ from pytest_ddpperf.settings import KNOBS, Settings, overlay
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
 INTERRUPTED = 130  # as of a shell for a command that Ctrl-C ends
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A subcommand of ``ddpperf``."""
-
-    name: str
-    help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]  # declares its arguments
-    run: Callable[[argparse.Namespace], int] | None = None  # gives back the exit status; None: its subcommands do it
-    passes_on: bool = False  # whether it gets unknown arguments, as ``rest``, and passes them on
-    stores: bool = False  # whether it uses the folder of the baselines, which it gets as ``folder``
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,40 +62,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ddpperf {version('pytest-ddpperf')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        subparser = commands.add_parser(
-            command.name, help=command.help, description=command.help, allow_abbrev=not command.passes_on
-        )
-        command.add_arguments(subparser)
-        if command.stores:
-            _add_folder(subparser)
-        subparser.set_defaults(run=command.run, passes_on=command.passes_on)
+    for name, (text, add_arguments) in COMMANDS.items():
+        subparser = commands.add_parser(name, help=text, description=text)
+        add_arguments(subparser)
+        subparser.set_defaults(passes_on=not subparser.allow_abbrev)
     return parser
 
 
-def _add_folder(parser: argparse.ArgumentParser) -> None:
-    default = f"{KNOBS['baseline_dir'].ini} of the ini file, else {Settings().baseline_dir}"
-    parser.add_argument(
-        "--baselines", type=Path, metavar="DIR", help=f"folder of the stored baselines (default: {default})"
-    )
+def _add_store(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
+    add_folder(parser)
+    default = f"{KNOBS['baseline_set'].ini} of the ini file, else the one without a name"
+    add_option(parser, "--set", set_name, "NAME", f"named set of them (default: {default})")
+    parser.set_defaults(run=run)
 
 
-def _add_store(parser: argparse.ArgumentParser) -> None:
-    _add_folder(parser)
-    name = KNOBS["baseline_set"]
-    parser.add_argument(
-        "--set",
-        type=argument(set_name),
-        metavar="NAME",
-        help=f"named set of them (default: {name.ini} of the ini file, else the one without a name)",
-    )
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    _add_store(parser, _list)
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "test", metavar="TEST|FILE", help="a test's node id, a part of it or of a variant, or a baseline file"
-    )
-    _add_store(parser)
+    text = "a test's node id, a part of it or of a variant, or a baseline file"
+    parser.add_argument("test", metavar="TEST|FILE", help=text)
+    _add_store(parser, _show)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -153,16 +129,13 @@ def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineR
 
 def _place(options: argparse.Namespace) -> tuple[Path, str]:
     """Returns the folder of the baselines and the name of their set, from options or the project's ini file."""
-    defaults = Settings()
     folder, name = options.baselines, getattr(options, "set", None)
+    root, ini = project(Path.cwd()) if None in {folder, name} else (Path(), {})
     if folder is None:
-        configured = ini_value(KNOBS["baseline_dir"].ini, Path.cwd())
-        root, named = (project_root(Path.cwd()), defaults.baseline_dir) if configured is None else configured[::-1]
-        folder = Path(os.path.relpath(root / named))
+        folder = Path(os.path.relpath(root / str(ini.get(KNOBS["baseline_dir"].ini) or Settings().baseline_dir)))
     if name is None:
-        configured = ini_value(KNOBS["baseline_set"].ini, Path.cwd())
-        given = {} if configured is None else {"baseline_set": configured[0]}
-        name = overlay(defaults, given, lambda knob, raw: f"{knob.ini} = {raw}").compared
+        given = {"baseline_set": value} if (value := ini.get(KNOBS["baseline_set"].ini)) else {}
+        name = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw}").compared
     return folder, name
 
 
@@ -178,28 +151,19 @@ def _store(options: argparse.Namespace) -> Store:
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.usage = "ddpperf calibrate [-h] [--runs N] [TESTS and options of pytest, such as -k small ...]"
-    parser.add_argument(
-        "--runs",
-        type=argument(several),
-        default=5,
-        metavar="N",
-        help="how often each benchmark is measured (default: %(default)s)",
-    )
+    add_option(parser, "--runs", several, "N", "how often each benchmark is measured", default=5)
+    parser.set_defaults(run=lambda options: _become_pytest({"calibrate": options.runs}, options.rest))
+    parser.allow_abbrev = False
 
 
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.usage = "ddpperf simulate [-h] --world-size N[,N...] [options] [TESTS and options of pytest ...]"
-    parser.add_argument(
-        "--world-size",
-        type=argument(world_sizes),
-        required=True,
-        metavar="N[,N...]",
-        help="numbers of ranks, such as 8,64,1024",
-    )
-    parser.add_argument(
-        "--rank", type=argument(whole_number), default=0, metavar="N", help="the rank (default: %(default)s)"
-    )
+    text = "numbers of ranks, such as 8,64,1024"
+    add_option(parser, "--world-size", world_sizes, "N[,N...]", text, required=True)
+    add_option(parser, "--rank", whole_number, "N", "the rank", default=0)
     advise.add_cluster(parser, "none, which predicts no times")
+    parser.set_defaults(run=_simulate)
+    parser.allow_abbrev = False
 
 
 def _simulate(options: argparse.Namespace) -> int:
@@ -220,68 +184,35 @@ def _failed(error: DdpperfError) -> int:
     return FAILED
 
 
-COMMANDS = (
-    Command(
-        "init",
-        "write a first test file, and a CI job, for the project in this folder",
-        init_command.add_arguments,
-        init_command.run,
-    ),
-    Command("list", "list the stored baselines", _add_store, _list),
-    Command("show", "show all metrics of a stored baseline", _add_show, _show),
-    Command("report", "make reports from the JSON file of a run", report.add_report_arguments, report.report),
-    Command("compare", "show how far the metrics of two runs differ", report.add_compare_arguments, report.compare),
-    Command(
-        "schema",
-        "print the JSON schema of the results of a run, or of a trend",
-        report.add_schema_arguments,
-        report.print_schema,
-    ),
-    Command(
-        "trend",
-        "show a metric over commits, and the commits that changed it",
-        history.add_trend_arguments,
-        history.trend,
-    ),
-    Command(
-        "history",
+COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "init": ("write a first test file, and a CI job, for the project in this folder", init_command.add_arguments),
+    "list": ("list the stored baselines", _add_list),
+    "show": ("show all metrics of a stored baseline", _add_show),
+    "report": ("make reports from the JSON file of a run", report.add_report_arguments),
+    "compare": ("show how far the metrics of two runs differ", report.add_compare_arguments),
+    "schema": ("print the JSON schema of the results of a run, or of a trend", report.add_schema_arguments),
+    "trend": ("show a metric over commits, and the commits that changed it", history.add_trend_arguments),
+    "history": (
         "add runs from JSON files to a history, or print the history of one benchmark as CSV",
         history.add_history_arguments,
     ),
-    Command(
-        "calibrate",
+    "calibrate": (
         "compare benchmarks with themselves, to see their false alarms and the slowdowns that they can find",
         _add_calibrate,
-        lambda options: _become_pytest({"calibrate": options.runs}, options.rest),
-        passes_on=True,
     ),
-    Command(
-        "network",
+    "network": (
         "measure collectives of many sizes, fit and store their costs, and name slow ranks and links",
         network.add_arguments,
-        network.run,
-        stores=True,
     ),
-    Command(
-        "simulate",
-        "count the work of one rank, among any number of ranks, in one process",
-        _add_simulate,
-        _simulate,
-        passes_on=True,
-    ),
-    Command(
-        "advise",
+    "simulate": ("count the work of one rank, among any number of ranks, in one process", _add_simulate),
+    "advise": (
         "say which strategy, precision and batch size to train with, on any number of ranks",
         advise.add_arguments,
-        advise.run,
-        stores=True,
     ),
-    Command("trace", "summarise the traces of ranks, or compare two runs", report.add_trace_arguments),
-    Command(
-        "bisect",
-        "find the commit or package that made a benchmark worse, by side-by-side runs",
-        bisection.add_arguments,
-        bisection.run,
-        passes_on=True,
-    ),
-)
+    "trace": ("summarise the traces of ranks, or compare two runs", report.add_trace_arguments),
+    "bisect": ("find the commit or package that made a benchmark worse, by side-by-side runs", bisection.add_arguments),
+}
+"""By name, the help text of each subcommand, and a function that declares its arguments and its function ``run``.
+
+A subcommand without abbreviations gets unknown arguments, as ``rest``, and passes them on to pytest.
+"""

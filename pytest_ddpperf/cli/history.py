@@ -11,9 +11,10 @@ from pathlib import Path
 
 from pytest_ddpperf.baselines.history import database
 from pytest_ddpperf.baselines.history.trend import MIN_CHANGE, trends
-from pytest_ddpperf.cli.inifile import ini_value
+from pytest_ddpperf.cli.inifile import ini_path
+from pytest_ddpperf.cli.options import add_option
 from pytest_ddpperf.errors import HistoryError, SettingError
-from pytest_ddpperf.parsers import argument, fraction, positive_int
+from pytest_ddpperf.parsers import fraction, positive_int
 from pytest_ddpperf.records.results import BaselineRecord, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.run_file import RESULTS, read_run
@@ -32,48 +33,31 @@ _HISTORY = KNOBS["history"]
 
 def add_trend_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``ddpperf trend``."""
-    parser.add_argument(
-        "test", nargs="?", metavar="TEST", help="a test's node id, or a part of it (default: all tests that changed)"
-    )
+    text = "a test's node id, or a part of it (default: all tests that changed)"
+    parser.add_argument("test", nargs="?", metavar="TEST", help=text)
     parser.add_argument("--metric", default="step_time", metavar="NAME", help="metric to show (default: %(default)s)")
     _add_history(parser)
     _add_selection(parser)
-    parser.add_argument(
-        "--last",
-        type=argument(positive_int),
-        default=1000,
-        metavar="N",
-        help="number of newest commits to show (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--least",
-        type=argument(fraction),
-        default=MIN_CHANGE,
-        metavar="FRACTION",
-        help="omit smaller changes, such as 0.01 or 1%%; for shares and losses that is an absolute 0.01 "
-        "(default: %(default)s)",
-    )
+    add_option(parser, "--last", positive_int, "N", "number of newest commits to show", default=1000)
+    text = "omit smaller changes, such as 0.01 or 1%%; for shares and losses that is an absolute 0.01"
+    add_option(parser, "--least", fraction, "FRACTION", text, default=MIN_CHANGE)
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print as JSON, or write it to a file")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser; - is standard output")
+    parser.set_defaults(run=trend)
 
 
 def add_history_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the subcommands ``add`` and ``csv`` of ``ddpperf history``."""
     commands = parser.add_subparsers(title="commands", metavar="add|csv", required=True)
     adding = commands.add_parser("add", help="add runs from JSON files, except those that the history has already")
-    adding.add_argument(
-        "results", type=Path, nargs="+", metavar="RUN.json", help="file of pytest --ddpperf-report=json:RUN.json"
-    )
+    text = "file of pytest --ddpperf-report=json:RUN.json"
+    adding.add_argument("results", type=Path, nargs="+", metavar="RUN.json", help=text)
     adding.set_defaults(run=_add)
     table = commands.add_parser("csv", help="print all metrics of one benchmark, a row for each run, oldest first")
     table.add_argument("test", metavar="TEST", help="a test's node id, or a part of it")
     _add_selection(table)
-    table.add_argument(
-        "--metric",
-        action="append",
-        metavar="NAME",
-        help="only this metric, and only runs that have it; may be given several times (default: all metrics)",
-    )
+    text = "only this metric, and only runs that have it; may be given several times (default: all metrics)"
+    table.add_argument("--metric", action="append", metavar="NAME", help=text)
     table.add_argument("--output", type=Path, default=Path("-"), metavar="FILE", help="file to write (default: -)")
     table.set_defaults(run=_print_csv)
     for each in (adding, table):
@@ -87,7 +71,7 @@ def _add_history(parser: argparse.ArgumentParser) -> None:
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="only this variant of a test")
-    parser.add_argument("--world-size", type=argument(positive_int), metavar="N", help="only this number of ranks")
+    add_option(parser, "--world-size", positive_int, "N", "only this number of ranks")
     parser.add_argument("--branch", metavar="NAME", help="only runs of this branch")
 
 
@@ -95,20 +79,19 @@ def _file(options: argparse.Namespace) -> Path:
     """Returns the file that ``--history`` names, else the file that the ini file of the current folder names."""
     if options.history is not None:
         return Path(options.history)
-    configured = ini_value(_HISTORY.ini, Path.cwd())
+    configured = ini_path(_HISTORY.ini)
     if configured is None:
         raise HistoryError(
             f"no history file is given: name it by --history FILE, or set {_HISTORY.ini} in the ini file of pytest; "
             f"pytest {_HISTORY.option}=FILE writes it"
         )
-    value, folder = configured
-    return folder / value
+    return configured
 
 
 def stale(test: str, record: BaselineRecord, save: str | None) -> str:
     """Returns advice to save a baseline again, in the set ``save``, if the last recorded run was better; else ""."""
-    configured = ini_value(_HISTORY.ini, Path.cwd())
-    if configured is None or not (file := configured[1] / configured[0]).is_file():
+    file = ini_path(_HISTORY.ini)
+    if file is None or not file.is_file():
         return ""
     verdict, date = database.last_verdict(file, test, record)
     if verdict != Verdict.IMPROVED.value or date[:10] < record.date:

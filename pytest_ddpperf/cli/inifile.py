@@ -13,30 +13,21 @@ from pytest_ddpperf.errors import SettingError
 
 # The files that pytest looks for, in its order, and the sections that hold its settings.
 _FILES = {
-    "pytest.toml": ("pytest",),
-    ".pytest.toml": ("pytest",),
-    "pytest.ini": ("pytest",),
-    ".pytest.ini": ("pytest",),
+    **dict.fromkeys(("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini"), ("pytest",)),
     "pyproject.toml": ("tool.pytest.ini_options", "tool.pytest"),
     "tox.ini": ("pytest",),
     "setup.cfg": ("tool:pytest",),
 }
 
 
-def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
-    """Returns a setting's value in pytest's ini file for ``folder``, and the project's root; None if it is not set."""
-    root, settings = _project(folder)
-    value = settings.get(name)
-    return None if value in (None, "") else (str(value), root)
+def ini_path(name: str) -> Path | None:
+    """Returns the path that a setting names in pytest's ini file for the current folder; None if it is not set."""
+    root, settings = project(Path.cwd())
+    return root / str(settings[name]) if settings.get(name) else None
 
 
-def project_root(folder: Path) -> Path:
-    """Returns the root of the project around a folder, as a pytest run in that folder would find it."""
-    return _project(folder)[0]
-
-
-def _project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
-    """Returns the root of the project, and pytest's settings in its ini file (empty if there are none)."""
+def project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
+    """Returns the root of the project around a folder, as pytest finds it, and pytest's settings in its ini file."""
     parents = (folder.absolute(), *folder.absolute().parents)
     for parent in parents:
         for file, sections in _FILES.items():

@@ -7,12 +7,13 @@ import os
 from collections.abc import Sequence
 
 from pytest_ddpperf.baselines.network import network_file, read_network, save_network
+from pytest_ddpperf.cli.options import add_folder, add_option
 from pytest_ddpperf.errors import BaselineError, RanksTimedOut, SettingError, extended
 from pytest_ddpperf.instruments.host import interface_speeds
 from pytest_ddpperf.launch.context import BACKENDS, DEVICES
 from pytest_ddpperf.launch.environment import thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.parsers import argument, byte_count, duration, positive_int, sizes_of_groups
+from pytest_ddpperf.parsers import byte_count, duration, positive_int, sizes_of_groups
 from pytest_ddpperf.planner import hardware, network, slowness
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit, RankSweep, SweepPlan
@@ -24,26 +25,17 @@ _AUTO = "auto"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of the command."""
+    text = "numbers of ranks of at least 2 (default: one per GPU, else 2)"
+    add_option(parser, "--world-size", sizes_of_groups, "N[,N...]", text)
+    text = f"collectives to measure, separated by commas (default: {','.join(COLLECTIVES)})"
+    add_option(parser, "--collectives", lambda names: tuple(str(names).split(",")), "NAMES", text)
+    add_option(parser, "--min-size", byte_count, "BYTES", "smallest size", default="1KiB")
+    add_option(parser, "--max-size", byte_count, "BYTES", "largest size", default="32MiB")  # above DDP's buckets
+    add_option(parser, "--rounds", positive_int, "N", "rounds of sizes", default=10)
     add = parser.add_argument
-    add(
-        "--world-size",
-        type=argument(sizes_of_groups),
-        metavar="N[,N...]",
-        help="numbers of ranks of at least 2 (default: one per GPU, else 2)",
-    )
-    add(
-        "--collectives",
-        type=lambda text: tuple(text.split(",")),
-        metavar="NAMES",
-        help=f"collectives to measure, separated by commas (default: {','.join(COLLECTIVES)})",
-    )
-    add("--min-size", type=argument(byte_count), default=2**10, metavar="BYTES", help="smallest size (default: 1KiB)")
-    # Above DDP's buckets of 25 MiB.
-    add("--max-size", type=argument(byte_count), default=2**25, metavar="BYTES", help="largest size (default: 32MiB)")
-    add("--rounds", type=argument(positive_int), default=10, metavar="N", help="rounds of sizes (default: %(default)s)")
     add("--device", choices=DEVICES, default=_AUTO, help="device of the ranks (default: %(default)s)")
     add("--backend", choices=BACKENDS, default=_AUTO, help="backend of the process group (default: %(default)s)")
-    add("--timeout", type=argument(duration), default=300.0, metavar="TIME", help="deadline (default: 300s)")
+    add_option(parser, "--timeout", duration, "TIME", "deadline", default="300s")
     add(
         "--check",
         nargs="?",
@@ -53,8 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="name slow ranks, links and interfaces; compare the bandwidth with a link (default: that of the GPUs): "
         f"{', '.join(hardware.HARDWARE)}. The status is 1 if something is found",
     )
-    add("--predict", type=argument(byte_count), metavar="BYTES", help="print times of this size from the stored fit")
+    add_option(parser, "--predict", byte_count, "BYTES", "print times of this size from the stored fit")
     add("--no-save", action="store_true", help="store nothing; --check never replaces a stored fit")
+    add_folder(parser)
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

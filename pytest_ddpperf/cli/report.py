@@ -13,9 +13,10 @@ import msgspec
 
 from pytest_ddpperf.analysis.traces.difference import difference
 from pytest_ddpperf.baselines.earlier_run import judged_by
+from pytest_ddpperf.cli.options import add_option
 from pytest_ddpperf.errors import TraceError
 from pytest_ddpperf.judge.decision import failing_verdict
-from pytest_ddpperf.parsers import argument, fraction, positive_int
+from pytest_ddpperf.parsers import fraction, positive_int
 from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.reports import causes, files, lines, remarks, table, traces, trend, two_runs
 from pytest_ddpperf.reports.documents.entries import JsonEntry, ResultsFile
@@ -38,6 +39,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"{kind.help}; - is standard output")
     text = "folder for pictures, as PNG files; needs matplotlib (in the extra plots)"
     parser.add_argument("--plots", type=Path, metavar="DIR", help=text)
+    parser.set_defaults(run=report)
 
 
 def report(options: argparse.Namespace) -> int:
@@ -60,6 +62,7 @@ def report(options: argparse.Namespace) -> int:
 def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the argument of ``ddpperf schema``."""
     parser.add_argument("document", nargs="?", choices=tuple(_DOCUMENTS), default="results", help="(default: results)")
+    parser.set_defaults(run=print_schema)
 
 
 def print_schema(options: argparse.Namespace) -> int:
@@ -74,13 +77,9 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     _add_results(parser, "after")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a table in Markdown; - is standard output")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser; - is standard output")
-    parser.add_argument(
-        "--fail-on",
-        type=argument(_FAIL_ON.parse),
-        default=_FAIL_ON.default,
-        metavar=_FAIL_ON.metavar,
-        help="verdicts that make the exit status 1, or none (default: regressed,broken)",
-    )
+    text = "verdicts that make the exit status 1, or none"
+    add_option(parser, "--fail-on", _FAIL_ON.parse, str(_FAIL_ON.metavar), text, default=_FAIL_ON.default_text)
+    parser.set_defaults(run=compare)
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -113,30 +112,18 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``ddpperf trace``."""
     kinds = parser.add_subparsers(metavar="summary|diff", required=True)
     summary = kinds.add_parser("summary", help="show how ranks spend their steps, and which is late to collectives")
-    summary.add_argument(
-        "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders, trace files, or prefixes of their names"
-    )
+    text = "folders, trace files, or prefixes of their names"
+    summary.add_argument("paths", nargs="+", type=Path, metavar="DIR|FILE", help=text)
     summary.add_argument("--merge", type=Path, metavar="FILE", help="write one trace of all ranks to this file")
     summary.set_defaults(run=_summary)
-    diff = kinds.add_parser(
-        "diff", help="show operators, kernels and collectives that are added, removed, slower or faster in B"
-    )
+    text = "show operators, kernels and collectives that are added, removed, slower or faster in B"
+    diff = kinds.add_parser("diff", help=text)
     for name in ("A", "B"):
         diff.add_argument(name, type=Path, help="a folder, a trace file, or a prefix of the names of trace files")
-    diff.add_argument(
-        "--least",
-        type=argument(fraction),
-        default=0.01,
-        metavar="FRACTION",
-        help="omit smaller changes of time, as a share of A's step, such as 0.01 or 1%% (default: %(default)s)",
-    )
-    diff.add_argument(
-        "--most",
-        type=argument(positive_int),
-        default=MOST_CHANGES,
-        metavar="N",
-        help="number of changes to print, the largest first (default: %(default)s)",
-    )
+    text = "omit smaller changes of time, as a share of A's step, such as 0.01 or 1%%"
+    add_option(diff, "--least", fraction, "FRACTION", text, default=0.01)
+    text = "number of changes to print, the largest first"
+    add_option(diff, "--most", positive_int, "N", text, default=MOST_CHANGES)
     diff.set_defaults(run=_diff)
 
 

@@ -27,7 +27,7 @@ def change_from(series: Series, base: Series, measurement: Measurement, *, paire
             series.samples,
             base.samples,
             scale=series.scale,
-            robust=series.rules.interleaved,  # either side may be disturbed
+            robust=series.rules.timed or series.rules.partnered,  # either side may be disturbed
             expected=_expected_of_pairs(series, base, turns=measurement.turns),
         )
     return intervals.change(series.samples, base.samples, scale=series.scale, expected=_expected_alone(series))

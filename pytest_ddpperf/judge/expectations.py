@@ -14,7 +14,8 @@ from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.parsers import byte_count, closest, instead
 from pytest_ddpperf.records.counts import COLLECTIVES, SHOWN, Counts, quantity_texts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import BUSY, Interval, Measurement, Series
+from pytest_ddpperf.records.launch import BUSY
+from pytest_ddpperf.records.measurement import Interval, Measurement, Series
 from pytest_ddpperf.records.verbs import ScalingCurve, SideBySide
 from pytest_ddpperf.stats.intervals import FEW
 from pytest_ddpperf.units import format_count, format_number, format_percent, format_value

@@ -192,7 +192,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
     """Returns a finding if the baseline differs in interleaving, in the base of speedups, or in the number of steps."""
-    if series.rules.interleaved and record.turns != measurement.turns:
+    if (series.rules.timed or series.rules.partnered) and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:
         return Finding("other_base", {"then": record.over, "now": measurement.over})

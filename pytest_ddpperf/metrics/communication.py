@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, once
@@ -27,38 +27,29 @@ def exposed_communication(measurement: Measurement) -> Samples | None:
     so a slow moment slows both. A step lasts as long as on its slowest rank. If nothing is sent, the difference is
     noise around 0.
     """
-    pairs = _pairs(measurement)
-    return None if pairs is None else tuple(synchronised - alone for synchronised, alone in pairs)
+    return _samples(measurement, lambda step, alone: step - alone)
 
 
 def communication_overhead(measurement: Measurement) -> Samples | None:
     """Returns exposed communication as a share of a synchronised step, by launch; None if no launch was diagnosed."""
-    pairs = _pairs(measurement)
-    return None if pairs is None else tuple(1 - alone / synchronised for synchronised, alone in pairs)
+    return _samples(measurement, lambda step, alone: 1 - alone / step)
 
 
 def of_exposed(measurement: Measurement) -> Within:
     """Returns the scatter of ``exposed_communication`` within each launch, in seconds."""
-    moved = [[step - alone for step, alone in pairs] for pairs in _without_each(measurement)]
-    step = synchronised_step(measurement) or 0.0
-    return Within(tuple(map(influences, moved)), OWN_IN_TURNS * step)
+    own = OWN_IN_TURNS * (synchronised_step(measurement) or 0.0)
+    return _within(measurement, lambda step, alone: step - alone, own)
 
 
 def of_overhead(measurement: Measurement) -> Within:
     """Returns the scatter of ``communication_overhead`` within each launch, as a share of a step."""
-    moved = [[1 - alone / step for step, alone in pairs] for pairs in _without_each(measurement)]
-    return Within(tuple(map(influences, moved)), OWN_IN_TURNS)
-
-
-def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
-    """Returns, by launch, the mean step times of ``_steps`` that omit one pair of blocks."""
-    return [without for _, *without in filter(None, map(_steps, measurement.every)) if without]
+    return _within(measurement, lambda step, alone: 1 - alone / step, OWN_IN_TURNS)
 
 
 def synchronised_step(measurement: Measurement) -> float | None:
     """Returns the seconds of a synchronised step, averaged over launches; None if no launch was diagnosed."""
-    pairs = _pairs(measurement)
-    return None if pairs is None else fmean(synchronised for synchronised, _ in pairs)
+    steps = _samples(measurement, lambda step, _: step)
+    return None if steps is None else fmean(steps)
 
 
 def still_sent(measurement: Measurement) -> str:
@@ -82,9 +73,15 @@ def synchronisation_kept(measurement: Measurement) -> Finding | None:
     return None if reason is None else Finding("synchronisation_kept", {"reason": reason})
 
 
-def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
-    """Returns mean (synchronised, unsynchronised) step times by diagnosed launch, or None without such launches."""
-    return [steps[0] for steps in map(_steps, measurement.every) if steps] or None
+def _samples(measurement: Measurement, figure: Callable[[float, float], float]) -> Samples | None:
+    """Returns ``figure`` of the mean (synchronised, unsynchronised) steps by launch; None if none was diagnosed."""
+    return tuple(figure(*steps[0]) for steps in map(_steps, measurement.every) if steps) or None
+
+
+def _within(measurement: Measurement, figure: Callable[[float, float], float], own: float) -> Within:
+    """Returns the scatter of ``figure`` between pairs of blocks."""
+    launches = (without for _, *without in filter(None, map(_steps, measurement.every)) if without)
+    return Within(tuple(influences([figure(*steps) for steps in without]) for without in launches), own)
 
 
 @once
@@ -99,18 +96,13 @@ def _steps(launch: Launch) -> list[tuple[float, float]]:
         size = len(times) // max(1, number)
         return times if pair < 0 else (*times[: pair * size], *times[(pair + 1) * size :])
 
+    def mean(ranks: Iterable[tuple[float, ...]], pair: int) -> float:  # a step lasts as long as on its slowest rank
+        return fmean(map(max, zip(*(kept(times, pair) for times in ranks), strict=True)))
+
     return [
-        (
-            _mean_of([kept(rank.synchronised, pair) for rank in known]),
-            _mean_of([kept(rank.unsynchronised, pair) for rank in known]),
-        )
+        (mean((rank.synchronised for rank in known), pair), mean((rank.unsynchronised for rank in known), pair))
         for pair in range(-1, number if number >= MIN_BLOCKS else 0)
     ]
-
-
-def _mean_of(ranks: list[tuple[float, ...]]) -> float:
-    """Returns the mean step time of a group of ranks; a step lasts as long as on its slowest rank."""
-    return fmean(map(max, zip(*ranks, strict=True)))
 
 
 def saw_work(ranks: Sequence[RankProfile]) -> bool:
@@ -133,11 +125,8 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
     computed = sum(step.computed - step.overlapped for step in steps)
     between = sum(step.seconds - step.busy - step.computed + step.overlapped for step in steps)
     number = len(ranks[0].steps)
-    transfers = [min(collective.seconds for collective in instance) for instance in instances or ()]
-    waits = [
-        fmean(collective.seconds for collective in instance) - least
-        for instance, least in zip(instances or (), transfers, strict=True)
-    ]
+    seconds = [[collective.seconds for collective in instance] for instance in instances or ()]
+    transfers, waits = list(map(min, seconds)), [fmean(each) - min(each) for each in seconds]
     return CommunicationProfile(
         step=fmean(step.seconds for step in steps),
         busy=busy,

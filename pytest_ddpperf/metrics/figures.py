@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from statistics import fmean, stdev
+from collections.abc import Callable
+from statistics import fmean, median, stdev
 from typing import NamedTuple
 
-from pytest_ddpperf.metrics.launch_figures import (
-    Samples,
-    complete,
-    gpus_of,
-    mean_step,
-    of_launches,
-    of_lone_launches,
-    used_gpus,
-)
-from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.metrics.launch_figures import Samples, complete, gpus_of, mean_step, of_launches, used_gpus
+from pytest_ddpperf.records.launch import GpuHealth, Launch
 from pytest_ddpperf.records.measurement import Measurement
+
+
+@of_launches
+def step_time_median(launch: Launch) -> float:
+    """Returns the seconds of a launch's median step."""
+    return median(launch.step_times)
 
 
 @of_launches
@@ -93,15 +92,34 @@ def precision_of_products(measurement: Measurement) -> str | None:
     return {"0": "fp32", "1": "tf32"}.get(forced, asked)
 
 
-@of_lone_launches
+def _of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
+    """Turns a function that reads the whole machine into a metric, which is None for interleaved launches."""
+    samples = of_launches(figure)
+    return lambda measurement: None if measurement.turns else samples(measurement)
+
+
+@_of_lone_launches
 def gpu_utilisation(launch: Launch) -> float | None:
     """Returns the fraction of time (0 to 1) in which the ranks' GPUs were busy, averaged over GPUs; None if unknown."""
+    shares = _of_gpus(launch, lambda gpu: gpu.utilisation)
+    return fmean(shares) if shares else None
+
+
+@_of_lone_launches
+def energy_per_step(launch: Launch) -> float | None:
+    """Returns the joules that the ranks' GPUs use in a step; None if a GPU reports no power."""
+    powers = _of_gpus(launch, lambda gpu: gpu.power)
+    return sum(powers) * fmean(launch.step_times) if powers else None
+
+
+def _of_gpus(launch: Launch, figure: Callable[[GpuHealth], float | None]) -> Samples | None:
+    """Returns a figure of each GPU of the ranks; None if one is unknown, as of instances of a GPU (MIG)."""
     gpus = gpus_of(launch)
-    shares = complete(None if gpu.mig else gpu.utilisation for gpu in gpus)
-    return fmean(shares) if shares and len(gpus) == len(used_gpus(launch)) else None
+    known = complete(None if gpu.mig else figure(gpu) for gpu in gpus)
+    return known if len(gpus) == len(used_gpus(launch)) else None
 
 
-@of_lone_launches
+@_of_lone_launches
 def cpu_energy_per_step(launch: Launch) -> float | None:
     """Returns the joules that all processors used in a step, also for other processes; None if unknown."""
     powers = complete(cpu.power for cpu in launch.processors.values())
@@ -114,9 +132,7 @@ def compute_to_communication(measurement: Measurement) -> Samples | None:
     All time except exposed communication counts as computing. Returns None without a profile or without communication.
     """
     profile = measurement.profile
-    if profile is None or not profile.busy:
-        return None
-    return ((profile.step - profile.exposed) / profile.busy,)
+    return ((profile.step - profile.exposed) / profile.busy,) if profile is not None and profile.busy else None
 
 
 class Peak(NamedTuple):
@@ -180,9 +196,7 @@ def peak_flops(model: str, precision: str) -> float | None:
 
     ``model`` is torch's name of the device. A part of a GPU (MIG) and devices of several models have no peak.
     """
-    peak = next((peak for name, peak in _PEAKS if re.fullmatch(name, model)), None)
-    if peak is None:
-        return None
-    return {"fp32": peak.fp32, "tf32": peak.tf32, "fp16": peak.half, "bf16": peak.half if peak.bf16 else None}[
-        precision
-    ]
+    for peak in (peak for name, peak in _PEAKS if re.fullmatch(name, model)):
+        peaks = {"fp32": peak.fp32, "tf32": peak.tf32, "fp16": peak.half, "bf16": peak.half if peak.bf16 else None}
+        return peaks[precision]
+    return None

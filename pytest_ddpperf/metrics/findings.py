@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from pytest_ddpperf.metrics.communication import no_memory_headroom, synchronisation_kept
 from pytest_ddpperf.metrics.figures import gpu_utilisation
@@ -34,25 +34,13 @@ CLOCK_FALL = 0.05  # share by which a GPU's clock may fall from one launch to an
 
 def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
     """Returns all findings on a measurement, in the order of reports."""
-    rules = (
-        oversubscription,
-        effective_batch,
-        skipped_steps,
-        traced_steps,
-        picked_loading,
-        unsettled_warmup,
-        unseen_work,
-        idle_gpus,
-        outlying_launches,
-        growing_memory,
-        uneven_memory,
-        full_gpu_memory,
-        no_allocator_statistics,
-        no_memory_headroom,
-        synchronisation_kept,
-    )
-    found = (rule(measurement) for rule in rules)
-    return (*(finding for finding in found if finding is not None), *health_findings(measurement))
+    of_steps = (oversubscription, effective_batch, skipped_steps, traced_steps, picked_loading, unsettled_warmup)
+    of_launches = (unseen_work, idle_gpus, outlying_launches, growing_memory, uneven_memory, full_gpu_memory)
+    of_lacks = (no_allocator_statistics, no_memory_headroom, synchronisation_kept)
+    found = (rule(measurement) for rule in (*of_steps, *of_launches, *of_lacks))
+    nodes = dict.fromkeys(name for launch in measurement.launches for name in launch.processors)
+    of_nodes = (finding for node in nodes for finding in _of_node(measurement, node))
+    return (*filter(None, found), *of_nodes, *_gpu_findings(measurement))
 
 
 def thin_baseline(measurement: Measurement) -> Finding | None:
@@ -72,17 +60,11 @@ def oversubscription(measurement: Measurement) -> Finding | None:
     environment = measurement.environment
     if not environment.oversubscribed or not measurement.launches:
         return None
-    on_cpu = environment.device == "cpu"
-    each = environment.cores if on_cpu else environment.device_count
-    return Finding(
-        "oversubscribed",
-        {
-            "ranks": environment.world_size,
-            "threads": environment.threads if on_cpu else 1,
-            "shared": each * environment.nodes,
-            "resource": "core" if on_cpu else "GPU",
-        },
-    )
+    threads, of_node, resource = environment.threads, environment.cores, "core"
+    if environment.device != "cpu":
+        threads, of_node, resource = 1, environment.device_count, "GPU"
+    facts = {"threads": threads, "shared": of_node * environment.nodes, "resource": resource}
+    return Finding("oversubscribed", {"ranks": environment.world_size, **facts})
 
 
 def effective_batch(measurement: Measurement) -> Finding | None:
@@ -115,12 +97,8 @@ def picked_loading(measurement: Measurement) -> Finding | None:
 def unsettled_warmup(measurement: Measurement) -> Finding | None:
     """Reports that the first timed steps of most launches were still slower than the rest."""
     slow, launches = sum(map(_starts_slowly, measurement.launches)), len(measurement.launches)
-    if 2 * slow <= launches:
-        return None
-    return Finding(
-        "unsettled_warmup",
-        {"slow": slow, "launches": launches, "slower": SLOW_START, "warmup": measurement.plan.warmup},
-    )
+    facts = {"slow": slow, "launches": launches, "slower": SLOW_START, "warmup": measurement.plan.warmup}
+    return Finding("unsettled_warmup", facts) if 2 * slow > launches else None
 
 
 def unseen_work(measurement: Measurement) -> Finding | None:
@@ -164,15 +142,8 @@ def _starts_slowly(launch: Launch) -> bool:
     return median(times[:quarter]) > (1 + SLOW_START) * median(times[quarter:])
 
 
-def health_findings(measurement: Measurement) -> Iterator[Finding]:
-    """Yields a finding for each activity on a node or its GPUs that could have changed the result."""
-    for node in dict.fromkeys(name for launch in measurement.launches for name in launch.processors):
-        for found in _of_node(measurement, node):
-            yield replace(found, facts={**found.facts, "node": node}) if node else found
-    yield from _gpu_findings(measurement)
-
-
 def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
+    """Yields a finding for each activity on a node that could have changed the result."""
     cores = measurement.environment.cores
     if span := _above(measurement, node, LOAD, lambda cpu, _: cpu.others):
         yield Finding("cores_used_by_others", span)
@@ -192,15 +163,14 @@ def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
 
 def _above(
     measurement: Measurement, node: str, limit: float, figure: Callable[[CpuHealth, float], float | None]
-) -> Mapping[str, float]:
-    """Returns minimum, maximum and number of the figures above ``limit``, and the number of launches; else {}."""
-    figures = [
-        figure(launch.processors[node], launch.seconds) for launch in measurement.launches if node in launch.processors
-    ]
+) -> Mapping[str, Any]:
+    """Returns minimum, maximum and number of the figures above ``limit``, launches and the node's name; else {}."""
+    launches = (launch for launch in measurement.launches if node in launch.processors)
+    figures = (figure(launch.processors[node], launch.seconds) for launch in launches)
     above = [value for value in figures if value is not None and value > limit]
-    if not above:
-        return {}
-    return {"least": min(above), "most": max(above), "seen": len(above), "launches": len(measurement.launches)}
+    facts: dict[str, Any] = {"seen": len(above), "launches": len(measurement.launches)}
+    named = {"node": node} if node else {}
+    return {"least": min(above), "most": max(above), **facts, **named} if above else {}
 
 
 def _gpu_findings(measurement: Measurement) -> Iterator[Finding]:
@@ -209,8 +179,7 @@ def _gpu_findings(measurement: Measurement) -> Iterator[Finding]:
     unread = [each for each in measurement.launches if each.health and len(gpus_of(each)) < len(used_gpus(each))]
     if unread:
         reasons = dict.fromkeys(text for launch in unread if launch.health for text in launch.health.unread_gpus)
-        unknown = ("torch does not say which NVIDIA GPUs they are",)  # on ROCm there are none
-        told = tuple(reasons) or unknown
+        told = tuple(reasons) or ("torch does not say which NVIDIA GPUs they are",)  # on ROCm there are none
         yield Finding("unread_gpus", {"reasons": told, "seen": len(unread), "launches": number})
     if any(gpu.mig for gpus in launches for gpu in gpus):
         yield Finding("mig_instances", {})
@@ -225,7 +194,7 @@ def _gpu_findings(measurement: Measurement) -> Iterator[Finding]:
     sizes = {pid: size for gpus in launches for gpu in gpus for pid, size in gpu.others.items()}
     for pid, seen in sorted(others.items()):
         yield Finding("gpu_used_by_others", {"pid": pid, "nbytes": sizes[pid], "seen": seen, "launches": number})
-    known = [[gpu.sm_clock for gpu in gpus if gpu.sm_clock is not None] for gpus in launches]
-    slowest = [min(clocks) for clocks in known if clocks]
+    known = ([gpu.sm_clock for gpu in gpus if gpu.sm_clock is not None] for gpus in launches)
+    slowest = list(map(min, filter(None, known)))
     if slowest and min(slowest) < (1 - CLOCK_FALL) * max(slowest):
         yield Finding("gpu_clock_fell", {"lowest": min(slowest), "highest": max(slowest)})

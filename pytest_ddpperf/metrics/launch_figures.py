@@ -111,22 +111,6 @@ def used_gpus(launch: Launch) -> set[str | None]:
     return {rank.device_memory.device for rank in launch.ranks if rank.device_memory is not None}
 
 
-def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Turns a function that reads the whole machine into a metric, which is None for interleaved launches."""
-    samples = of_launches(figure)
-    return lambda measurement: None if measurement.turns else samples(measurement)
-
-
-@of_lone_launches
-def energy_per_step(launch: Launch) -> float | None:
-    """Returns the joules that the ranks' GPUs use in a step; None if a GPU reports no power, such as a MIG instance."""
-    gpus = gpus_of(launch)
-    powers = complete(None if gpu.mig else gpu.power for gpu in gpus)
-    if not powers or len(gpus) < len(used_gpus(launch)):
-        return None
-    return math.fsum(powers) * fmean(launch.step_times)
-
-
 @once
 def mean_step(launch: Launch) -> float:
     """Returns the seconds of a step of the group, the mean of all timed steps.
@@ -139,12 +123,6 @@ def mean_step(launch: Launch) -> float:
 
 def _mean_of_blocks(blocks: Sequence[tuple[float, int]]) -> float:
     return math.fsum(seconds for seconds, _ in blocks) / sum(steps for _, steps in blocks)
-
-
-@once
-def step_time_median(launch: Launch) -> float:
-    """Returns the seconds of the median step of the group."""
-    return median(launch.step_times)
 
 
 def long_steps_of(measurement: Measurement) -> LongSteps:

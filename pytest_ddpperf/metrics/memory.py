@@ -101,16 +101,8 @@ def uneven_memory(measurement: Measurement) -> Finding | None:
     for kind, ranks in memory_by_rank(measurement).items():
         least, most = min(ranks), max(ranks)
         if kind in COMPARED and most > (1 + UNEVEN) * least and most - least > UNEVEN_BYTES:
-            return Finding(
-                "uneven_memory",
-                {
-                    "metric": kind,
-                    "least": least,
-                    "least_rank": ranks.index(least),
-                    "most": most,
-                    "most_rank": ranks.index(most),
-                },
-            )
+            facts = {"least": least, "least_rank": ranks.index(least), "most": most, "most_rank": ranks.index(most)}
+            return Finding("uneven_memory", {"metric": kind, **facts})
     return None
 
 
@@ -137,18 +129,10 @@ def growing_memory(measurement: Measurement) -> Finding | None:
     ranks = [growths for growths in map(_growths, measurement.every) if growths is not None]
     means = [fmean(growths) for growths in zip(*ranks, strict=True)]
     growing = [rank for rank, mean in enumerate(means) if mean > GROWTH_TOLERANCE] or [means.index(max(means))]
-    return Finding(
-        "memory_growth",
-        {
-            "device": measurement.environment.device,
-            "least": min(*(means[rank] for rank in growing), value),
-            "most": value,
-            "ranks": tuple(growing),
-            "world_size": len(means),
-            "steps": max(len(launch.ranks[0].held) for launch in measurement.every) - 1,
-            "launches": len(samples),
-        },
-    )
+    amounts = {"least": min(*(means[rank] for rank in growing), value), "most": value}
+    ranks_of = {"device": measurement.environment.device, "ranks": tuple(growing), "world_size": len(means)}
+    steps = max(len(launch.ranks[0].held) for launch in measurement.every) - 1
+    return Finding("memory_growth", {**amounts, **ranks_of, "steps": steps, "launches": len(samples)})
 
 
 def mean_allocated(measurement: Measurement) -> Samples | None:
@@ -158,10 +142,8 @@ def mean_allocated(measurement: Measurement) -> Samples | None:
     """
     if measurement.environment.device == "cpu":
         return None
-    known = (
-        complete(fmean(rank.held[1:]) if rank.held[1:] else None for rank in one.ranks) for one in measurement.every
-    )
-    return tuple(max(means) for means in known if means is not None) or None
+    held = ([rank.held[1:] for rank in launch.ranks] for launch in measurement.every)
+    return tuple(max(map(fmean, readings)) for readings in held if all(readings)) or None
 
 
 @once

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, mean_step, moved_step, series_from
@@ -39,7 +39,9 @@ def with_efficiency(
     """
     base = points[0]
     scaled = [_over_base(base, before, point, mode, grows=grows) for before, point in pairwise(points)]
-    return (base, *(scaled if base_size in {0, base.world_size} else map(_ungated, scaled)))
+    if base_size in {0, base.world_size}:
+        return (base, *scaled)
+    return (base, *(_gated_if(point, lambda each: each.gated and each.metric != EFFICIENCY) for point in scaled))
 
 
 def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = False) -> tuple[Measurement, ...]:
@@ -50,32 +52,21 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
     also falls if the base becomes faster. Speedups of ranks that share cores or GPUs never fail a test.
     """
     base = next((point for point in measured if point.name == over), measured[0])
-    gated = gated and base.name == over  # a replaced base makes the gain another one than before
-    gated = gated and not base.environment.oversubscribed
-    return tuple(
-        point
-        if point is base
-        else replace(
-            point,
-            over=base.name,
-            series=(
-                *point.series,
-                *speedup_series(base, point, gated=gated and not point.environment.oversubscribed),
-                *memory_series(base, point),
-            ),
-        )
-        for point in measured
-    )
+    # A replaced base makes the gain another one than before.
+    gated = gated and base.name == over and not base.environment.oversubscribed
+
+    def compared(point: Measurement) -> Measurement:
+        speedup = speedup_series(base, point, gated=gated and not point.environment.oversubscribed)
+        return replace(point, over=base.name, series=(*point.series, *speedup, *memory_series(base, point)))
+
+    return tuple(point if point is base else compared(point) for point in measured)
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
     """Wraps ``derive`` so that CPU time can fail the test, for a reference that is measured in the same rounds."""
-
-    def gated(point: Measurement) -> Measurement:
-        series = (replace(series, gated=series.gated or series.rules.stands_in) for series in point.series)
-        return replace(point, series=tuple(series))
-
-    return lambda measured: derive(tuple(map(gated, measured)))
+    return lambda measured: derive(
+        tuple(_gated_if(point, lambda each: each.gated or each.rules.stands_in) for point in measured)
+    )
 
 
 def work_of_rank(point: Measurement) -> float:
@@ -166,15 +157,13 @@ def _over_base(base: Measurement, before: Measurement, point: Measurement, mode:
         )
     )
     grown = [Finding("grown_work", {"work": over_base, "base_size": base.world_size})] if grows else []
-    own = point.series
     if point.environment.oversubscribed:
-        own = tuple(replace(series, gated=series.gated and not series.rules.timed) for series in own)
-    return replace(point, series=(*own, *series), findings=(*point.findings, *findings, *grown))
+        point = _gated_if(point, lambda each: each.gated and not each.rules.timed)
+    return replace(point, series=(*point.series, *series), findings=(*point.findings, *findings, *grown))
 
 
-def _ungated(point: Measurement) -> Measurement:
-    series = (replace(each, gated=each.gated and each.metric != EFFICIENCY) for each in point.series)
-    return replace(point, series=tuple(series))
+def _gated_if(point: Measurement, condition: Callable[[Series], bool]) -> Measurement:
+    return replace(point, series=tuple(replace(each, gated=condition(each)) for each in point.series))
 
 
 def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launch]]:
@@ -183,11 +172,8 @@ def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launc
 
 
 def _peak(launch: Launch) -> float | None:
-    for kind in _PEAKS:
-        known = [rank.memory[kind] for rank in launch.ranks if kind in rank.memory]
-        if known:
-            return max(known)
-    return None
+    known = ([rank.memory[kind] for rank in launch.ranks if kind in rank.memory] for kind in _PEAKS)
+    return max(next(filter(None, known), ()), default=None)
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
@@ -201,15 +187,6 @@ def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool
 
     An undecided quotient does not make a benchmark undecided (``alarm_only``), because step times are judged anyway.
     """
-    return series_from(
-        samples,
-        within,
-        scale="ratio",
-        metric=name,
-        unit="1",
-        better="higher",
-        family="relative",
-        gated=gated,
-        min_tolerance=0.0,
-        rules=MetricRules(partnered=True, alarm_only=True),
-    )
+    kind: dict[str, Any] = {"unit": "1", "better": "higher", "family": "relative", "scale": "ratio", "gated": gated}
+    rules = MetricRules(partnered=True, alarm_only=True)
+    return series_from(samples, within, metric=name, min_tolerance=0.0, rules=rules, **kind)

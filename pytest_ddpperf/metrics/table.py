@@ -9,30 +9,9 @@ from operator import truediv
 from statistics import median
 from typing import Any
 
-from pytest_ddpperf.metrics import figures, memory
-from pytest_ddpperf.metrics.communication import (
-    EXPOSED,
-    OVERHEAD,
-    communication_overhead,
-    exposed_communication,
-    of_exposed,
-    of_overhead,
-)
-from pytest_ddpperf.metrics.launch_figures import (
-    Knows,
-    Samples,
-    Within,
-    busiest_cpu,
-    complete,
-    energy_per_step,
-    mean_step,
-    of_cpu,
-    of_launches,
-    of_rates,
-    of_steps,
-    series_from,
-    step_time_median,
-)
+from pytest_ddpperf.metrics import communication, figures, launch_figures, memory
+from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD, communication_overhead, exposed_communication
+from pytest_ddpperf.metrics.launch_figures import Knows, Samples, Within, complete, of_launches, of_rates, of_steps
 from pytest_ddpperf.metrics.phases import of_phase, phase_seconds
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
@@ -49,17 +28,15 @@ FINAL_LOSS = "final_loss"
 PLAIN = MetricRules()
 _COUNTED = MetricRules(alarm_only=True)
 _TIMED = MetricRules(timed=True)
+_CPU_TIME = replace(_TIMED, stands_in=True, alarm_only=True)
 _STEP_TIME = replace(_TIMED, weight=3.0)  # more weight than CPU time, because few slowdowns are in that alone
 # Computed from the step time alone, so they have its verdict.
 _MADE_OF_STEP_TIME = replace(_STEP_TIME, repeats_step_time=True)
 _BYTES = MetricRules(drifts=False, weight=0.0)
 _LOSS = MetricRules(drifts=False, after_steps=True, weight=0.0)
-_OF_LOSS: dict[str, Any] = {
-    "family": "absolute",
-    "min_tolerance": 0.03,
-    "rules": _LOSS,
-    "bounds": (-math.inf, math.inf),
-}
+_OF_LOSS: dict[str, Any] = {"family": "absolute", "min_tolerance": 0.03, "rules": _LOSS, "bounds": ANY}
+_EXACT: dict[str, Any] = {"scale": "exact", "min_tolerance": 0.0, "interval": None}
+_OF_COUNTS: dict[str, Any] = {"better": "lower", "family": "counted", "rules": _COUNTED, **_EXACT}
 _DIAGNOSED = MetricRules(diagnosed=True)
 _COLUMNS = ("unit", "better", "family", "scale", "gated", "min_tolerance", "rules", "bounds")  # the fields of a series
 
@@ -97,7 +74,7 @@ class Metric:
     def series(self, samples: Samples, within: Within | None = None) -> Series:
         """Returns the series of these samples; ``within`` is their scatter within launches, None if it is unknown."""
         columns = {name: getattr(self, name) for name in _COLUMNS}
-        return series_from(samples, within, metric=self.name, **columns)
+        return launch_figures.series_from(samples, within, metric=self.name, **columns)
 
 
 def series_of(measurement: Measurement, added: Sequence[Metric] = ()) -> tuple[Series, ...]:
@@ -113,16 +90,7 @@ def series_of(measurement: Measurement, added: Sequence[Metric] = ()) -> tuple[S
 
 def step_time(measurement: Measurement) -> Samples:
     """Returns the mean seconds of a timed step for each launch; the slowest rank decides how long a step takes."""
-    return tuple(map(mean_step, measurement.launches))
-
-
-def cpu_time(measurement: Measurement) -> Samples | None:
-    """Returns the CPU seconds of a step on the busiest rank, for each launch; None if unknown.
-
-    Waiting for a core lengthens a step, but uses CPU time only if the rank spins. So CPU time shows additional work
-    even if step times scatter.
-    """
-    return complete(map(busiest_cpu, measurement.launches))
+    return tuple(map(launch_figures.mean_step, measurement.launches))
 
 
 def sum_of(figure: Callable[[RankLaunch], float | None]) -> Sampler:
@@ -145,6 +113,7 @@ def rate_of(count: Callable[[RankLaunch], float | None]) -> Sampler:
     return rates
 
 
+cpu_time = of_launches(launch_figures.busiest_cpu)
 throughput = rate_of(lambda rank: rank.samples_per_step)
 token_throughput = rate_of(lambda rank: rank.tokens_per_step)
 
@@ -169,21 +138,9 @@ def per_rank(of_group: Sampler) -> Sampler:
 def counted_series(counts: Counts) -> tuple[Series, ...]:
     """Returns a series with one exact value for each metric that was counted, in the order of ``COUNTS``."""
     return tuple(
-        Series(
-            metric=metric,
-            unit=row.unit,
-            better="lower",
-            family="counted",
-            scale="exact",
-            rules=_COUNTED,
-            gated=row.gated,
-            min_tolerance=0.0,
-            samples=(counts.totals[metric],),
-            value=counts.totals[metric],
-            interval=None,
-        )
+        Series(metric=metric, unit=row.unit, gated=row.gated, samples=(value,), value=value, **_OF_COUNTS)
         for metric, row in COUNTS.items()
-        if metric in counts.totals
+        if (value := counts.totals.get(metric)) is not None
     )
 
 
@@ -208,11 +165,11 @@ def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
 METRICS: tuple[Metric, ...] = (
     _step_metric(STEP_TIME, "s", step_time, within=of_steps, rules=_STEP_TIME),
     # The usual step: compared with the mean of all steps, it shows how much of the mean is in long steps.
-    _step_metric("step_time_median", "s", of_launches(step_time_median), gated=False, rules=_MADE_OF_STEP_TIME),
-    # A core's speed differs by the hour, so CPU time is gated only with a reference of the same minutes.
-    _step_metric(
-        "cpu_time", "s", cpu_time, gated=False, within=of_cpu, rules=replace(_TIMED, stands_in=True, alarm_only=True)
-    ),
+    _step_metric("step_time_median", "s", figures.step_time_median, gated=False, rules=_MADE_OF_STEP_TIME),
+    # Waiting for a core lengthens a step, but uses CPU time only if the rank spins. So CPU time shows additional work
+    # even if step times scatter. A core's speed differs by the hour, so it is gated only with a reference of the same
+    # minutes.
+    _step_metric("cpu_time", "s", cpu_time, gated=False, within=launch_figures.of_cpu, rules=_CPU_TIME),
     _step_metric("throughput", "samples/s", throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
     _step_metric("token_throughput", "tokens/s", token_throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
     # The same as throughput for a given world size: its verdict would only repeat throughput's.
@@ -247,7 +204,7 @@ METRICS: tuple[Metric, ...] = (
     _bytes_metric("outside_allocator", memory.outside_allocator, gated=False),
     _bytes_metric("mean_allocated", memory.mean_allocated, gated=False, rules=replace(_BYTES, diagnosed=True)),
     _share_metric("gpu_utilisation", figures.gpu_utilisation, better="higher", bounds=(0.0, 1.0)),
-    _share_metric("energy_per_step", energy_per_step, unit="J", family="absolute", scale="ratio"),
+    _share_metric("energy_per_step", figures.energy_per_step, unit="J", family="absolute", scale="ratio"),
     _share_metric("cpu_energy_per_step", figures.cpu_energy_per_step, unit="J", family="absolute", scale="ratio"),
     _bytes_metric(
         "memory_growth",  # of a step
@@ -269,8 +226,10 @@ METRICS: tuple[Metric, ...] = (
         for phase in PHASES
     ),
     # Near 0 if computation hides all communication. Also part of the step time, which is gated.
-    _share_metric(EXPOSED, exposed_communication, unit="s", within=of_exposed, rules=_DIAGNOSED),
-    _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED, bounds=(0.0, 1.0)),
+    _share_metric(EXPOSED, exposed_communication, unit="s", within=communication.of_exposed, rules=_DIAGNOSED),
+    _share_metric(
+        OVERHEAD, communication_overhead, within=communication.of_overhead, rules=_DIAGNOSED, bounds=(0.0, 1.0)
+    ),
     _share_metric("compute_to_communication", figures.compute_to_communication, better="higher", scale="ratio"),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.
     _share_metric(FINAL_LOSS, per_rank(sum_of(lambda rank: rank.loss)), gated=True, **_OF_LOSS),

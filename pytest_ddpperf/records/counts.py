@@ -125,45 +125,37 @@ class Alike:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """The counts of one step, on one rank or on all ranks.
+    """The counts of one step, on one rank or on all ranks, by metric; ``COUNTS`` has the names."""
 
-    Attributes:
-        totals: by metric (``COUNTS`` has all names), the number in one step, which is one call of the measured
-            function. If many steps were counted, the mean, over whole periods if the steps repeat.
-        details: by metric, the parts of the total: operators, modules, buckets, categories of memory. They add up to
-            the total, except for ``ddp_buckets``: its parts are bytes of buckets, and its total is their number.
-        unstable: metrics that cannot be compared exactly because they differ irregularly between steps, each with its
-            difference. For metrics that are counted in whole steps, ``totals`` and ``details`` have the largest step.
-        by_rank: the totals by rank of metrics that differ between ranks; ``totals`` has the largest one.
-        details_by_rank: the details by rank of collectives and optimizer steps, if they differ between ranks.
-        sites: by metric, the lines of code that cause the total, on the rank that ``details`` describe; only shown.
-        sites_by_rank: by metric, the lines on other ranks; a key such as ``"1 3"`` names the ranks with these lines.
-        copy: one rank's checksums of the model that it trains; only for one rank.
-        alike: which ranks have equal data and parameters; None if nothing was compared.
-        steps: the number of steps in which the cheap counts, such as calls of collectives, were taken.
-        varying: by metric and part (``""``: the total), the values in these steps, if they differ, as components (see
-            ``rhythm``). Only collectives, optimizer steps and similar counts have parts here.
-    """
-
+    # The number in one step, which is one call of the measured function. If many steps were counted, the mean, over
+    # whole periods if the steps repeat.
     totals: Mapping[str, float]
+    # The parts of the total: operators, modules, buckets, categories of memory. They add up to the total, except for
+    # ``ddp_buckets``: its parts are bytes of buckets, and its total is their number.
     details: Mapping[str, Mapping[str, float]]
+    # Metrics that cannot be compared exactly because they differ irregularly between steps, each with its difference.
+    # For metrics that are counted in whole steps, ``totals`` and ``details`` have the largest step.
     unstable: Mapping[str, str]
+    # The totals by rank of metrics that differ between ranks; ``totals`` has the largest one.
     by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # The details by rank of collectives and optimizer steps, if they differ between ranks.
     details_by_rank: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    # The lines of code that cause the total, on the rank that ``details`` describe; only shown. By other ranks: a key
+    # such as ``"1 3"`` names the ranks with these lines.
     sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
     sites_by_rank: Mapping[str, Mapping[str, tuple[CallSite, ...]]] = field(default_factory=dict)
-    copy: RankCopy | None = field(default=None, compare=False)
-    alike: Alike | None = field(default=None, compare=False)
-    steps: int = 2
+    copy: RankCopy | None = field(default=None, compare=False)  # checksums of a rank's model; only for one rank
+    alike: Alike | None = field(default=None, compare=False)  # None if no ranks were compared
+    steps: int = 2  # the number of steps in which the cheap counts, such as calls of collectives, were taken
+    # By metric and part (``""``: the total), the values in these steps, if they differ, as components (see ``rhythm``).
+    # Only collectives, optimizer steps and similar counts have parts here.
     varying: Mapping[str, Mapping[str, Components]] = field(default_factory=dict)
 
     @property
     def differing(self) -> dict[str, str]:
         """The metrics that differ between steps, each with a description of the difference."""
-        parts = {metric: next(filter(None, found), "") for metric, found in self.varying.items()}
-        told = {
-            metric: f"{part} {rhythm_text(self.varying[metric][part][0])}".strip() for metric, part in parts.items()
-        }
+        found = ((metric, next(filter(None, parts), ""), parts) for metric, parts in self.varying.items())
+        told = {metric: f"{part} {rhythm_text(parts[part][0])}".strip() for metric, part, parts in found}
         return {**told, **self.unstable}
 
     def __repr__(self) -> str:
@@ -227,18 +219,21 @@ def surely_changed(
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
     """Returns the (before, now) values of a count's parts that surely changed, for all ranks together and each rank."""
-    before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    parts = {name: [(before.get(name, 0.0), after.get(name, 0.0))] for name in {**before, **after}}
+    parts = {name: [pair] for name, pair in _parts(metric, then, now).items()}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
     return [pair for name, pairs in found for pair in surely_changed(metric, name, then, now, pairs)]
+
+
+def _parts(metric: str, then: Counts, now: Counts) -> dict[str, tuple[float, float]]:
+    """Returns the (before, now) values of each part of a count."""
+    before, after = then.details.get(metric, {}), now.details.get(metric, {})
+    return {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
 
 
 def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     """Returns the number of steps needed to decide whether a count changed; 0 if the counted steps decide it."""
     row, needed = count_row(metric), 0.0
-    before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    parts = {"": (then.totals[metric], now.totals[metric])}
-    parts |= {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
+    parts = {"": (then.totals[metric], now.totals[metric]), **_parts(metric, then, now)}
     for part in dict.fromkeys((*then.varying.get(metric, {}), *now.varying.get(metric, {}))):
         old, new = parts[part]
         floor = max(row.floor, row.floor_share * old) if _shift(metric, part, then, now, (old, new)) != 0 else math.inf

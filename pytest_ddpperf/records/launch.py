@@ -9,6 +9,8 @@ from typing import Any
 
 from pytest_ddpperf.records.phases import BlockTimes, MemoryHeadroom, PhaseTimes
 
+BUSY = 0.10  # share of the cores, or of a GPU's time, above which others' use makes a machine busy
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CpuHealth:
@@ -42,6 +44,11 @@ class GpuHealth:
     # None if the number of bytes is unknown.
     others: Mapping[int, int | None] = field(default_factory=dict)
     mig: bool = False  # divided into instances: the figures cover all of them, and other processes are unknown
+
+    @property
+    def disturbed(self) -> bool:
+        """Returns whether others used it, which is unknown of instances, or whether its clocks were reduced."""
+        return self.mig or bool(self.others) or any(share > BUSY for share in self.throttled.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,22 +214,14 @@ def timed_window(launches: Sequence[Launch]) -> Window | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeSpent:
-    """Seconds of one call such as ``ddpperf.check(...)`` by purpose; their sum is the call's wall time.
+    """Seconds of one call such as ``ddpperf.check(...)`` by purpose; their sum is the call's wall time."""
 
-    starting: all time before the first step and after the last step of launches, with the start of launchers.
-    verifying: comparing the training with a single process.
-    counting: counting the work of one step.
-    measuring: timed steps, and their warm-up.
-    diagnosing: additional steps that measure phases, communication and growth of memory, and the profiler.
-    other: judging, launches that failed, and time between launches.
-    """
-
-    starting: float = 0.0
-    verifying: float = 0.0
-    counting: float = 0.0
-    measuring: float = 0.0
-    diagnosing: float = 0.0
-    other: float = 0.0
+    starting: float = 0.0  # all time before the first and after the last step of launches, with the start of launchers
+    verifying: float = 0.0  # comparing the training with a single process
+    counting: float = 0.0  # counting the work of one step
+    measuring: float = 0.0  # timed steps, and their warm-up
+    diagnosing: float = 0.0  # additional steps for phases, communication and growth of memory, and the profiler
+    other: float = 0.0  # judging, launches that failed, and time between launches
 
     @property
     def parts(self) -> Mapping[str, float]:

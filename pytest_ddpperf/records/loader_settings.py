@@ -36,9 +36,8 @@ class LoaderSettings:
     auto: bool = False  # whether the first launch picks the first four for machine and data
 
     def __post_init__(self) -> None:
-        for name, parse in _PARSERS.items():
-            value = getattr(self, name)
-            if value is not None:
+        for name, parse in {**_PARSERS, "auto": switch}.items():
+            if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _parsed(name, value, parse))
         picked = [name for name in _PARSERS if name != "sampler" and getattr(self, name) is not None]
         if self.auto and picked:
@@ -72,10 +71,7 @@ def loader_settings(value: object) -> LoaderSettings:
     if unknown:
         hint = closest(unknown[0], _PARSERS, 0.4)
         raise ValueError(f"{_EXPECTED}; there is no {unknown[0]}{hint and f', {hint}'}")
-    words: dict[str, Any] = dict(value)
-    if "auto" in words:
-        words["auto"] = _parsed("auto", words["auto"], switch)
-    return LoaderSettings(**words)
+    return LoaderSettings(**dict(value))
 
 
 def _words(text: str) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import GpuHealth, Launch
+from pytest_ddpperf.records.launch import BUSY, GpuHealth, Launch
 from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.units import format_count, format_value
 
@@ -19,10 +19,7 @@ Better = Literal["lower", "higher"]
 Family = Literal["absolute", "relative", "counted"]
 Scale = Literal["ratio", "difference", "exact"]
 Mode = Literal["strong", "weak"]
-BUSY = 0.10  # share of the cores, or of a GPU's time, above which others' use makes a machine busy
 SIMULATED = "fake"  # torch's backend for a single process: its collectives return their input
-
-_OPTIONS = re.compile(r"\[[^\[\]]*\]")  # of a strategy in a benchmark's name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +33,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """The facts about machine, software and group that a result depends on.
-
-    Times are compared only with a baseline that is equal in the "keyed" fields. ``recorded`` has more facts, such as
-    host and kernel, which may differ. Measured states, such as load and clocks, are never keyed.
-    """
+    """The facts about machine, software and group that a result depends on; all but ``recorded`` select baselines."""
 
     device: str  # kind of device the ranks compute on: "cpu" or "cuda"
     device_model: str  # the GPU's name; on CPU the same as cpu_model
@@ -64,10 +57,8 @@ class Environment:
     @property
     def oversubscribed(self) -> bool:
         """Returns whether ranks or threads share a core or a GPU, so that times say little about real hardware."""
-        if self.simulated:
-            return False
         if self.device == "cpu":
-            return self.world_size * self.threads > self.cores * self.nodes
+            return not self.simulated and self.world_size * self.threads > self.cores * self.nodes
         return self.world_size > self.device_count * self.nodes
 
 
@@ -83,14 +74,9 @@ LIMIT = "memory_limit"
 UNNAMED = frozenset({"env", LIMIT})  # keys of a recipe that are no part of a benchmark's name
 
 
-def named(recipe: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of a training (``recipe``) that are part of a benchmark's name."""
-    return {name: value for name, value in recipe.items() if name not in UNNAMED}
-
-
-def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
-    """Returns a strategy and the settings of a training in one line: ``ddp precision=bf16``."""
-    return " ".join((strategy, *(f"{name}={value}" for name, value in recipe.items())))
+def training_text(strategy: str, recipe: Mapping[str, str], without: Collection[str] = ()) -> str:
+    """Returns a strategy and the settings of a training in one line, such as ``ddp precision=bf16``."""
+    return " ".join((strategy, *(f"{name}={value}" for name, value in recipe.items() if name not in without)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,8 +88,7 @@ class BenchmarkId:
         strategy: strategy with its options; ``custom`` for a step whose own code is parallel.
         mode: ``weak`` or ``strong`` for a point of a scaling curve; None for another benchmark.
         environment: the machine, the software and the group.
-        recipe: settings of the training that differ from the defaults, such as ``{"precision": "bf16"}``; also
-            environment variables and the memory limit, which the name does not contain.
+        recipe: settings of the training besides defaults; the name omits environment variables and memory limit.
         world_size: number of ranks.
     """
 
@@ -126,12 +111,12 @@ class BenchmarkId:
     @property
     def plain_name(self) -> str:
         """The name without options: ``ddp`` of ``ddp[bucket_cap_mb=5] precision=bf16``."""
-        return _OPTIONS.sub("", self.name.removesuffix(training_text("", named(self.recipe))))
+        return re.sub(r"\[[^\[\]]*\]", "", self.name.removesuffix(training_text("", self.recipe, UNNAMED)))
 
     @property
     def training(self) -> str:
         """Strategy and settings in one line: the default name of a benchmark."""
-        return training_text(self.strategy, named(self.recipe))
+        return training_text(self.strategy, self.recipe, UNNAMED)
 
     @property
     def world_size(self) -> int:
@@ -180,8 +165,7 @@ class Measurement(BenchmarkId):
     @property
     def unfit(self) -> str:
         """The reason why the benchmark does not fit into memory; empty if it fits."""
-        reasons = (one.facts["reason"] for one in self.findings if one.code == "does_not_fit")
-        return str(next(reasons, ""))
+        return str(next((one.facts["reason"] for one in self.findings if one.code == "does_not_fit"), ""))
 
     @property
     def lost(self) -> float:
@@ -196,24 +180,16 @@ class Measurement(BenchmarkId):
 
     @property
     def busy(self) -> bool:
-        """Returns whether other processes disturbed the launches; also True if that is unknown.
-
-        CPU: other processes took more than ``BUSY`` of the cores. GPUs: they used a GPU, or a GPU reduced its clocks.
-        """
+        """Returns whether others took more than ``BUSY`` of the cores, or a GPU was disturbed; True if unknown."""
         if self.environment.device == "cpu" or not self.launches:
             return bool(self.launches) and (self._lost is None or self._lost > BUSY)
-        return not self._gpus or any(
-            gpu.mig or gpu.others or any(share > BUSY for share in gpu.throttled.values())
-            for gpus in self._gpus
-            for gpu in gpus
-        )
+        return not self._gpus or any(gpu.disturbed for gpus in self._gpus for gpu in gpus)
 
     @property
     def clock(self) -> float | None:
         """The clock of the slowest GPU in Hz, the median over launches; None on the CPU, or if unknown."""
-        told = [[gpu.sm_clock for gpu in gpus if gpu.sm_clock is not None] for gpus in self._gpus]
-        slowest = [min(clocks) for clocks in told if clocks]
-        return median(slowest) if slowest else None
+        known = [[gpu.sm_clock for gpu in gpus if gpu.sm_clock is not None] for gpus in self._gpus]
+        return median(map(min, filter(None, known))) if any(known) else None
 
     @property
     def _gpus(self) -> list[tuple[GpuHealth, ...]]:
@@ -223,8 +199,8 @@ class Measurement(BenchmarkId):
 
     def __repr__(self) -> str:
         """Returns name, strategy, ranks and the main figure; the full record would fill pages."""
-        named = "" if self.name == self.training else f"{self.training}, "
-        return f"<Measurement {self.name}: {named}{format_count(self.world_size, 'rank')}, {self.figure}>"
+        training = "" if self.name == self.training else f"{self.training}, "
+        return f"<Measurement {self.name}: {training}{format_count(self.world_size, 'rank')}, {self.figure}>"
 
     @property
     def untimed(self) -> bool:
@@ -239,15 +215,13 @@ class Measurement(BenchmarkId):
             return "does not fit into memory"
         if step_time is None:
             return "not timed" if self.counts is None else f"{self.counts!r}"
-        launches = format_count(len(self.launches), "launch")
-        return f"step_time {format_value(step_time.value, step_time.unit)} in {launches}"
+        return f"step_time {format_value(step_time.value, 's')} in {format_count(len(self.launches), 'launch')}"
 
     @property
     def effective_batch_size(self) -> float | None:
         """The number of samples that one optimizer step of the whole group trains on; None if unknown."""
         counts = [rank.samples_per_step for launch in self.launches[:1] for rank in launch.ranks]
-        known = [count for count in counts if count is not None]
-        return sum(known) if known and len(known) == len(counts) else None
+        return None if not counts or None in counts else sum(filter(None, counts))
 
     def __iter__(self) -> Iterator[str]:
         """Iterates over the names of the metrics."""
@@ -262,14 +236,14 @@ class Measurement(BenchmarkId):
         """
         __tracebackhide__ = True  # readers need the line of their test
         by_name = {series.metric: series for series in self.series}
-        if metric not in by_name and self.unfit:
+        if metric in by_name:
+            return by_name[metric]
+        if self.unfit:
             raise KeyError(f"no metric {metric!r}, because {self.name} does not fit into memory: {self.unfit}")
-        if metric not in by_name and not self.launches and self.counts is not None:
+        if not self.launches and self.counts is not None:
             why = "--ddpperf-budget had no time left" if self.untimed else "--ddpperf-counts=only leaves it out"
             raise NotTimed(f"{metric} was not measured: {why}")
-        if metric not in by_name:
-            raise KeyError(f"no metric {metric!r} was measured; give one of {', '.join(by_name)}")
-        return by_name[metric]
+        raise KeyError(f"no metric {metric!r} was measured; give one of {', '.join(by_name)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,15 +255,12 @@ class MetricRules:
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether it is measured in launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
-        stands_in: whether it can fail a test if the step time is undecided; only if the reference is measured in the
-            same rounds.
-        drifts: whether it changes with the machine's speed, as times, rates and quotients of times do, unlike bytes,
-            counts and losses.
+        stands_in: whether it can fail a test if the step time is undecided, given a reference of the same rounds.
+        drifts: whether it changes with the machine's speed, as times and rates do, unlike bytes, counts and losses.
         usual_scatter: usual standard deviation between launches, for runs with few launches; None if unknown.
         negligible: the amount below which a difference is ignored.
         after_steps: whether values are comparable only after the same number of steps.
-        weight: its share of the significance level, relative to the benchmark's other gated metrics; 0 if it has no
-            noise.
+        weight: its relative share of the significance level among gated metrics; 0 if it has no noise.
         alarm_only: whether it may fail a test, but does not make a benchmark undecided unless times are worse.
     """
 
@@ -305,11 +276,6 @@ class MetricRules:
     weight: float = 1.0
     alarm_only: bool = False
 
-    @property
-    def interleaved(self) -> bool:
-        """Returns whether interleaved launches change the metric, because interleaving makes steps a little longer."""
-        return self.timed or self.partnered
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
@@ -319,8 +285,7 @@ class Series:
         metric: name of the metric.
         unit: unit of its values.
         better: the direction of an improvement.
-        scale: ``ratio`` compares values by quotient, ``difference`` by subtraction, and ``exact`` (values without
-            noise) for equality.
+        scale: ``ratio`` compares by quotient, ``difference`` by subtraction, ``exact`` (no noise) for equality.
         gated: whether it can fail a test.
         min_tolerance: the smallest useful tolerance, as a fraction (absolute for differences).
         samples: one number for each launch.

@@ -70,31 +70,19 @@ class Replayed:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Prediction(Replayed):
-    """A predicted step with its error band, from ``low`` to ``high``; all times in seconds.
+    """A predicted step with its error band, from ``low`` to ``high``; all times in seconds."""
 
-    Attributes:
-        name: name of the training.
-        world_size: number of ranks.
-        network: name of the network.
-        accelerator: name of the accelerator whose computing is modelled; empty if computing was timed on this machine.
-        timeline: the timeline that the prediction replays.
-        corners: four extreme cases: the least and the most computing, each with the least and the most transfer time.
-        scatter: the relative standard error of the timed computing.
-        errors: the number of standard errors of the timed computing that the band covers on either side.
-        samples: samples of all ranks in a step; None if unknown.
-        lost: the share of the cores' time that other processes and a hypervisor took while computing was timed.
-    """
-
-    name: str
-    world_size: int
-    network: str
-    accelerator: str
-    corners: tuple[Replayed, ...] = field(repr=False)
-    timeline: Timeline = field(repr=False)
-    scatter: float
-    errors: float
-    samples: float | None = None
-    lost: float = 0.0
+    name: str  # of the training
+    world_size: int  # number of ranks
+    network: str  # its name
+    accelerator: str  # whose computing is modelled; empty if computing was timed on this machine
+    # Four extreme cases: the least and the most computing, each with the least and the most transfer time.
+    corners: tuple[Replayed, ...]
+    timeline: Timeline  # that the prediction replays
+    scatter: float  # the relative standard error of the timed computing
+    errors: float  # how many standard errors of the timed computing the band covers on either side
+    samples: float | None = None  # of all ranks in a step; None if unknown
+    lost: float = 0.0  # the share of the cores' time that others took while computing was timed
 
     def __repr__(self) -> str:
         """Returns name, ranks and network, and the step with its band."""
@@ -233,48 +221,28 @@ Standing = Literal["best", "maybe as good", "slower", "not timed", "does not fit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A combination of strategy and settings that ``ddpperf.advise`` considers.
+    """A combination of strategy and settings that ``ddpperf.advise`` considers; ``ddpperf.check`` accepts both."""
 
-    Attributes:
-        name: strategy and settings in one line.
-        strategy: in a form that ``ddpperf.check`` accepts.
-        settings: settings that differ from the call's, in a form that ``ddpperf.check`` accepts.
-        batch_size: samples of a rank's batch; None if the workload has one size.
-        memory: the most bytes of tensors that a rank needs in a step; None if it could not be simulated.
-        fits: whether these bytes fit into the available memory.
-        reason: why the candidate does not fit, or could not be simulated or timed; empty if there is a prediction.
-        prediction: prediction of the candidate's step; None if the candidate does not fit, or could not be timed.
-        measured: seconds of a step on ranks of this machine; None if no ranks ran it.
-        standing: the place by predicted time per sample; "maybe as good" if its band overlaps the best one's band.
-    """
-
-    name: str
+    name: str  # strategy and settings in one line
     strategy: str
-    settings: Mapping[str, object] = field(default_factory=dict)
-    batch_size: int | None = None
-    memory: float | None = None
-    fits: bool = True
-    reason: str = ""
-    prediction: Prediction | None = None
-    measured: float | None = None
-    standing: Standing = "not timed"
+    settings: Mapping[str, object] = field(default_factory=dict)  # that differ from the call's
+    batch_size: int | None = None  # samples of a rank's batch; None if the workload has one size
+    memory: float | None = None  # the most bytes of a rank's tensors in a step; None if it could not be simulated
+    fits: bool = True  # whether these bytes fit into the available memory
+    reason: str = ""  # why it does not fit, or could not be simulated or timed; empty if there is a prediction
+    prediction: Prediction | None = None  # of a step; None if it does not fit, or could not be timed
+    measured: float | None = None  # seconds of a step on ranks of this machine; None if no ranks ran it
+    standing: Standing = "not timed"  # by predicted time per sample; "maybe as good" if its band overlaps the best
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyAdvice:
-    """Advice on how to train: all candidates, the fastest prediction first, candidates without a prediction last.
+    """Advice on how to train: all candidates, the fastest prediction first, candidates without a prediction last."""
 
-    Attributes:
-        test: pytest node id; empty outside of a test.
-        candidates: all candidates.
-        world_size: number of ranks.
-        memory: bytes that a rank may use; None for no limit.
-    """
-
-    test: str
+    test: str  # pytest node id; empty outside of a test
     candidates: tuple[Candidate, ...]
-    world_size: int
-    memory: float | None
+    world_size: int  # number of ranks
+    memory: float | None  # bytes that a rank may use; None for no limit
 
     @property
     def best(self) -> Candidate | None:

@@ -37,11 +37,10 @@ def merged(ranks: Sequence[Counts]) -> Counts:
         if len(set(values)) > 1:
             by_rank[metric] = values
         rhythms: dict[str, Components] = {}  # by part, the rank's components whose mean is least certain
-        for of_rank in (each.varying.get(metric, {}) for each in ranks):
-            for name, components in of_rank.items():
+        for counts in ranks:
+            for name, components in counts.varying.get(metric, {}).items():
+                varying[metric] = rhythms
                 rhythms[name] = max(rhythms.get(name, ()), components, key=_unsure)
-        if rhythms:
-            varying[metric] = rhythms
         reasons = {rank: counts.unstable[metric] for rank, counts in enumerate(ranks) if metric in counts.unstable}
         if reasons:
             rank, reason = next(iter(reasons.items()))
@@ -49,8 +48,7 @@ def merged(ranks: Sequence[Counts]) -> Counts:
             unstable[metric] = reason if everywhere else f"rank {rank}: {reason}"
     for name in (SETTINGS, RECORDED_LINES):
         sites |= next(({name: counts.sites[name]} for counts in ranks if name in counts.sites), {})
-    known = [metric for metric in by_rank if metric != "operators"]  # whose lines are too many
-    apart = {metric: _other_sites(metric, sites.get(metric, ()), ranks) for metric in known}
+    apart = {metric: _other_sites(metric, sites.get(metric, ()), ranks) for metric in by_rank if metric != "operators"}
     parts = {metric: _unequal_parts(metric, ranks) for metric in _TOLD_BY_RANK}
     return Counts(
         totals=totals,

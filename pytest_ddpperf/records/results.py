@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
@@ -58,21 +58,9 @@ class BaselineRecord(BenchmarkId):
 
 def record_of(measured: Measurement, provenance: Provenance) -> BaselineRecord:
     """Returns a measurement as the record that later measurements are compared with."""
-    return BaselineRecord(
-        **measured.identity_fields,
-        plan=measured.plan,
-        series=measured.series,
-        commit=provenance.commit,
-        date=provenance.date,
-        counts=measured.counts,
-        dirty=provenance.dirty,
-        turns=measured.turns,
-        over=measured.over,
-        lost=measured.lost,
-        busy=measured.busy,
-        clock=measured.clock,
-        code=provenance.code,
-    )
+    kept = ("plan", "series", "counts", "turns", "over", "lost", "busy", "clock")
+    facts = {name: getattr(measured, name) for name in kept}
+    return BaselineRecord(**measured.identity_fields, **facts, **asdict(provenance))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,24 +189,15 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepAnalysis:
-    """Figures of a benchmark's step from its launches, in addition to its metrics.
+    """Figures of a benchmark's step from its launches, in addition to its metrics."""
 
-    Attributes:
-        diagnosis: the causes that limit the step, and advice to make it faster; None if no step was diagnosed.
-        sections: the parts of a step that the user named, averaged over ranks, launches and steps.
-        memory_by_rank: memory of each rank by kind, averaged over launches; in bytes, except alloc_retries and ooms.
-        memory_by_phase: memory that each phase of a step used on a rank; the largest figures over ranks and launches.
-        still_sent: communication that also happens without synchronisation, so that exposed communication does not
-            include it; empty if there is none.
-        synchronised_step: seconds of a synchronised step while exposed communication was measured; None if it was not.
-    """
-
-    diagnosis: Diagnosis | None = None
-    sections: tuple[SectionSummary, ...] = ()
+    diagnosis: Diagnosis | None = None  # what limits the step, with advice; None if no step was diagnosed
+    sections: tuple[SectionSummary, ...] = ()  # that the user named; averages over ranks, launches and steps
+    # By kind, each rank's memory, averaged over launches; in bytes, except alloc_retries and ooms.
     memory_by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    memory_by_phase: Mapping[str, MemoryUse] = field(default_factory=dict)
-    still_sent: str = ""
-    synchronised_step: float | None = None
+    memory_by_phase: Mapping[str, MemoryUse] = field(default_factory=dict)  # the largest over ranks and launches
+    still_sent: str = ""  # communication that exposed communication does not include, as every step sends it
+    synchronised_step: float | None = None  # seconds while exposed communication was measured; None if it was not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -116,8 +116,8 @@ def rhythm_text(values: Sequence[float]) -> str:
         if period := period_of(values):
             return f"the same again after {period} steps"
         return f"from {format_number(min(values))} to {format_number(max(values))}"
-    usual, other, times, of = levels_of(values, 0.0)
-    return f"{'more' if other > usual else 'less'} in {times} of {of} steps"
+    levels = levels_of(values, 0.0)
+    return f"{'more' if levels.other > levels.usual else 'less'} in {levels.times} of {levels.of} steps"
 
 
 def _rarer(values: Sequence[float]) -> list[int]:

@@ -142,23 +142,11 @@ class SideBySide:
 
 def _over_itself(measured: Measurement, *metrics: str) -> Measurement:
     """Adds ``metrics`` with the value 1 to the base of a comparison, because the base is compared with itself."""
-    ones = (
-        Series(
-            metric=metric,
-            unit="1",
-            better="higher",
-            family="relative",
-            scale="ratio",
-            gated=False,
-            min_tolerance=0.0,
-            samples=(1.0,) * len(measured.launches),
-            value=1.0,
-            interval=None,
-        )
-        for metric in metrics
-    )
-    only_counted = measured.counts is not None and not measured.launches
-    return measured if only_counted else replace(measured, series=(*measured.series, *ones))
+    if measured.counts is not None and not measured.launches:
+        return measured
+    kind: dict[str, Any] = {"unit": "1", "better": "higher", "family": "relative", "scale": "ratio", "gated": False}
+    one = {**kind, "min_tolerance": 0.0, "samples": (1.0,) * len(measured.launches), "value": 1.0, "interval": None}
+    return replace(measured, series=(*measured.series, *(Series(metric=metric, **one) for metric in metrics)))
 
 
 LOSS = "loss"

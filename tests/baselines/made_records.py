@@ -14,16 +14,8 @@ CPU = factories.make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host"
 STEP_TIME = factories.make_series(
     "step_time", 0.0418, samples=(0.041, 0.0418, 0.0426), interval=Interval(low=0.0398, high=0.0438, confidence=0.95)
 )
-SKEW = factories.make_series(
-    "straggler_skew",
-    0.01,
-    unit="1",
-    family="relative",
-    scale="difference",
-    gated=False,
-    min_tolerance=0.03,
-    samples=(0.01,),
-)
+SHARE = {"unit": "1", "family": "relative", "scale": "difference", "gated": False, "min_tolerance": 0.03}
+SKEW = factories.make_series("straggler_skew", 0.01, samples=(0.01,), **SHARE)
 RECORD = make_baseline_record(
     plan=Plan(warmup=5, steps=60), environment=CPU, series=(STEP_TIME, SKEW), commit="3f2a1c0" + "0" * 33
 )

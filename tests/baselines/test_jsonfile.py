@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
-import json
-import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -16,49 +14,12 @@ import pytest
 
 from pytest_ddpperf.baselines import codec, jsonfile
 from pytest_ddpperf.baselines.codec import BASELINE
-from pytest_ddpperf.baselines.jsonfile import (
-    Date,
-    Positive,
-    checked,
-    json_of,
-    object_of,
-    read_as,
-    read_text,
-    render,
-    rounded,
-    uncollected,
-)
+from pytest_ddpperf.baselines.jsonfile import Date, checked, read_text, render, rounded, uncollected
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.documents.entries import ResultsFile
 
 FILE = Path("b/x.json")
-
-
-def test_render_sorts_and_keeps_lists_of_numbers_on_one_line() -> None:
-    value = {"b": list(range(100, 160)), "a": {"y": 1, "x": None}, "c": [{"k": [1.5]}], "d": {}, "e": []}
-    text = render(value)
-    numbers = ", ".join(map(str, range(100, 160)))
-    assert text == (
-        "{\n"
-        '  "a": {"x": null, "y": 1},\n'
-        f'  "b": [{numbers}],\n'
-        '  "c": [\n'
-        "    {\n"
-        '      "k": [1.5]\n'
-        "    }\n"
-        "  ],\n"
-        '  "d": {},\n'
-        '  "e": []\n'
-        "}\n"
-    )
-    assert json.loads(text) == value
-
-
-def test_render_breaks_a_long_object() -> None:
-    value = {f"name{i}": "x" * 30 for i in range(4)}
-    assert len(render(value).splitlines()) == 6
-    assert json.loads(render(value)) == value
 
 
 def test_render_refuses_what_json_cannot_say() -> None:
@@ -132,67 +93,6 @@ def test_a_large_file_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "x.json").write_text("0" * 1001)
     with pytest.raises(BaselineError, match=r"x\.json: holds more than 1e\+03 characters; restore it"):
         read_text(tmp_path / "x.json", BASELINE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inner:
-    size: int
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outer:
-    name: str
-    parts: tuple[Inner, ...]
-    value: float = 0.0
-    shares: Mapping[str, float] = field(default_factory=dict)
-    rest: float = 0.0
-
-
-INNER = object_of(Inner, size=Positive, sparse=("note",))
-OBJECT = object_of(
-    Outer,
-    without=("rest",),
-    sparse=("shares",),
-    rename={"value": "seconds"},
-    parts=tuple[INNER, ...],  # type: ignore[valid-type]  # made at run time
-    share=(float | None, None),
-)
-OUTER = Outer(name="a", parts=(Inner(size=1), Inner(size=3, note="x")), value=1.0)
-DATA: dict[str, Any] = {"name": "a", "parts": [{"size": 1}, {"size": 3, "note": "x"}], "seconds": 1.0}
-
-
-def test_a_record_is_read_as_it_was_written() -> None:
-    found = read_as(OBJECT, DATA, Path("a.json"), BASELINE)
-    assert msgspec.convert(found, Outer, from_attributes=True) == OUTER
-    assert json_of(OBJECT, {**DATA, "parts": OUTER.parts}) == DATA
-
-
-def test_what_is_not_finite_is_null() -> None:
-    assert json_of(OBJECT, {**DATA, "seconds": math.inf, "shares": {"b": math.nan}}) == {
-        **DATA,
-        "seconds": None,
-        "shares": {"b": None},
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"name": None}, "field name: expected `str`, got `null`"),
-        ({"parts": {}}, "field parts: expected `array`, got `object`"),
-        ({"parts": [{"size": 1, "note": ""}, {}]}, "field parts[1].size: is missing"),
-        ({"parts": [{"size": 1, "note": "", "more": 1}]}, "field parts[0].more: is not known here"),
-        ({"parts": [{"size": True}]}, "field parts[0].size: expected `int`, got `bool`"),
-        ({"parts": [{"size": 0}]}, "field parts[0].size: expected `int` >= 1"),
-        ({"shares": {"x.y": "1"}}, "field shares[...]: expected `float`, got `str`"),
-        ({"rest": 0.5}, "field rest: is not known here"),
-    ],
-)
-def test_what_does_not_fit_is_named_with_its_path(changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(BaselineError) as caught:
-        read_as(OBJECT, {**DATA, **changes}, Path("a.json"), BASELINE)
-    assert str(caught.value).startswith(f"baseline file a.json: {problem}")
 
 
 @pytest.mark.parametrize("year", [1900, 2000, 2023, 2024])

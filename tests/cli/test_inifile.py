@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.cli.inifile import ini_value, project_root
+from pytest_ddpperf.cli.inifile import ini_path, project
 from pytest_ddpperf.errors import SettingError
 
 
@@ -19,12 +19,13 @@ from pytest_ddpperf.errors import SettingError
         ("pytest.toml", '[pytest]\nddpperf_history = "h.sqlite"\n'),
     ],
 )
-def test_every_file_that_pytest_knows(tmp_path: Path, file: str, text: str) -> None:
+def test_every_file_that_pytest_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str) -> None:
     (tmp_path / file).write_text(text)
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
-    assert ini_value("ddpperf_history", deep) == ("h.sqlite", tmp_path)
-    assert ini_value("ddpperf_other", deep) is None
+    monkeypatch.chdir(deep)
+    assert ini_path("ddpperf_history") == tmp_path / "h.sqlite"
+    assert ini_path("ddpperf_other") is None
 
 
 def test_the_nearest_file_with_a_section_decides(tmp_path: Path) -> None:
@@ -33,9 +34,10 @@ def test_the_nearest_file_with_a_section_decides(tmp_path: Path) -> None:
     near.mkdir()
     (near / "pyproject.toml").write_text('[project]\nname = "a"\n')
     (near / "tox.ini").write_text("[tox]\n")
-    assert ini_value("ddpperf_history", near) == ("far", tmp_path)
+    root, settings = project(near)
+    assert (root, settings["ddpperf_history"]) == (tmp_path, "far")
     (near / "tox.ini").write_text("[pytest]\n")
-    assert ini_value("ddpperf_history", near) is None
+    assert not project(near)[1]
 
 
 def test_an_empty_file_that_is_pytests_alone_makes_a_root(tmp_path: Path) -> None:
@@ -43,7 +45,7 @@ def test_an_empty_file_that_is_pytests_alone_makes_a_root(tmp_path: Path) -> Non
     for name, root in (("tox.ini", tmp_path), ("pytest.ini", tmp_path / "near")):
         (tmp_path / "near").mkdir(exist_ok=True)
         (tmp_path / "near" / name).touch()
-        assert project_root(tmp_path / "near") == root
+        assert project(tmp_path / "near")[0] == root
 
 
 @pytest.mark.parametrize(
@@ -52,4 +54,4 @@ def test_an_empty_file_that_is_pytests_alone_makes_a_root(tmp_path: Path) -> Non
 def test_a_broken_file_is_named(tmp_path: Path, file: str, text: str) -> None:
     (tmp_path / file).write_text(text)
     with pytest.raises(SettingError, match=rf"{file} cannot be read: .+"):
-        ini_value("ddpperf_history", tmp_path)
+        project(tmp_path)

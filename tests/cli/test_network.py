@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.cli import network
-from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import RanksTimedOut
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.context import RankContext
@@ -32,26 +33,10 @@ def eth0(speeds: dict[str, float | None], backend: str) -> WrongInterface | None
     return wrong_interface({"GLOO_SOCKET_IFNAME": "eth0"}, speeds, backend)
 
 
-class Kept:
-    """Lends the tests' launcher in place of one of the command's own."""
-
-    def __init__(self, launcher: Launcher) -> None:
-        self.launcher = launcher
-
-    def __call__(self, **_: object) -> Kept:
-        return self
-
-    def __enter__(self) -> Launcher:
-        return self.launcher
-
-    def __exit__(self, *_: object) -> None:
-        """Leaves it to its owner."""
-
-
 @pytest.fixture(autouse=True)
 def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(network, "Launcher", Kept(launcher))
+    monkeypatch.setattr(network, "Launcher", lambda **_: nullcontext(launcher))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
 
 
@@ -135,28 +120,34 @@ def test_check_names_what_is_wrong_and_fails(printed: Run, complaint: Run, monke
     assert "measure this network with ddpperf network" in complaint(*QUICK, "--predict=4KiB")
 
 
-@pytest.mark.skipif(usable_cores() < 2, reason="ranks that share a core wait for each other, so none is named")
-def test_check_names_a_rank_that_is_slow(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def slowed(
+    call: str, seconds: float, late: Callable[[int, object], bool]
+) -> Callable[[RankContext, SweepPlan], RankSweep]:
+    """A sweep in which calls begin so much later on a rank if ``late`` says so of it and the call's second argument."""
+
     def delayed(ctx: RankContext, plan: SweepPlan) -> RankSweep:
-        """On rank 1 each all-reduce begins 15 ms late."""
         import time
 
         import torch.distributed as dist
 
         from pytest_ddpperf.instruments.network import sweep
 
-        all_reduce = dist.all_reduce
+        original = getattr(dist, call)
 
-        def late(*args: Any, **kwargs: Any) -> Any:
-            time.sleep(0.015)
-            return all_reduce(*args, **kwargs)
+        def begun_late(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(seconds * late(ctx.rank, args[1] if len(args) > 1 else None))
+            return original(*args, **kwargs)
 
-        if ctx.rank == 1:
-            dist.all_reduce = late  # of this process, which lives for one launch
+        setattr(dist, call, begun_late)  # of this process, which lives for one launch
         return sweep(ctx.rank, ctx.world_size, ctx.device, plan)
 
+    return delayed
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="ranks that share a core wait for each other, so none is named")
+def test_check_names_a_rank_that_is_slow(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(running, "_sweep", delayed)
+    monkeypatch.setattr(running, "_sweep", slowed("all_reduce", 0.015, lambda rank, _: rank == 1))
     out = printed(*QUICK, "--collectives=all_reduce", "--check", "--no-save", status=1)
     assert "rank 1 is slow: it comes last to " in out
 
@@ -164,25 +155,7 @@ def test_check_names_a_rank_that_is_slow(printed: Run, monkeypatch: pytest.Monke
 @pytest.mark.skipif(usable_cores() < 2, reason="two ranks that share a core are slow, whatever their link")
 def test_check_names_a_link_that_is_slow(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only two ranks talk at a time, so three may share two cores; of eight turns few are disturbed by other work."""
-
-    def delayed(ctx: RankContext, plan: SweepPlan) -> RankSweep:
-        """Between ranks 1 and 2 each message leaves 10 ms late."""
-        import time
-
-        import torch.distributed as dist
-
-        from pytest_ddpperf.instruments.network import sweep
-
-        send = dist.send
-
-        def late(*args: Any, **kwargs: Any) -> Any:
-            time.sleep(0.01 * ({ctx.rank, args[1]} == {1, 2}))
-            return send(*args, **kwargs)
-
-        dist.send = late  # of this process, which lives for one launch
-        return sweep(ctx.rank, ctx.world_size, ctx.device, plan)
-
-    monkeypatch.setattr(running, "_sweep", delayed)
+    monkeypatch.setattr(running, "_sweep", slowed("send", 0.01, lambda rank, other: {rank, other} == {1, 2}))
     sweep = ("--collectives=broadcast", "--rounds=8", "--world-size=3")
     out = printed(*QUICK, *sweep, "--check", "--no-save", status=1)
     assert "the link of ranks 1 and 2 is slow: a message takes " in out
@@ -200,16 +173,3 @@ def test_check_names_a_link_that_is_slow(printed: Run, monkeypatch: pytest.Monke
 )
 def test_what_cannot_be_measured_is_refused(complaint: Run, arguments: list[str], words: str) -> None:
     assert words in complaint(*QUICK, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("argument", "words"),
-    [
-        ("--min-size=0", "expected a number of bytes above 0, such as 2GiB"),
-        ("--world-size=1", "expected a number of ranks of at least 2, or several separated by commas, such as 2,4,8"),
-    ],
-)
-def test_what_an_option_takes_is_told_whole(capsys: pytest.CaptureFixture[str], argument: str, words: str) -> None:
-    with pytest.raises(SystemExit):
-        main([*QUICK, argument])
-    assert words in capsys.readouterr().err

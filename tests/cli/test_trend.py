@@ -126,7 +126,6 @@ def test_the_history_of_the_ini_file(
         ),
         (["--branch", "x", "--history", "H"], "history file H has no branch x; it has main, topic\n"),
         (["still", "--world-size", "8", "--history", "H"], "history file H has no world size 8; it has 2\n"),
-        (["still", "--name", "fsdp", "--history", "H"], "history file H has no name fsdp; it has ddp\n"),
         (["--history", "E"], "history file E: no run was recorded in it yet\n"),
     ],
 )

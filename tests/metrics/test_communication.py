@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from pytest_ddpperf.metrics.communication import (
-    bus_factor,
-    communication_overhead,
-    exposed_communication,
-    merged,
-    no_memory_headroom,
-    of_exposed,
-    of_overhead,
-    saw_work,
-    still_sent,
-)
+from pytest_ddpperf.metrics import communication
+from pytest_ddpperf.metrics.communication import communication_overhead, exposed_communication, merged, still_sent
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records import phases
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import (
-    Bandwidth,
-    BlockTimes,
-    Collective,
-    MemoryHeadroom,
-    ProfiledStep,
-    RankProfile,
-    Window,
-)
-from tests.factories import make_measurement, make_rank_launch
+from pytest_ddpperf.records.phases import BlockTimes, Collective, MemoryHeadroom, ProfiledStep, RankProfile, Window
+from tests.metrics.made import by_name, of_ranks
 
-
-def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
-    """Of launches, each given by the blocks of its ranks."""
-    ranks = [[make_rank_launch(i, communication=one) for i, one in enumerate(blocks)] for blocks in launches]
-    return make_measurement(launches=tuple(Launch(round=0, ranks=tuple(one), seconds=1.0) for one in ranks))
+measurement = partial(of_ranks, "communication")
 
 
 def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank() -> None:
@@ -58,14 +36,14 @@ def test_pairs_of_blocks_know_its_scatter() -> None:
     """
     known = BlockTimes(synchronised=(5.0, 5.0, 6.0), unsynchronised=(4.0, 3.0, 3.0), pairs=3)
     measured = measurement((known, known))
-    (moved,) = of_exposed(measured).moved
+    (moved,) = communication.of_exposed(measured).moved
     assert moved == pytest.approx((-1.0, 0.0, 1.0))
-    (moved,) = of_overhead(measured).moved
+    (moved,) = communication.of_overhead(measured).moved
     shares = (5 / 11, 4 / 11, 3 / 10)
     assert moved == pytest.approx([2 * (sum(shares) / 3 - share) for share in shares])
-    by_name = {one.metric: one for one in series_of(measured)}
-    assert by_name["exposed_communication"].within == of_exposed(measured).moved
-    assert by_name["exposed_communication"].interval is not None
+    series = by_name(measured)["exposed_communication"]
+    assert series.within == communication.of_exposed(measured).moved
+    assert series.interval is not None
 
 
 def test_a_sample_may_be_below_zero_and_a_value_is_not() -> None:
@@ -74,8 +52,7 @@ def test_a_sample_may_be_below_zero_and_a_value_is_not() -> None:
     measured = replace(measurement((None, None)), diagnoses=measurement((known, known)).launches)
     assert exposed_communication(measured) == (-0.25,)
     assert still_sent(measured) == "parameters"
-    values = {one.metric: one.value for one in series_of(measured)}
-    assert (values["exposed_communication"], values["communication_overhead"]) == (0.0, 0.0)
+    assert [by_name(measured)[name].value for name in ("exposed_communication", "communication_overhead")] == [0.0, 0.0]
 
 
 def test_a_launch_without_it_is_left_out_and_a_single_pair_knows_no_scatter() -> None:
@@ -83,22 +60,22 @@ def test_a_launch_without_it_is_left_out_and_a_single_pair_knows_no_scatter() ->
     measured, unknown = measurement((known, known), (known, None)), measurement((replace(known, pairs=2), None))
     assert exposed_communication(measured) == (1.0,)
     assert communication_overhead(measured) == pytest.approx((0.2,))
-    assert not {one.metric for one in series_of(unknown)} & {"exposed_communication", "communication_overhead"}
+    assert not by_name(unknown).keys() & {"exposed_communication", "communication_overhead"}
     assert still_sent(measurement((None, None))) == ""
-    assert of_exposed(measured).moved == of_exposed(unknown).moved == ()
+    assert communication.of_exposed(measured).moved == communication.of_exposed(unknown).moved == ()
 
 
 def test_missing_memory_for_the_measurement_is_reported_with_both_figures() -> None:
     known = BlockTimes(synchronised=(1.0,), unsynchronised=(1.0,))
     measured = measurement((known, known), (None, None), (None, None))
-    assert no_memory_headroom(measured) is None
+    assert communication.no_memory_headroom(measured) is None
     ranks = tuple(
         replace(rank, no_headroom=MemoryHeadroom(needed=6 * 2**30, free=4 * 2**30))
         for rank in measured.launches[1].ranks
     )
     short = replace(measured, launches=(measured.launches[0], replace(measured.launches[1], ranks=ranks)))
     finding = Finding("no_memory_headroom", {"launches": 1, "needed": 6 * 2**30, "free": 4 * 2**30})
-    assert no_memory_headroom(short) == finding
+    assert communication.no_memory_headroom(short) == finding
     assert finding in findings_of(short)
 
 
@@ -190,7 +167,7 @@ def test_collectives_among_all_ranks_are_compared() -> None:
     """Smaller groups there are, but nothing was sent in them: 8 bytes in 2 s, and the bus factor 2 x 3 / 4."""
     found = merged([sized((2, 8), group=4, subgroups=True)] * 4)
     assert not found.unplaced
-    assert (found.transfer, found.bandwidths) == (2, (Bandwidth(kind="all_reduce", algorithm=4, bus=6),))
+    assert (found.transfer, found.bandwidths) == (2, (phases.Bandwidth(kind="all_reduce", algorithm=4, bus=6),))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +183,7 @@ def test_collectives_among_all_ranks_are_compared() -> None:
     ],
 )
 def test_bus_bandwidth_by_the_factors_of_nccl_tests(kind: str, ranks: int, factor: float) -> None:
-    assert bus_factor(kind, ranks) == factor
+    assert communication.bus_factor(kind, ranks) == factor
 
 
 def test_bandwidth_is_size_over_transfer() -> None:
@@ -218,7 +195,7 @@ def test_bandwidth_is_size_over_transfer() -> None:
     reduced, gathered = merged(ranks).bandwidths
     assert (reduced.kind, reduced.algorithm) == ("all_reduce", 4e5)
     assert reduced.bus == pytest.approx(6e5)
-    assert gathered == Bandwidth(kind="all_gather", algorithm=1e6, bus=7.5e5)
+    assert gathered == phases.Bandwidth(kind="all_gather", algorithm=1e6, bus=7.5e5)
     assert merged([sized((2, 0), kind="barrier")] * 2).bandwidths == ()
 
 
@@ -231,5 +208,5 @@ def test_the_window_of_ddp_is_rank_0s() -> None:
 def test_a_profile_without_any_work_is_none() -> None:
     """As on CUDA without CUPTI, where each step has a length and nothing in it."""
     blind = RankProfile(steps=(ProfiledStep(seconds=10, busy=0, computed=0, overlapped=0, collectives=()),) * 2)
-    assert saw_work([RankProfile(steps=(step(),))] * 2)
-    assert not saw_work([RankProfile(steps=(step(),)), blind])
+    assert communication.saw_work([RankProfile(steps=(step(),))] * 2)
+    assert not communication.saw_work([RankProfile(steps=(step(),)), blind])

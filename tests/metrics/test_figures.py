@@ -8,26 +8,15 @@ import pytest
 
 from pytest_ddpperf.metrics.figures import peak_flops
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import CpuHealth, DeviceMemory, GpuHealth, Health, Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Environment, Measurement, Series
+from pytest_ddpperf.records.launch import CpuHealth, DeviceMemory, GpuHealth, Health
+from pytest_ddpperf.records.measurement import Environment, Measurement
 from pytest_ddpperf.settings import Settings
 from tests.factories import PROFILE, make_environment, make_measurement, make_rank_launch
-
-
-def measurement(*launches: tuple[RankLaunch, ...], **fields: Any) -> Measurement:
-    rounds = tuple(Launch(round=i, ranks=ranks, seconds=1.0) for i, ranks in enumerate(launches))
-    environment = make_environment(world_size=len(launches[0]))
-    return make_measurement(**{"environment": environment, **fields}, launches=rounds)
-
+from tests.metrics.made import by_name, measurement
 
 H100 = make_environment(device="cuda", device_model="NVIDIA H100 80GB HBM3", device_count=1, world_size=1)
-
-
-def found(measured: Measurement) -> dict[str, Series]:
-    return {series.metric: series for series in series_of(measured)}
 
 
 def test_a_launch_has_its_shortest_and_longest_step_and_their_scatter() -> None:
@@ -36,35 +25,35 @@ def test_a_launch_has_its_shortest_and_longest_step_and_their_scatter() -> None:
         (make_rank_launch(0, (1.0, 2.0, 5.0)), make_rank_launch(1, (0.5, 3.0, 4.0))),
         (make_rank_launch(0, (2.0, 2.0, 5.0)), make_rank_launch(1, (2.0, 1.0, 4.0))),
     )
-    series = found(slower)
+    series = by_name(slower)
     assert series["step_time_min"].samples == (1.0, 2.0)
     assert series["step_time_max"].samples == (5.0, 5.0)
     assert series["step_time_scatter"].samples == pytest.approx((2 / 3, math.sqrt(3) / 3))
     assert not any(series[f"step_time_{name}"].gated for name in ("min", "max", "scatter"))
-    assert "step_time_scatter" not in found(measurement((make_rank_launch(0, (1.0,)),)))
+    assert "step_time_scatter" not in by_name(measurement((make_rank_launch(0, (1.0,)),)))
 
 
 def test_the_mean_loss_is_that_of_steps_and_ranks() -> None:
     ranks = tuple(make_rank_launch(i, mean_loss=loss, loss=0.5) for i, loss in enumerate((-3.0, 1.0)))
-    series = found(measurement(ranks))
+    series = by_name(measurement(ranks))
     assert (series["mean_loss"].samples, series["mean_loss"].gated) == ((-1.0,), False)
-    assert "mean_loss" not in found(measurement((ranks[0], make_rank_launch(1, loss=0.5))))
+    assert "mean_loss" not in by_name(measurement((ranks[0], make_rank_launch(1, loss=0.5))))
 
 
 def test_an_epoch_lasts_for_as_many_steps_as_the_longest_loader_has() -> None:
     """A step of 2 s; the loaders of the ranks have batches for 10 and 10.5 steps."""
     ranks = tuple(make_rank_launch(i, (2.0,), epoch_steps=steps) for i, steps in enumerate((10.0, 10.5)))
-    epoch = found(measurement(ranks))["epoch_time"]
+    epoch = by_name(measurement(ranks))["epoch_time"]
     assert (epoch.samples, epoch.unit, epoch.gated) == ((21.0,), "s", False)
-    assert "epoch_time" not in found(measurement((ranks[0], make_rank_launch(1))))
+    assert "epoch_time" not in by_name(measurement((ranks[0], make_rank_launch(1))))
 
 
 def test_the_first_step_has_ended_when_it_has_on_the_slowest_rank() -> None:
     ranks = tuple(make_rank_launch(i, first_step=first, compiling=1.5) for i, first in enumerate((3.0, 4.0)))
-    told = found(measurement(ranks))
+    told = by_name(measurement(ranks))
     assert [told[name].samples for name in ("time_to_first_step", "compile_time")] == [(4.0,), (1.5,)]
     assert not any(told[name].gated for name in ("time_to_first_step", "compile_time"))
-    assert "compile_time" not in found(measurement((ranks[0], make_rank_launch(1, first_step=1.0))))
+    assert "compile_time" not in by_name(measurement((ranks[0], make_rank_launch(1, first_step=1.0))))
 
 
 def on_gpus(*gpus: GpuHealth, **fields: Any) -> Measurement:
@@ -80,12 +69,12 @@ def test_the_utilisation_of_gpus_is_their_mean_where_all_were_read() -> None:
     known, full, unknown = (
         GpuHealth(device=name, readings=3, utilisation=share) for name, share in (("a", 0.5), ("b", 1.0), ("c", None))
     )
-    series = found(on_gpus(known, full))["gpu_utilisation"]
+    series = by_name(on_gpus(known, full))["gpu_utilisation"]
     assert (series.samples, series.better, series.gated) == ((0.75,), "higher", False)
-    assert "gpu_utilisation" not in found(on_gpus(known, unknown))
-    assert "gpu_utilisation" not in found(on_gpus(known, replace(full, mig=True)))
-    assert "gpu_utilisation" not in found(on_gpus(known, full, turns=True))
-    assert "gpu_utilisation" not in found(measurement((make_rank_launch(),)))
+    assert "gpu_utilisation" not in by_name(on_gpus(known, unknown))
+    assert "gpu_utilisation" not in by_name(on_gpus(known, replace(full, mig=True)))
+    assert "gpu_utilisation" not in by_name(on_gpus(known, full, turns=True))
+    assert "gpu_utilisation" not in by_name(measurement((make_rank_launch(),)))
 
 
 def test_gpus_that_wait_are_named() -> None:
@@ -97,22 +86,22 @@ def test_gpus_that_wait_are_named() -> None:
 
 def test_a_profile_with_both_has_a_ratio_of_computing_to_communicating() -> None:
     """Of a step of 50 ms, 5 ms are communication alone, and collectives are under way for 20."""
-    ratio = found(measurement((make_rank_launch(),), profile=PROFILE))["compute_to_communication"]
+    ratio = by_name(measurement((make_rank_launch(),), profile=PROFILE))["compute_to_communication"]
     assert ratio.samples == pytest.approx((2.25,))
     assert (ratio.better, ratio.gated) == ("higher", False)
     silent = replace(PROFILE, busy=0.0, overlapped=0.0)
-    assert "compute_to_communication" not in found(measurement((make_rank_launch(),), profile=silent))
-    assert "compute_to_communication" not in found(measurement((make_rank_launch(),)))
+    assert "compute_to_communication" not in by_name(measurement((make_rank_launch(),), profile=silent))
+    assert "compute_to_communication" not in by_name(measurement((make_rank_launch(),)))
 
 
 def test_the_memory_that_is_held_is_the_mean_after_steps_of_the_rank_with_the_most() -> None:
     """The reading before the first step does not count: means of 6 and 8."""
     ranks = (make_rank_launch(0, held=(100, 5, 7)), make_rank_launch(1, held=(0, 8, 8)))
     gpu = make_environment(device="cuda")
-    held = found(measurement(ranks, environment=gpu))["mean_allocated"]
+    held = by_name(measurement(ranks, environment=gpu))["mean_allocated"]
     assert (held.samples, held.unit, held.gated) == ((8.0,), "B", False)
-    assert "mean_allocated" not in found(measurement((ranks[0], make_rank_launch(1)), environment=gpu))
-    assert "mean_allocated" not in found(measurement(ranks)), "the heap of the CPU has the imports, too"
+    assert "mean_allocated" not in by_name(measurement((ranks[0], make_rank_launch(1)), environment=gpu))
+    assert "mean_allocated" not in by_name(measurement(ranks)), "the heap of the CPU has the imports, too"
 
 
 LAYERS, WIDTH, BATCH = 4, 1024, 256
@@ -132,7 +121,7 @@ def test_the_rate_of_flops_and_its_share_of_the_peak_are_those_by_hand() -> None
 
     def share(seconds: float, **fields: Any) -> float:
         measured = measurement((make_rank_launch(0, (seconds,)),), counts=counted_stack(), environment=H100, **fields)
-        rate, mfu = (found(measured)[metric] for metric in ("flops_rate", "mfu"))
+        rate, mfu = (by_name(measured)[metric] for metric in ("flops_rate", "mfu"))
         assert rate.samples == (FLOPS / seconds,)
         assert (rate.unit, rate.better, mfu.gated) == ("FLOP/s", "higher", False)
         return mfu.value
@@ -169,7 +158,7 @@ def test_the_peak_is_that_of_the_products_precision(
         recipe={} if precision == "fp32" else {"precision": precision},
         counts=counted_stack(kind, buffers=8.0),
     )
-    known = found(measured).get("mfu")
+    known = by_name(measured).get("mfu")
     assert (None if known is None else known.value) == (
         None if products is None else pytest.approx(FLOPS / products / 1e12)
     )
@@ -182,7 +171,7 @@ def test_without_a_peak_there_is_no_share_of_it() -> None:
 
     def names(environment: Environment, counts: Counts | None) -> set[str]:
         ranks = tuple(make_rank_launch(i) for i in range(environment.world_size))
-        return {"mfu", "flops_rate"} & set(found(measurement(ranks, environment=environment, counts=counts)))
+        return {"mfu", "flops_rate"} & set(by_name(measurement(ranks, environment=environment, counts=counts)))
 
     counts = counted_stack()
     assert names(gpu, counts) == {"mfu", "flops_rate"}
@@ -197,7 +186,7 @@ def test_without_a_peak_there_is_no_share_of_it() -> None:
 def test_what_checkpointing_computes_again_is_no_utilisation_by_the_model() -> None:
     recipe = dict(Settings(activation_checkpointing=True).recipe)
     measured = measurement((make_rank_launch(0),), counts=counted_stack(), environment=H100, recipe=recipe)
-    assert {"mfu", "flops_rate"} & set(found(measured)) == {"flops_rate"}
+    assert {"mfu", "flops_rate"} & set(by_name(measured)) == {"flops_rate"}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +219,7 @@ def test_the_energy_of_processors_is_power_by_the_mean_step() -> None:
     measured = measurement((make_rank_launch(0, (1.0, 3.0)),))
     known = replace(measured.launches[0], health=Health(cpu=CpuHealth(power=50.0)))
     unknown = replace(measured.launches[0], health=Health(cpu=CpuHealth()))
-    series = found(replace(measured, launches=(known,)))["cpu_energy_per_step"]
+    series = by_name(replace(measured, launches=(known,)))["cpu_energy_per_step"]
     assert (series.samples, series.unit, series.gated) == ((100.0,), "J", False)
     for launches, turns in (((known,), True), ((known, unknown), False), (measured.launches, False)):
-        assert "cpu_energy_per_step" not in found(replace(measured, launches=launches, turns=turns))
+        assert "cpu_energy_per_step" not in by_name(replace(measured, launches=launches, turns=turns))

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.metrics.findings import busy_baseline, findings_of, thin_baseline
+from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from tests.factories import make_environment, make_launch, make_measurement
 
@@ -93,18 +92,3 @@ def test_what_an_accumulating_step_trains_on_is_named() -> None:
     accumulating = replace(measured, recipe={"accumulation_steps": "4"})
     assert findings_of(accumulating) == (Finding("effective_batch_size", facts),)
     assert findings_of(measured) == ()
-
-
-def test_a_baseline_of_two_launches_is_warned_of_and_one_of_counts_alone_is_not() -> None:
-    assert thin_baseline(measurement(SETTLED, SETTLED)) == Finding("thin_baseline", {"launches": 2})
-    assert thin_baseline(measurement(SETTLED, SETTLED, SETTLED)) is None
-    assert thin_baseline(replace(measurement(SETTLED), launches=())) is None
-
-
-@pytest.mark.parametrize(("others", "told"), [(0.10, False), (0.11, True)])
-def test_a_baseline_of_a_busy_machine_is_warned_of(others: float, *, told: bool) -> None:
-    base = measurement(SETTLED, SETTLED, SETTLED)
-    health = Health(cpu=CpuHealth(others=others))
-    base = replace(base, launches=tuple(replace(launch, health=health) for launch in base.launches))
-    assert busy_baseline(base) == (Finding("busy_baseline", {"lost": 0.11}) if told else None)
-    assert busy_baseline(replace(base, launches=())) is None

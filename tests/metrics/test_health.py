@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import CpuHealth, DeviceMemory, GpuHealth, Health, Launch
 from pytest_ddpperf.records.measurement import Measurement
 from tests.factories import make_environment, make_launch, make_measurement, make_rank_launch
+from tests.metrics.made import samples
 
 ENVIRONMENT = make_environment(world_size=1)
 
@@ -72,12 +72,8 @@ def test_the_controllers_node_is_named_if_there_are_others() -> None:
 
 def test_the_energy_of_a_step_is_that_of_all_nodes_or_of_none() -> None:
     """30 and 20 W for a step of one second."""
-
-    def energy_of(measured: Measurement) -> list[tuple[float, ...]]:
-        return [one.samples for one in series_of(measured) if one.metric == "cpu_energy_per_step"]
-
-    assert energy_of(on_nodes(CpuHealth(power=20.0))) == [(50.0,)]
-    assert energy_of(on_nodes(CpuHealth())) == []
+    assert samples(on_nodes(CpuHealth(power=20.0)), "cpu_energy_per_step") == (50.0,)
+    assert samples(on_nodes(CpuHealth()), "cpu_energy_per_step") is None
 
 
 def on_gpus(*gpus: GpuHealth) -> Measurement:
@@ -139,17 +135,13 @@ def test_gpus_of_ranks_that_the_driver_does_not_report_are_named() -> None:
 def test_instances_of_gpus_are_named_as_they_have_no_utilisation() -> None:
     divided = on_gpus(GpuHealth(device="a", readings=9, mig=True, power=300.0))
     assert findings_of(divided) == (Finding("mig_instances", {}),)
-    assert energy(divided) is None  # it is that of all instances
-
-
-def energy(measured: Measurement) -> tuple[float, ...] | None:
-    return next((one.samples for one in series_of(measured) if one.metric == "energy_per_step"), None)
+    assert samples(divided, "energy_per_step") is None  # it is that of all instances
 
 
 def test_the_energy_of_a_step_is_power_by_time() -> None:
     """400 and 500 W for a step of one second."""
     powers = [GpuHealth(device="a", readings=9, power=power) for power in (400.0, 500.0)]
-    assert energy(on_gpus(*powers)) == (400, 500)
-    assert energy(on_gpus(powers[0], GpuHealth(device="a", readings=9))) is None
-    assert energy(unread("a: GPU is lost")) is None
-    assert energy(replace(on_gpus(*powers), turns=True)) is None  # the power is that of both sides
+    assert samples(on_gpus(*powers), "energy_per_step") == (400, 500)
+    unknown = on_gpus(powers[0], GpuHealth(device="a", readings=9)), unread("a: GPU is lost")
+    for measured in (*unknown, replace(on_gpus(*powers), turns=True)):  # in turns the power is that of both sides
+        assert samples(measured, "energy_per_step") is None

@@ -6,30 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics.launch_figures import (
-    Moved,
-    Within,
-    busiest_cpu,
-    long_steps_of,
-    mean_step,
-    moved_step,
-    of_cpu,
-    of_rates,
-    of_steps,
-    once,
-)
-from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.metrics import launch_figures
+from pytest_ddpperf.metrics.launch_figures import Moved, Within, busiest_cpu, mean_step, of_cpu, of_rates, of_steps
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Series
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import FORWARD, PHASES, PhaseTimes
 from pytest_ddpperf.stats.launches import OWN_ALONE
-from tests.factories import make_environment, make_launch, make_measurement, make_rank_launch
+from tests.factories import make_launch, make_rank_launch
+from tests.metrics import made
+from tests.metrics.made import by_name
 
 
 def test_a_figure_is_computed_once_for_each_launch() -> None:
     asked: list[Launch] = []
 
-    @once
+    @launch_figures.once
     def steps(one: Launch) -> int | None:
         asked.append(one)
         return len(one.step_times) or None
@@ -67,8 +58,7 @@ def rank(
 
 def measurement(*ranks: RankLaunch) -> Measurement:
     """Of one launch."""
-    launch = Launch(round=0, ranks=ranks, seconds=1.0)
-    return make_measurement(environment=make_environment(world_size=len(ranks)), launches=(launch,))
+    return made.measurement(ranks)
 
 
 def known(within: Within) -> Moved:
@@ -106,7 +96,7 @@ def test_blocks_that_took_turns_are_those_that_count() -> None:
 
 @pytest.mark.parametrize("times", [(), (1.0,), (1.0, 1.0, 1.0), (0.0, 0.0, 1.0, 1.0)], ids=len)
 def test_a_single_block_or_a_clock_that_stands_still_shows_no_scatter(times: tuple[float, ...]) -> None:
-    assert moved_step(Launch(round=0, ranks=(rank(times),), seconds=1.0)) == ()
+    assert launch_figures.moved_step(Launch(round=0, ranks=(rank(times),), seconds=1.0)) == ()
 
 
 def test_cpu_time_is_that_of_the_least_blocks_of_the_busiest_rank() -> None:
@@ -150,11 +140,7 @@ def test_a_block_on_devices_lasts_as_long_as_on_its_slowest_rank() -> None:
     half = math.log(2 / (5 / 3)) / 2
     assert known(of_steps(measurement(*ranks))) == pytest.approx((half, -half))
     single = Launch(round=0, ranks=(replace(rank([1.0] * 4, [4]), unseen=0.0),), seconds=1.0)
-    assert (mean_step(single), moved_step(single)) == (1.0, ())
-
-
-def by_name(one: Measurement) -> dict[str, Series]:
-    return {series.metric: series for series in series_of(one)}
+    assert (mean_step(single), launch_figures.moved_step(single)) == (1.0, ())
 
 
 def test_series_know_their_scatter_and_single_launches_have_an_interval() -> None:
@@ -192,7 +178,7 @@ def test_long_steps_are_those_of_the_group_in_all_launches() -> None:
     calm, paused = (rank(times, number=number) for number, times in ((0, [0.01] * 10), (1, LONG)))
     one = measurement(calm, replace(calm, rank=1))
     one = replace(one, launches=(*one.launches, Launch(round=1, ranks=(calm, paused), seconds=1.0)))
-    found = long_steps_of(one)
+    found = launch_figures.long_steps_of(one)
     assert (found.number, found.steps, found.period) == (1, 20, None)
     assert (found.factor, found.share) == pytest.approx((11.0, 0.11 / 0.3))
 
@@ -220,17 +206,11 @@ def diagnosed(*ranks: dict[str, float]) -> Measurement:
 def test_long_steps_are_long_in_the_phase_that_takes_most_of_what_they_take_more(
     ranks: Sequence[dict[str, float]], phase: str | None
 ) -> None:
-    found = long_steps_of(diagnosed(*ranks) if ranks else measurement(rank(LONG * 3)))
+    found = launch_figures.long_steps_of(diagnosed(*ranks) if ranks else measurement(rank(LONG * 3)))
     assert (found.number, found.period, found.phase) == (3, 10, phase)
 
 
 def test_no_phase_is_named_if_long_steps_have_no_period() -> None:
     """The diagnosed step that is long may have been held up by something else."""
     once = replace(diagnosed({"data_wait": 0.1}), launches=measurement(rank(LONG)).launches)
-    assert (long_steps_of(once).number, long_steps_of(once).phase) == (1, None)
-
-
-def test_a_metric_that_is_not_made_of_steps_has_no_scatter() -> None:
-    series = by_name(measurement(replace(rank([0.1] * 20), memory={"peak_resident": 1e6}, loss=1.0)))
-    for name in ("peak_resident", "final_loss"):
-        assert (series[name].within, series[name].interval) == ((), None)
+    assert (launch_figures.long_steps_of(once).number, launch_figures.long_steps_of(once).phase) == (1, None)

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_by_rank
-from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import CpuHealth, DeviceMemory, GpuHealth, Health, Launch
-from pytest_ddpperf.records.measurement import Measurement
-from tests.factories import make_environment, make_measurement, make_rank_launch, make_series
+from pytest_ddpperf.records.launch import CpuHealth, DeviceMemory, GpuHealth, Health
+from tests.factories import make_environment, make_series
+from tests.metrics.made import by_name, of_ranks, samples
 
 MIB = 2**20
 
@@ -21,15 +18,6 @@ MIB = 2**20
 def steady(growth: int) -> tuple[int, ...]:
     """Readings around ten steps that each keep so many bytes."""
     return tuple(5 * MIB + growth * step for step in range(11))
-
-
-def of_ranks(field: str, *launches: Sequence[Any]) -> Measurement:
-    """Of launches, each given by this field of its ranks."""
-    done = tuple(
-        Launch(round=i, ranks=tuple(make_rank_launch(r, **{field: one}) for r, one in enumerate(ranks)), seconds=1.0)
-        for i, ranks in enumerate(launches)
-    )
-    return make_measurement(environment=make_environment(world_size=len(launches[0])), launches=done)
 
 
 measurement = partial(of_ranks, "held")
@@ -45,7 +33,7 @@ def growth(least: float, most: float, *, ranks: tuple[int, ...], of: int, launch
 
 def test_growth_is_that_of_the_rank_that_grows_most() -> None:
     growths = measurement([steady(10), steady(30)], [steady(50), steady(20)])
-    (growth,) = (one for one in series_of(growths) if one.metric == "memory_growth")
+    growth = by_name(growths)["memory_growth"]
     assert growth.samples == (30, 50)
     assert (growth.unit, growth.scale, growth.value, growth.gated) == ("B", "difference", 40, True)
 
@@ -85,10 +73,6 @@ def test_growth_within_the_slack_is_not_named() -> None:
 def test_growth_that_only_one_launch_shows_is_not_named() -> None:
     """0, 0 and 3 MiB: 1 MiB a step on average, but the interval reaches below nothing."""
     assert findings_of(measurement([steady(0)], [steady(0)], [steady(3 * MIB)])) == ()
-
-
-def samples(measured: Measurement, metric: str) -> tuple[float, ...] | None:
-    return next((one.samples for one in series_of(measured) if one.metric == metric), None)
 
 
 def test_what_no_allocator_of_ours_holds_is_outside() -> None:
@@ -137,7 +121,7 @@ def test_fragmentation_is_the_share_that_tensors_did_not_fill() -> None:
 
 def test_further_figures_of_the_allocator_are_shown_and_not_gated() -> None:
     kinds = ("peak_active", "peak_requested", "peak_inactive_split")
-    found = {one.metric: one for one in series_of(peaks([dict.fromkeys(kinds, 5.0)]))}
+    found = by_name(peaks([dict.fromkeys(kinds, 5.0)]))
     assert [(found[kind].value, found[kind].gated) for kind in kinds] == [(5.0, False)] * 3
 
 

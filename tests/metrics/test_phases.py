@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from pytest_ddpperf.metrics.launch_figures import Within
 from pytest_ddpperf.metrics.phases import memory_of_phases, of_phase, phase_seconds, sections_of
-from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
-from tests.factories import make_measurement, make_rank_launch
+from tests.metrics.made import by_name, of_ranks
 
 
 def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
@@ -22,9 +19,7 @@ def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
     return PhaseTimes(seconds={phase: seconds.get(phase, nothing) for phase in PHASES}, sections=sections)
 
 
-def measurement(*launches: Sequence[PhaseTimes | None]) -> Measurement:
-    ranks = [[make_rank_launch(i, phases=one) for i, one in enumerate(of_launch)] for of_launch in launches]
-    return make_measurement(launches=tuple(Launch(round=0, ranks=tuple(one), seconds=1.0) for one in ranks))
+measurement = partial(of_ranks, "phases")
 
 
 def test_phases_are_averages_over_ranks_and_steps() -> None:
@@ -58,7 +53,7 @@ def test_the_steps_of_a_launch_know_the_scatter_of_its_phases() -> None:
     assert of_phase("forward")(launch).moved == ((-2.0, 0.0, 2.0),)
     assert of_phase("backward")(launch).moved == ((0.0, 0.0, 0.0),)
     assert of_phase("forward")(launch).own == of_phase("backward")(launch).own == pytest.approx(0.06)
-    (series,) = (series for series in series_of(launch) if series.metric == "phase_forward")
+    series = by_name(launch)["phase_forward"]
     half = 4.3027 * math.sqrt(8 / 6 + 0.06**2)
     assert series.interval is not None
     assert 3 - half < 0

@@ -7,14 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.metrics.scaling import (
-    memory_series,
-    negative_scaling,
-    scaling_series,
-    speedup_series,
-    with_efficiency,
-    with_speedup,
-)
+from pytest_ddpperf.metrics import scaling
+from pytest_ddpperf.metrics.scaling import memory_series, negative_scaling, scaling_series, speedup_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Measurement, Mode
 from pytest_ddpperf.stats.launches import OWN_APART, OWN_IN_TURNS
@@ -60,7 +54,7 @@ def test_the_work_of_a_model_that_grows_is_counted_on_a_rank() -> None:
     """From 100 to 150 FLOPs in 1.0 s and 1.2 s: 1.0 / 1.2 x 1.5; to 300 in 3.0 s: 1.0 / 3.0 x 3."""
     base, two = counted(measurement(1, {0: 1.0}), 100), counted(measurement(2, {0: 1.2}), 140, 160)
     four = counted(measurement(4, {0: 3.0}), 300)
-    _, *points = with_efficiency([base, two, four], "weak", grows=True)
+    _, *points = scaling.with_efficiency([base, two, four], "weak", grows=True)
     assert [{one.metric: one.value for one in point.series} for point in points] == [
         pytest.approx({"scaling_efficiency": 1.25, "speedup": 2.5}),
         pytest.approx({"scaling_efficiency": 1.0, "speedup": 4.0}),
@@ -75,14 +69,16 @@ def test_a_model_that_grows_scales_negatively_by_the_work_from_point_to_point() 
     """From 2 to 4 ranks work doubles and time quintuples: 4/2 x 2 / 5 = 0.8 of the work per second."""
     sizes = ((1, 1.0, 1), (2, 1.0, 1), (4, 5.0, 2))
     points = [counted(measurement(n, {0: time, 1: time}), flops) for n, time, flops in sizes]
-    lost = [one for one in with_efficiency(points, "weak", grows=True)[2].findings if one.code == "negative_scaling"]
+    lost = [
+        one for one in scaling.with_efficiency(points, "weak", grows=True)[2].findings if one.code == "negative_scaling"
+    ]
     assert [(one.facts["base_size"], one.facts["speedup"]) for one in lost] == [(2, pytest.approx(0.8))]
 
 
 @pytest.mark.parametrize("other", [measurement(2, {0: 1.0}), counted(measurement(2, {0: 1.0}))])
 def test_a_model_that_grows_needs_flops(other: Measurement) -> None:
     with pytest.raises(WorkloadError, match=r"^w2: no FLOPs were counted, but the efficiency of a model that grows"):
-        with_efficiency([counted(measurement(1, {0: 1.0}), 100), other], "weak", grows=True)
+        scaling.with_efficiency([counted(measurement(1, {0: 1.0}), 100), other], "weak", grows=True)
 
 
 def test_samples_are_paired_by_round() -> None:
@@ -187,7 +183,7 @@ def test_the_memory_of_a_way_is_that_of_the_rank_that_takes_most() -> None:
 def test_the_gain_of_a_way_is_gated_and_that_of_a_strategy_is_not() -> None:
     base, fast = replace(taking(0.2), name="base"), replace(taking(0.1), name="fast")
     for gated in (True, False):
-        same, other = with_speedup([base, fast], "base", gated=gated)
+        same, other = scaling.with_speedup([base, fast], "base", gated=gated)
         assert (same, other.over) == (base, "base")
         assert other["speedup"].value == pytest.approx(2.0)
         assert other["speedup"].gated is gated
@@ -200,5 +196,5 @@ def test_no_gain_of_variants_whose_threads_share_cores_is_gated() -> None:
         crowded = replace(crowded, environment=replace(crowded.environment, threads=4))
         base = replace(measurement(2, {0: 0.2}, cores=cores), name="base")
         for first, second in ((base, crowded), (crowded, base)):
-            _, other = with_speedup([first, second], first.name, gated=True)
+            _, other = scaling.with_speedup([first, second], first.name, gated=True)
             assert other["speedup"].gated is gated

@@ -1,30 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series, series_of
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Series
-from tests.factories import make_environment, make_measurement, make_rank_launch
-
-
-def measurement(*launches: Sequence[RankLaunch]) -> Measurement:
-    rounds = tuple(Launch(round=i, ranks=tuple(ranks), seconds=1.0) for i, ranks in enumerate(launches))
-    return make_measurement(environment=make_environment(world_size=len(launches[0])), launches=rounds)
-
-
-def named(series: Sequence[Series]) -> dict[str, Series]:
-    return {one.metric: one for one in series}
+from tests.factories import make_measurement, make_rank_launch
+from tests.metrics.made import by_name, measurement
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
     """Slowest: 3, 4, 5, 6, 7; their mean is 5. Ranks alone have 4.2 and 3.8."""
     both = [make_rank_launch(0, (3, 2, 5, 4, 7)), make_rank_launch(1, (1, 4, 3, 6, 5))]
 
-    series = named(series_of(measurement(both)))
+    series = by_name(measurement(both))
     assert (series["step_time"].samples, series["step_time_median"].samples) == ((5.0,), (5.0,))
 
 
@@ -34,7 +22,7 @@ def test_rates_count_the_whole_group() -> None:
         make_rank_launch(0, (0.5,), samples_per_step=32, tokens_per_step=320),
         make_rank_launch(1, (0.5,), samples_per_step=24, tokens_per_step=240),
     ]
-    series = named(series_of(measurement(both, both)))
+    series = by_name(measurement(both, both))
     assert series["throughput"].samples == (112, 112)
     assert series["token_throughput"].samples == (1120, 1120)
     assert series["throughput_per_rank"].samples == (56, 56)
@@ -50,7 +38,7 @@ def test_the_value_over_launches_is_the_mean_of_times_and_the_harmonic_mean_of_r
         [make_rank_launch(0, (time,), memory={"peak_allocated": 100 * time}, samples_per_step=6, cpu_time=time)]
         for time in (1, 4)
     ]
-    series = named(series_of(measurement(*launches)))
+    series = by_name(measurement(*launches))
     assert (series["step_time"].value, series["throughput"].value) == pytest.approx((2.5, 2.4))
     assert series["cpu_time"].value == pytest.approx(2.5)
     assert series["step_time"].interval is None  # of two launches with single steps
@@ -60,10 +48,10 @@ def test_the_value_over_launches_is_the_mean_of_times_and_the_harmonic_mean_of_r
 def test_stragglers_are_recognised_by_the_ranks_own_steps() -> None:
     """Own median steps of 1, 1.2 and 1.5 s: 1.5 / 1.2 - 1."""
     ranks = [make_rank_launch(0, (1.0,)), make_rank_launch(1, (1.2,)), make_rank_launch(2, (1.5,))]
-    skew = named(series_of(measurement(ranks)))["straggler_skew"]
+    skew = by_name(measurement(ranks))["straggler_skew"]
     assert skew.samples == pytest.approx((0.25,))
     assert not skew.gated
-    assert "straggler_skew" not in named(series_of(measurement(ranks[:1])))
+    assert "straggler_skew" not in by_name(measurement(ranks[:1]))
 
 
 def test_cpu_time_is_that_of_the_busiest_rank() -> None:
@@ -72,9 +60,9 @@ def test_cpu_time_is_that_of_the_busiest_rank() -> None:
         [make_rank_launch(0, (1.0,), cpu_time=0.5), make_rank_launch(1, (1.0,), cpu_time=0.75)],
         [make_rank_launch(0, (1.0,), cpu_time=0.5), make_rank_launch(1, (1.0,))],
     )
-    series = named(series_of(measurement(known, known[:1])))["cpu_time"]
+    series = by_name(measurement(known, known[:1]))["cpu_time"]
     assert (series.samples, series.gated, series.rules.stands_in) == ((0.75, 0.5), False, True)
-    assert "cpu_time" not in named(series_of(measurement(known, unknown)))
+    assert "cpu_time" not in by_name(measurement(known, unknown))
 
 
 def test_memory_is_that_of_the_fullest_rank() -> None:
@@ -82,14 +70,14 @@ def test_memory_is_that_of_the_fullest_rank() -> None:
         make_rank_launch(0, (1,), memory={"peak_resident": 5e8}),
         make_rank_launch(1, (1,), memory={"peak_resident": 7e8}),
     ]
-    series = named(series_of(measurement(ranks)))
+    series = by_name(measurement(ranks))
     assert series["peak_resident"].samples == (7e8,)
     assert series["peak_resident"].unit == "B"
     assert not {"peak_allocated", "peak_reserved"} & set(series)
 
 
 def test_the_final_loss_is_averaged_over_ranks_and_may_be_negative() -> None:
-    loss = named(series_of(measurement([make_rank_launch(0, (1,), loss=-3.0), make_rank_launch(1, (1,), loss=1.0)])))[
+    loss = by_name(measurement([make_rank_launch(0, (1,), loss=-3.0), make_rank_launch(1, (1,), loss=1.0)]))[
         "final_loss"
     ]
     assert (loss.samples, loss.value, loss.scale) == ((-1.0,), -1.0, "difference")
@@ -100,7 +88,7 @@ def test_what_one_rank_does_not_know_the_group_does_not_have() -> None:
         make_rank_launch(0, (1,), memory={"peak_resident": 1}, loss=1.0, samples_per_step=1, tokens_per_step=1),
         make_rank_launch(1, (1,)),
     ]
-    found = set(named(series_of(measurement(ranks))))
+    found = set(by_name(measurement(ranks)))
     assert found == {"step_time", "step_time_median", "step_time_min", "step_time_max", "straggler_skew"}
     assert series_of(make_measurement()) == (), "there are no launches"
 
@@ -109,7 +97,7 @@ def test_a_pause_in_every_tenth_step_is_in_the_step_time_however_long_it_is() ->
     """Nine steps of 1 s and one of 1, 1.5 or 100 s: the mean is 1, 1.05 and 10.9; the median step knows none of it."""
     even, paused, stuck = ([*[1.0] * 9, last] for last in (1.0, 1.5, 100.0))
     launches = [[make_rank_launch(0, tuple(times), samples_per_step=2)] for times in (even, paused, stuck)]
-    series = named(series_of(measurement(*launches)))
+    series = by_name(measurement(*launches))
     assert series["step_time"].samples == pytest.approx((1.0, 1.05, 10.9))
     assert series["throughput"].samples == pytest.approx((2.0, 2 / 1.05, 2 / 10.9))
     assert series["step_time_median"].samples == (1.0, 1.0, 1.0)
@@ -131,4 +119,4 @@ def test_each_count_is_one_exact_number() -> None:
     assert [one.metric for one in (calls, flops, forward, operators)] == metrics
     assert (calls.value, calls.samples, calls.scale, calls.family) == (2.0, (2.0,), "exact", "counted")
     assert [one.gated for one in (calls, flops, forward, operators)] == [True, True, False, True]
-    assert flops.unit == "FLOP"
+    assert (flops.unit, flops.drifts) == ("FLOP", False)

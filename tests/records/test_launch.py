@@ -11,13 +11,7 @@ def launch(*windows: Window | None) -> Launch:
     return Launch(round=0, ranks=ranks, seconds=1.0)
 
 
-def test_a_launch_is_in_timed_steps_while_all_ranks_are() -> None:
+def test_a_launch_is_in_timed_steps_while_all_ranks_are_and_launches_while_one_of_them_is() -> None:
     assert timed_window([launch((10.0, 14.5), (10.5, 14.0))]) == (10.5, 14.0)
-
-
-def test_launches_at_the_same_time_begin_with_the_first_and_end_with_the_last() -> None:
     assert timed_window([launch((10.0, 14.0)), launch((10.2, 15.0))]) == (10.0, 15.0)
-
-
-def test_without_timed_steps_there_is_no_window() -> None:
     assert timed_window([]) is timed_window([launch(None, None)]) is None

@@ -30,12 +30,8 @@ def test_a_record_keeps_what_tells_whether_its_times_can_be_compared() -> None:
     assert (record.commit, record.dirty, record.code, record.typical) == ("3f2a1c0", True, "d1ce", False)
     assert (record.series, record.timed) == ((STEP_TIME,), True)
     health = replace(health, gpus=(GpuHealth(device="0000:1b:00.0", readings=1, sm_clock=1.5e9),))
-    on_gpu = replace(
-        on_cpu,
-        environment=make_environment(device="cuda", device_count=2),
-        launches=(make_launch((1.0,), health=health),),
-    )
-    record = record_of(on_gpu, Provenance(date="2026-01-12", commit=None))
+    gpus, launches = make_environment(device="cuda", device_count=2), (make_launch((1.0,), health=health),)
+    record = record_of(replace(on_cpu, environment=gpus, launches=launches), Provenance(date="2026-01-12", commit=None))
     assert (record.busy, record.lost, record.clock) == (False, 0.0, 1.5e9)
 
 

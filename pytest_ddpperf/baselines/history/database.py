@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 Column = Literal["test", "name", "metric", "branch", "world_size"]
 MANY = 5  # number of runs that show the range of a metric
 # Columns that are also fields of a Benchmark.
-_SAME_NAME = ("test", "name", "strategy", "mode", "recipe", "world_size", "metric", "unit", "better", "scale")
+_SAME_NAME = (
+    *("test", "name", "strategy", "mode", "recipe", "world_size"),
+    *("metric", "unit", "better", "scale", "interleaved"),
+)
 # Types of a query's columns; all others are text. SQLite takes any value into any column.
 _NUMBERS = frozenset({"value", "low", "high", "confidence", "slack"})
 _WHOLE = frozenset({"world_size", "total_steps", "interleaved", "dirty", "gated"})
@@ -225,29 +228,27 @@ def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache
 def _is_object(text: str) -> bool:
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
+    return False
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    code = {name: row[name] for name in ("date", "commit_date", "branch")}
-    run = HistoryRun(**code, commit=row["commit_hash"], dirty=bool(row["dirty"]))
-    benchmark = Benchmark(
-        **{name: row[name] for name in _SAME_NAME},
-        environment_key=row["key"],
-        steps=row["total_steps"],
-        interleaved=bool(row["interleaved"]),
+    row |= {name: bool(row[name]) for name in ("dirty", "interleaved", "gated")}
+    run = HistoryRun(
+        commit=row["commit_hash"], **{name: row[name] for name in ("date", "commit_date", "branch", "dirty")}
     )
-    bounded = row["low"] is not None and row["high"] is not None
+    benchmark = Benchmark(
+        environment_key=row["key"], steps=row["total_steps"], **{name: row[name] for name in _SAME_NAME}
+    )
+    interval = {name: row[name] for name in ("low", "high", "confidence")}
     return Entry(
         benchmark=benchmark,
         run=run,
         value=row["value"],
-        interval=Interval(low=row["low"], high=row["high"], confidence=row["confidence"]) if bounded else None,
+        interval=None if None in interval.values() else Interval(**interval),
         min_tolerance=row["slack"],
-        gated=bool(row["gated"]),
+        gated=row["gated"],
     )
 
 
@@ -258,22 +259,10 @@ def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> 
         "INSERT OR IGNORE INTO environment (key, facts) VALUES (?, ?)", (environment_key(measured.environment), facts)
     )
     (environment,) = connection.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()
-    number = _insert(
-        connection,
-        "result",
-        run=run,
-        environment=environment,
-        test=result.test,
-        name=result.name,
-        strategy=measured.strategy,
-        mode=measured.mode,
-        recipe=_json(dict(measured.recipe)),
-        world_size=measured.world_size,
-        verdict=result.verdict.value,
-        warmup=measured.plan.warmup,
-        steps=measured.plan.steps,
-        beside=measured.turns,
-    )
+    row = {name: getattr(measured, name) for name in ("name", "strategy", "mode", "world_size")}
+    row |= {"recipe": _json(dict(measured.recipe)), "beside": measured.turns, **asdict(measured.plan)}
+    row |= {"test": result.test, "verdict": result.verdict.value}
+    number = _insert(connection, "result", run=run, environment=environment, **row)
     for comparison in result.comparisons:
         series = series_json(comparison.series)
         interval = series.pop("interval") or {}

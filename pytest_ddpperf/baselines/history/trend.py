@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
+from typing import Any
 
 from pytest_ddpperf.baselines.history import shifts
 from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
@@ -80,17 +81,8 @@ def _change(
     shift: shifts.Shift, size: float, half: float, place: tuple[int, int], evidence: float | None
 ) -> TrendChange:
     """Returns a change of ``size`` plus or minus ``half`` (95 % interval) between the two points in ``place``."""
-    return TrendChange(
-        kind=shift.kind,
-        before=shift.before,
-        after=shift.after,
-        size=size,
-        low=size - half,
-        high=size + half,
-        earliest=place[0],
-        latest=place[1],
-        evidence=evidence,
-    )
+    ends: dict[str, Any] = {"low": size - half, "high": size + half, "earliest": place[0], "latest": place[1]}
+    return TrendChange(kind=shift.kind, **shift._asdict(), size=size, **ends, evidence=evidence)
 
 
 def _clipped(values: Sequence[float]) -> tuple[list[float], tuple[int, ...]]:
@@ -212,9 +204,21 @@ def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, l
         replace(change, size=scale.size(change.size), low=scale.size(change.low), high=scale.size(change.high))
         for change in fit.changes
     )
+    points = []
+    for i, commit in enumerate(commits):
+        first, single = commit[0], len(commit) == 1
+        point = Point(
+            run=first.run,
+            runs=len(commit),
+            value=first.value if single else scale.inverse(values[i]),
+            interval=first.interval if single else None,
+            level=scale.inverse(fit.levels[i]),
+            change=scale.size(values[i] - fit.levels[i - 1]) if i else None,
+        )
+        points.append(point)
     return Trend(
         benchmark=benchmark,
-        points=tuple(_point(commit, values, fit.levels, i, scale) for i, commit in enumerate(commits)),
+        points=tuple(points),
         changes=tuple(change for change in changes if abs(change.size) >= floor),
         outliers=fit.outliers,
     )
@@ -238,17 +242,3 @@ def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> _AnalysisS
         return _AnalysisScale(math.log, math.exp, from_log)
     typical = fmean(map(abs, values)) or 1.0
     return _AnalysisScale(float, float, lambda difference: difference / typical)
-
-
-def _point(
-    commit: Sequence[Entry], values: Sequence[float], levels: Sequence[float], i: int, scale: _AnalysisScale
-) -> Point:
-    first, single = commit[0], len(commit) == 1
-    return Point(
-        run=first.run,
-        runs=len(commit),
-        value=first.value if single else scale.inverse(values[i]),
-        interval=first.interval if single else None,
-        level=scale.inverse(levels[i]),
-        change=scale.size(values[i] - levels[i - 1]) if i else None,
-    )

@@ -16,8 +16,8 @@ from pytest_ddpperf.cli.bisect.package_search import cache_folder, conclusion, p
 from pytest_ddpperf.cli.bisect.processes import command_line, run_probe
 from pytest_ddpperf.cli.bisect.ranges import SHORT, CommitRange, commits_between
 from pytest_ddpperf.cli.bisect.target import compared, not_compared, obstacle, undecided
+from pytest_ddpperf.cli.options import add_option
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.parsers import argument
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, wrapped
 from pytest_ddpperf.reports.phrases import change_line, first_of
@@ -38,33 +38,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     searched = parser.add_mutually_exclusive_group(required=True)
     searched.add_argument("--good", metavar="REV", help="a commit from before the change")
-    searched.add_argument(
-        "--packages",
-        nargs=2,
-        metavar=("OLD", "NEW"),
-        help="search packages in place of commits: two files of pip freeze, from before the change and with it",
-    )
-    parser.add_argument(
-        "--pip-args",
-        type=argument(_pip_words),
-        default=(),
-        metavar="ARGS",
-        help="further arguments of pip install, such as '--index-url URL' or '--no-index --find-links DIR'",
-    )
-    parser.add_argument(
-        "--base-packages",
-        action="store_true",
-        help="also use the packages of this environment, which the files then need not list",
-    )
+    text = "search packages in place of commits: two files of pip freeze, from before the change and with it"
+    searched.add_argument("--packages", nargs=2, metavar=("OLD", "NEW"), help=text)
+    text = "further arguments of pip install, such as '--index-url URL' or '--no-index --find-links DIR'"
+    add_option(parser, "--pip-args", _pip_words, "ARGS", text)
+    text = "also use the packages of this environment, which the files then need not list"
+    parser.add_argument("--base-packages", action="store_true", help=text)
     parser.add_argument("--bad", default="HEAD", metavar="REV", help="a commit with the change (default: %(default)s)")
     parser.add_argument("--metric", metavar="NAME", help="metric to search by (default: one that is worse at --bad)")
-    parser.add_argument(
-        "--first-parent", action="store_true", help="treat a merge as one commit, without the commits that it merged"
-    )
+    text = "treat a merge as one commit, without the commits that it merged"
+    parser.add_argument("--first-parent", action="store_true", help=text)
     parser.epilog = (
         "All other arguments go to pytest: tests, and options such as --ddpperf-world-size=4. Without tests, pytest "
         "collects its usual tests. If several benchmarks are worse, the search follows one of them."
     )
+    parser.set_defaults(run=run, pip_args=())
+    parser.allow_abbrev = False
 
 
 def _pip_words(text: object) -> tuple[str, ...]:

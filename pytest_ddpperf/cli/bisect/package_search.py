@@ -135,7 +135,7 @@ def prepared(
         try:
             python = environments.python(packages.pins(probe.measured))
         except PipRefused as error:
-            return Outcome((), {"pip": f"pip refuses: {error}"}, Path.cwd())
+            return Outcome((), {"pip": f"pip refuses: {error}"})
         reference = environments.python(packages.pins(against))
         return run_probe(replace(probe, python=python), reference.python, arguments)
 

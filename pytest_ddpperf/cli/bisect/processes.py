@@ -108,9 +108,9 @@ class ProbePlugin:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Writes the outcome to the file that the bisection reads."""
-        config = session.config
-        results = tuple(config.stash[SESSION].outputs.results) if SESSION in config.stash else ()
-        self._file.write_bytes(pickle.dumps(Outcome(results, self._failures, config.rootpath)))
+        stash = session.config.stash
+        results = tuple(stash[SESSION].outputs.results) if SESSION in stash else ()
+        self._file.write_bytes(pickle.dumps(Outcome(results, self._failures)))
 
 
 def _reason(report: pytest.CollectReport | pytest.TestReport) -> str:

@@ -25,18 +25,13 @@ TEST_FILE = "test_training.py"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``ddpperf init``."""
-    parser.add_argument(
-        "script", type=Path, nargs="?", metavar="FILE", help="the script that trains (default: the likeliest one)"
-    )
-    parser.add_argument(
-        "--tests",
-        type=Path,
-        default=Path("perf"),
-        metavar="DIR",
-        help="folder of the tests, relative to the root of the project (default: %(default)s)",
-    )
+    text = "the script that trains (default: the likeliest one)"
+    parser.add_argument("script", type=Path, nargs="?", metavar="FILE", help=text)
+    text = "folder of the tests, relative to the root of the project (default: %(default)s)"
+    parser.add_argument("--tests", type=Path, default=Path("perf"), metavar="DIR", help=text)
     parser.add_argument("--ci", choices=[*CI_FOLDERS], help="write only a job for this CI, no test")
     parser.add_argument("--force", action="store_true", help="replace the file that is there")
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_ddpperf.cli.inifile import project_root
+from pytest_ddpperf.cli.inifile import project
 from pytest_ddpperf.cli.init.code import Code, Module, Program, read
 from pytest_ddpperf.errors import SettingError
 
@@ -80,7 +80,7 @@ class Project:
 
 def look_at(folder: Path, chosen: Path | None = None) -> Project:
     """Finds the training scripts of the project around a folder; if ``chosen`` is given, looks only at this script."""
-    root = project_root(folder)
+    root, _ = project(folder)
     here = Path(os.path.relpath(folder, root))
     named: defaultdict[Path, int] = defaultdict(lambda: FAR)
     commands: defaultdict[Path, str] = defaultdict(str)
@@ -103,7 +103,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     likely = [each for each in scripts if "train" in each.file.stem or not _NO_TRAINING.fullmatch(each.file.stem)]
     return Project(
         root=root,
-        rooted=project_root(root / "tests") == root,
+        rooted=project(root / "tests")[0] == root,
         scripts=tuple(sorted(likely or scripts, key=lambda each: _likely(each, here))),
         installable=any((root / name).is_file() for name in ("pyproject.toml", "setup.py")),
         requirements=(root / "requirements.txt").is_file(),

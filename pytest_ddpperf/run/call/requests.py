@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.environment import require_free
 from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.parsers import world_sizes
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import LIMIT, Environment, Mode, named, training_text
+from pytest_ddpperf.records.measurement import LIMIT, UNNAMED, Environment, Mode, training_text
 from pytest_ddpperf.run.call.variants import CUSTOM, GivenStrategy, NamedVariant, Variant
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.strategies.strategy import OF_DATA, Strategy, shares_data
@@ -144,11 +144,10 @@ class VerbCall:
             recipe = {**recipe, "rank": str(self.settings.simulate_rank)}
         if limit is not None:
             recipe = {**recipe, LIMIT: f"{limit}B" if limit % MIB else f"{limit // MIB}MiB"}
-        said = {word: text for word, text in named(recipe).items() if word not in self.own}
         words = CUSTOM if resolved is None else str(resolved)
         unchecked = resolved is None and reference is None and environment.world_size > 1 and self.settings.verify
         return Variant(
-            name=training_text(name or words, said),
+            name=training_text(name or words, recipe, UNNAMED.union(self.own)),
             subject=self._found(subject),
             reference=None if reference is None else self._reference(reference, resolved),
             strategy=words,

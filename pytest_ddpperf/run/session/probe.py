@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against.worktree import Revision
@@ -42,7 +41,6 @@ class Outcome:
 
     results: tuple[Result, ...]
     failures: Mapping[str, str]  # why each test or file failed or was skipped, in one line, by node id
-    root: Path  # pytest's root folder, which node ids start from
 
 
 def focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:

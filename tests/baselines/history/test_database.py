@@ -15,17 +15,7 @@ import pytest
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.history import database
-from pytest_ddpperf.baselines.history.database import (
-    HistoryRun,
-    ensure_recordable,
-    entries,
-    has_run,
-    last_verdict,
-    outside,
-    record,
-    recorded,
-    run_of,
-)
+from pytest_ddpperf.baselines.history.database import HistoryRun, entries, record, recorded
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records.measurement import Interval, Plan, Series
 from pytest_ddpperf.records.results import Result
@@ -70,20 +60,20 @@ def test_a_value_that_no_run_has_had_is_found(tmp_path: Path) -> None:
     other = make_environment(cpu_model="Xeon", cores=2)
     record(file, make_history_run(9), [result("t.py::test_a", make_series("step_time", 1.0), environment=other)])
     for number in range(5):
-        found = outside(file, "t.py::test_a", result().measurement, "step_time", 9.0)
+        found = database.outside(file, "t.py::test_a", result().measurement, "step_time", 9.0)
         assert found is None, "4 runs of this environment are too few"
         record(file, make_history_run(number), [result("t.py::test_a", make_series("step_time", 10.0 + number))])
     for value, range_of_runs in ((9.0, (5, 10.0, 14.0)), (15.0, (5, 10.0, 14.0)), (10.0, None), (14.0, None)):
-        assert outside(file, "t.py::test_a", result().measurement, "step_time", value) == range_of_runs
+        assert database.outside(file, "t.py::test_a", result().measurement, "step_time", value) == range_of_runs
 
 
 def test_the_last_verdict_is_that_of_the_newest_run(tmp_path: Path) -> None:
     file, one = tmp_path / "history.sqlite", result().measurement
     for number, verdict in ((2, Verdict.IMPROVED), (1, Verdict.OK)):
         record(file, make_history_run(number), [replace(result(), verdict=verdict)])
-    assert last_verdict(file, "t.py::test_a", one) == ("improved", "2026-01-03T00:00:00+00:00")
-    assert last_verdict(file, "t.py::test_a", replace(one, name="naive")) == ("", "")
-    assert last_verdict(file, "t.py::test_a", replace(one, environment=make_environment())) == ("", "")
+    assert database.last_verdict(file, "t.py::test_a", one) == ("improved", "2026-01-03T00:00:00+00:00")
+    assert database.last_verdict(file, "t.py::test_a", replace(one, name="naive")) == ("", "")
+    assert database.last_verdict(file, "t.py::test_a", replace(one, environment=make_environment())) == ("", "")
 
 
 def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path) -> None:
@@ -178,7 +168,7 @@ def test_a_process_that_dies_while_it_writes_leaves_nothing(tmp_path: Path) -> N
     file = tmp_path / "history.sqlite"
     assert ends((file, "a", 1, killed)) == [-signal.SIGKILL]
     assert (tmp_path / "history.sqlite-journal").stat().st_size > 0
-    ensure_recordable(file)
+    database.ensure_recordable(file)
     assert len(entries(file, "step_time")) == 20
 
 
@@ -241,13 +231,13 @@ def test_texts_that_are_none_are_refused_in_lists_too(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(HistoryError, match="a test is"):
         recorded(file, "test")
-    assert not has_run(file, RUN, [result(), result("t.py::test_b")])
+    assert not database.has_run(file, RUN, [result(), result("t.py::test_b")])
 
 
 def test_the_run_of_a_checkout_is_what_it_was_when_it_was_looked_at() -> None:
-    run = run_of(Checkout("3f2a1c0", "main", dirty=True, commit_date="2026-01-11T09:00:00+00:00"))
+    run = database.run_of(Checkout("3f2a1c0", "main", dirty=True, commit_date="2026-01-11T09:00:00+00:00"))
     commit = {"commit": "3f2a1c0", "commit_date": "2026-01-11T09:00:00+00:00", "branch": "main"}
     assert run == HistoryRun(date=run.date, dirty=True, **commit)
     assert run.date.endswith("+00:00")
-    unknown = run_of(None)
+    unknown = database.run_of(None)
     assert unknown == HistoryRun(date=unknown.date)

@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.bisector import (
-    MAX_ERROR,
-    Bisector,
-    ShiftEstimate,
-    classify,
-    endpoints_of,
-    expected_probes,
-    middle_tolerance,
-    shift_of,
-)
+from pytest_ddpperf.cli.bisect import bisector
+from pytest_ddpperf.cli.bisect.bisector import MAX_ERROR, Bisector, ShiftEstimate, classify, shift_of
 from pytest_ddpperf.cli.bisect.target import targets
 from pytest_ddpperf.records.measurement import Scale
 from pytest_ddpperf.records.verdict import Verdict
@@ -40,8 +32,8 @@ class Runs:
         return attempts.pop(0) if len(attempts) > 1 else attempts[0]
 
 
-def bisector(line: Any, at_the_end: Outcome, run: Callable[[Probe, str], Outcome]) -> Bisector:
-    endpoints = endpoints_of(line.between("c0", "c16"), targets(at_the_end, None)[0], at_the_end)
+def bisection_of(line: Any, at_the_end: Outcome, run: Callable[[Probe, str], Outcome]) -> Bisector:
+    endpoints = bisector.endpoints_of(line.between("c0", "c16"), targets(at_the_end, None)[0], at_the_end)
     assert endpoints is not None
     return Bisector(endpoints, run)
 
@@ -60,15 +52,15 @@ def slower(line: Any, culprit: int, bad: float, error: float) -> Runs:
 
 @pytest.mark.parametrize("culprit", [1, 11, 16])
 def test_a_slower_step_is_found_wherever_it_came(line: Any, culprit: int) -> None:
-    bisection = bisector(line, outcome(timed(0.05)), slower(line, culprit, 0.05, 0.003))
+    bisection = bisection_of(line, outcome(timed(0.05)), slower(line, culprit, 0.05, 0.003))
     assert finished(line, bisection) == (f"c{culprit}",)
-    assert expected_probes(bisection.endpoints.commits) == 4
+    assert bisector.expected_probes(bisection.endpoints.commits) == 4
     assert 0 < bisection.error < MAX_ERROR
 
 
 def test_a_probe_of_a_count_only_counts(line: Any) -> None:
     runs = Runs(line, c8=[outcome(counted(2.0, 3.0))])
-    bisection = bisector(line, outcome(counted(2.0, 3.0)), runs)
+    bisection = bisection_of(line, outcome(counted(2.0, 3.0)), runs)
     assert bisection.probe(line.hashes["c8"]).answer == "bad"
     assert bisection.error == 0
     assert [probe.settings["counts"] for probe, _ in runs.asked] == ["only"]
@@ -76,7 +68,7 @@ def test_a_probe_of_a_count_only_counts(line: Any) -> None:
 
 def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(line: Any) -> None:
     runs = slower(line, 9, 0.21, 0.003)
-    bisection = bisector(line, outcome(timed(0.21)), runs)
+    bisection = bisection_of(line, outcome(timed(0.21)), runs)
     bisection.probe(line.hashes["c8"])
     ((probe, good),) = runs.asked
     assert good == "c0"
@@ -95,7 +87,7 @@ def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(l
 def test_what_is_close_to_the_middle_gets_more_launches_and_then_is_passed_over(line: Any) -> None:
     close = [outcome(timed(0.11 - 0.005 * i, error=0.05), number=8 * 2**i, seconds=10.0 * 2**i) for i in range(4)]
     runs = Runs(line, c8=close)
-    bisection = bisector(line, outcome(timed(0.2)), runs)
+    bisection = bisection_of(line, outcome(timed(0.2)), runs)
     probed = bisection.probe(line.hashes["c8"])
     assert probed.answer == "skipped"
     assert probed.text.startswith("+9.5 % [95 % CI ")
@@ -108,7 +100,7 @@ def test_what_is_close_to_the_middle_gets_more_launches_and_then_is_passed_over(
 def test_more_launches_may_decide_and_each_attempt_has_the_same_part_of_the_error(line: Any) -> None:
     unsure, sure = outcome(timed(0.1, error=0.1)), outcome(timed(0.2, error=0.02))
     once, again = (
-        bisector(line, outcome(timed(0.2)), Runs(line, c8=list(told))) for told in ([sure], [unsure, unsure, sure])
+        bisection_of(line, outcome(timed(0.2)), Runs(line, c8=list(told))) for told in ([sure], [unsure, unsure, sure])
     )
     first, second = once.probe(line.hashes["c8"]), again.probe(line.hashes["c8"])
     assert first.answer == second.answer == "bad"
@@ -122,7 +114,7 @@ def test_an_answer_may_be_wrong_in_its_share_of_what_is_left(line: Any, error: f
 
     t(1 - 0.01 / 64, df 7) = 6.571, and log(1.131) / 6.571 = 0.01873. The ends are known for certain, nearly.
     """
-    bisection = bisector(line, outcome(timed(0.131)), Runs(line, c8=[outcome(timed(0.131, error=error))]))
+    bisection = bisection_of(line, outcome(timed(0.131)), Runs(line, c8=[outcome(timed(0.131, error=error))]))
     assert bisection.probe(line.hashes["c8"]).answer == answer
 
 
@@ -133,7 +125,7 @@ def test_an_answer_may_be_wrong_in_its_share_of_what_is_left(line: Any, error: f
 )
 def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, told: Outcome) -> None:
     runs = Runs(line, c8=[told])
-    bisection = bisector(line, outcome(timed(0.2)), runs)
+    bisection = bisection_of(line, outcome(timed(0.2)), runs)
     probed = bisection.probe(line.hashes["c8"])
     assert probed.answer == "skipped"
     assert probed.text.endswith("rank 0 raised")
@@ -143,7 +135,7 @@ def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, told: Outcome
 def test_the_culprit_is_held_against_the_commit_before_it(line: Any) -> None:
     unsure, sure = outcome(timed(0.2, error=0.2)), outcome(timed(0.2))
     runs = Runs(line, c9=[unsure, sure])
-    bisection = bisector(line, outcome(timed(0.2)), runs)
+    bisection = bisection_of(line, outcome(timed(0.2)), runs)
     before, comparison = bisection.confirm(line.hashes["c9"])
     assert line.name(before) == "c8"
     assert comparison == sure.results[0].comparisons[0]
@@ -221,4 +213,4 @@ def test_two_errors_have_the_freedom_of_the_one_that_is_known_less() -> None:
 def test_the_middle_is_said_as_the_tolerance_is(scale: Scale, unit: str, baseline: float, expected: float) -> None:
     comparison = replace(SLOWER, series=replace(SLOWER.series, scale=scale, unit=unit), baseline=baseline)
     bad = ShiftEstimate(math.log(1.25) if scale == "ratio" else 0.1, 0.0, 7)
-    assert middle_tolerance(bad, comparison) == pytest.approx(expected)
+    assert bisector.middle_tolerance(bad, comparison) == pytest.approx(expected)

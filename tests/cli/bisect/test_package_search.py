@@ -18,7 +18,6 @@ import pytest_ddpperf
 from pytest_ddpperf.cli.bisect import command, package_search
 from pytest_ddpperf.cli.bisect.package_search import Environments, PipRefused
 from pytest_ddpperf.cli.bisect.ranges import PackageRange
-from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.run.session.leases import Locks
 from pytest_ddpperf.run.session.probe import Outcome, Probe
@@ -99,12 +98,6 @@ def test_the_change_is_told_and_whether_it_is_enough(
     assert f"\n{told}" in out
     assert "\ngood old.txt\nbad  new.txt\n" in out
     assert "\n4 changes to search\n" in out
-
-
-def test_commits_and_packages_are_not_searched_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["bisect", "--good", "v0", "--packages", "old.txt", "new.txt"])
-    assert "argument --packages: not allowed with argument --good" in capsys.readouterr().err
 
 
 def test_what_venv_says_is_not_taken_for_a_refusal_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,11 +99,6 @@ def test_so_is_a_repository_that_loses_a_commit_during_the_search(repository: Pa
         _ = between.next
 
 
-def test_without_a_repository_that_is_said(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"ddpperf bisect: .* is in no git repository; run it in a checkout"):
-        commits_between("c1", "c2", tmp_path)
-
-
 def test_a_commit_in_words(repository: Path, git: Git) -> None:
     git("commit", "-q", "--allow-empty", "-m", "Make it faster", "-m", "Or so.", "--date=2026-01-12T12:00:00Z")
     between, commit = commits_between("c0", "HEAD", repository), git("rev-parse", "HEAD")

@@ -223,10 +223,6 @@ REPOSITORIES = {
         },
         ["projects/adder/adder.py torch"],
     ),
-    "a Trainer of its own package": (
-        {"projects/adder.py": RUNS.format(of="mingpt.trainer", what="run"), "mingpt/trainer.py": CLASS},
-        ["projects/adder.py torch"],
-    ),
     "TRL": (
         {
             "scripts/sft.py": SFT.replace(
@@ -367,13 +363,8 @@ REPOSITORIES = {
         },
         ["examples/main.py lightning", "examples/cli.py lightning"],
     ),
-    "Fabric": ({"main.py": FABRIC}, ["main.py fabric"]),
     "a module that can be run": (
         {"kit/trainer.py": TRAINS, "kit/registry.py": "from kit.trainer import Trainer\nALL = [Trainer]\n"},
-        ["kit/trainer.py torch"],
-    ),
-    "a module of a package": (
-        {"kit/trainer.py": f"from .data import load\n{TRAINS}", "kit/data.py": "load = 1\n"},
         ["kit/trainer.py torch"],
     ),
     "a package that python -m runs": (
