@@ -15,7 +15,6 @@ from pytest_ddpperf.records.sites import CHECKPOINT
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.phrases import counts_words
 from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import format_count
 
@@ -71,7 +70,7 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
     told += [finding_text(head.note) for head in heads if head.note is not None and head.note.code in EXPLAINING]
     told += [phrases.open_text(head) for head in heads if head.verdict is not Verdict.REGRESSED]
     unsure = {each.code for each in phrases.every_finding(result)} & {"unsure_counts", "ungated_counts"}
-    same = counts_words(result) == "same" and not unsure
+    same = phrases.counts_text(result, brief=True) == "same" and not unsure
     return told or [f"not known{': by its counts a step does the same as before' if same else ''}"]
 
 

@@ -191,13 +191,15 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
     marked = [row for row in rows if phrases.mean_change(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
     values = [("", *phrases.value_texts(row))[-2:] for row in rows]
+    changes, intervals, limits = zip(*map(_judged, rows), strict=True)
+    marks = [phrases.MARK if row in marked else " " * bool(marked) for row in rows]
     columns = {
         "": [row.series.metric for row in rows],
         "reference": [before for before, _ in values],
         "now": [after for _, after in values],
-        "change": [_change(row) + (phrases.MARK if row in marked else " " * bool(marked)) for row in rows],
-        ", ".join(map(phrases.confidence_text, sorted(levels))) or "interval": list(map(_interval, rows)),
-        "limit": list(map(_limit, rows)),
+        "change": [change + mark for change, mark in zip(changes, marks, strict=True)],
+        ", ".join(map(phrases.confidence_text, sorted(levels))) or "interval": intervals,
+        "limit": limits,
         " ": ["FAIL" if row in failing else row.verdict.value if row.gated else "" for row in rows],
     }
     columns = {header: [header, *cells] for header, cells in columns.items() if any(map(str.strip, cells))}
@@ -209,23 +211,16 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
     return [*lines, *(line for note in phrases.meaning_of_mark(rows) for line in folded(note, width, INDENT))]
 
 
-def _change(row: Comparison) -> str:
-    if row.series.scale == "exact" and row.change is not None and row.baseline is not None and phrases.judges(row):
-        return count_difference(row.series.metric, row.baseline, row.series.value)
-    return "" if row.baseline is None else phrases.signed(row.change, row)
-
-
-def _interval(row: Comparison) -> str:
-    exact = row.series.scale == "exact" and row.baseline is not None
-    return "exact" if exact else phrases.interval_text(row) if phrases.judges(row) else ""
-
-
-def _limit(row: Comparison) -> str:
-    """Returns the largest change that cannot fail a test, as text: ``+1.5 %``, or ``0`` for most counts."""
-    if row.baseline is None or not phrases.judges(row):
-        return ""
-    if row.series.scale == "exact":
-        floor = count_row(row.series.metric)
-        least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * row.baseline)
-        return f"+{quantity_texts(row.series.metric, [least])[0]}" if least else "0"
-    return f"{'+' if row.series.better == 'lower' else '-'}{phrases.size_text(row.tolerance, row)}"
+def _judged(row: Comparison) -> tuple[str, str, str]:
+    """Returns the change, its interval, and the largest change that cannot fail a test: ``+1.5 %``, ``0``."""
+    exact, base, metric = row.series.scale == "exact", row.baseline, row.series.metric
+    if base is None or row.verdict is Verdict.INCOMPATIBLE:
+        return "", "exact" * (exact and base is not None), ""
+    if not exact:
+        sign = "+" if row.series.better == "lower" else "-"
+        limit = f"{sign}{phrases.size_text(row.tolerance, row)}"
+        return phrases.signed(row.change, row), phrases.interval_text(row), limit
+    floor = count_row(metric)
+    least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * base)
+    change = "" if row.change is None else count_difference(metric, base, row.series.value)
+    return change, "exact", f"+{quantity_texts(metric, [least])[0]}" if least else "0"

@@ -87,7 +87,7 @@ def _kind(result: Result, accepted: Collection[str]) -> str:
     if verdict is Verdict.NEW and result.paired is not None:
         why = "not measured in the other revision" * bool(result.paired.lacking)
     elif verdict is Verdict.NEW:
-        counts = phrases.counts_words(result)
+        counts = phrases.counts_text(result, brief=True)
         why = f"no times stored; counts {counts}" if counts else "no baseline" * (result.baseline is None)
     elif verdict is Verdict.INCOMPATIBLE:
         why = next(iter((*reference.counted_differs, *reference.differs)), "")

@@ -11,7 +11,7 @@ from pytest_ddpperf.reports import breakdown, phrases, remarks
 from pytest_ddpperf.reports.calls import call_tables
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.findings import MACHINE, finding_text
-from pytest_ddpperf.reports.lines import clipped, columns, with_names, wrapped
+from pytest_ddpperf.reports.lines import columns, with_names, wrapped
 from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
@@ -106,7 +106,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
         table = summary_table(results, _accepted(made)) if more else brief_table(results, _accepted(made))
         notes = _notes(made, every=more)
         lines += [*([""] if lines else []), *render(table, width, paint).splitlines()]
-        lines += [*(line for note in notes for line in clipped(note, width)), ""]
+        lines += [*wrapped(notes, width, clipped=True), ""]
     meanings = remarks.green_meanings(results)
     closing = [
         *([_DO] if any(one.failure for one in results) else []),

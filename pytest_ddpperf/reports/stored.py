@@ -13,7 +13,7 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.lines import clipped, names_of, some_of, whom, wrapped
+from pytest_ddpperf.reports.lines import some_of, whom, with_names, wrapped
 from pytest_ddpperf.reports.outputs import Stored
 from pytest_ddpperf.reports.table import NOTHING, Column, Table, table_of
 from pytest_ddpperf.units import format_count, format_value, scale, span
@@ -110,13 +110,14 @@ def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
     why = stored.without_commit
     alone = [f"these baselines name no commit with this code, so only stored times can be compared: {why}"] * bool(why)
     of = len(stored.saved) + len(stored.unfit) + len(stored.removed)
+    unfit, removed = ([name for name, _ in with_names(each)] for each in (stored.unfit, stored.removed))
     left_out = {
-        "does not fit into memory, so a baseline stays without --ddpperf-force-save": whom(names_of(stored.unfit), of),
-        "does not fit into memory, and its baseline is removed": whom(names_of(stored.removed), of),
+        "does not fit into memory, so a baseline stays without --ddpperf-force-save": whom(unfit, of),
+        "does not fit into memory, and its baseline is removed": whom(removed, of),
         "failed, so not stored": some_of([test.partition("::")[2] for test in sorted(stored.failed)]),
     }
     others = [f"{why}: {names}" for why, names in left_out.items() if names]
-    return [*wrapped([*saved, *alone], width), *(line for other in others for line in clipped(other, width))]
+    return [*wrapped([*saved, *alone], width), *wrapped(others, width, clipped=True)]
 
 
 def _replaced(saved: Sequence[SavedRecord]) -> list[str]:

@@ -8,12 +8,11 @@ from dataclasses import replace
 from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
-from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases, remarks
-from pytest_ddpperf.reports.lines import INDENT, names_of
+from pytest_ddpperf.reports.lines import INDENT, with_names
 from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval, with_meanings
 from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
 
@@ -34,7 +33,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     A ``brief`` row has the step time before and now, its change, the scaling, whether counts changed, and the verdict.
     Empty columns, such as unknown throughput, are omitted. ``accepted``: the tests whose results became the baseline.
     """
-    made: dict[str, list[str]] = {"benchmark": list(names_of(results))}
+    made: dict[str, list[str]] = {"benchmark": [name for name, _ in with_names(results)]}
 
     def column(header: str, unit: str, cells: list[str], intervals: Iterable[Interval | None] = ()) -> None:
         if any(cells):
@@ -54,7 +53,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
 
     measured = {comparison.series.metric for result in results for comparison in result.comparisons}
     steps = [phrases.find(result, "step_time") for result in results]
-    judged = [step if step is not None and phrases.judges(step) else None for step in steps]
+    judged = [step if step is not None and step.verdict is not Verdict.INCOMPATIBLE else None for step in steps]
     texts = [_change(step, brief=brief) for step in judged]
     shown = [
         getattr(step, "change_interval", None) for step, text in zip(judged, texts, strict=True) if _MOST_OF not in text
@@ -82,7 +81,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     metric("speedup", "speedup", interval=not brief)
     sizes = [result.measurement.world_size for result in results]
     column("ranks", "", [str(size) * (len({*sizes}) > 1 and not brief) for size in sizes])
-    column("counts", "", [phrases.counts_words(one) if brief else counts_text(one) for one in results])
+    column("counts", "", [phrases.counts_text(one, brief=brief) for one in results])
     alone = [f" ({remarks.STORED_TIMES})" * phrases.by_stored_times(one) for one in results]
     column("verdict", "", [remarks.verdict_word(one, accepted) + by for one, by in zip(results, alone, strict=True)])
     title = phrases.machines_text(results) if results and not brief else ""
@@ -101,29 +100,14 @@ def _change(step: Comparison | None, *, brief: bool) -> str:
     """Returns a change with its interval; in a ``brief`` row, a passed benchmark has an upper bound."""
     if step is None or step.change is None:
         return ""
-    ends = step.change_interval
-    text = with_interval(signed_percent, step.change, ends, noisy=ends is not None and phrases.is_noisy(ends))
+    noisy = phrases.interval_text(step) == phrases.NOISY
+    text = with_interval(signed_percent, step.change, step.change_interval, noisy=noisy)
     if not brief:
         return text
     change, space, rest = text.partition(" ")
     if step.bound is not None and step.verdict in {Verdict.UNCHANGED, Verdict.OK}:
         rest = f"[{_MOST_OF} {signed_percent(step.bound)}]"
     return f"{change}{phrases.MARK * bool(phrases.mean_change(step))}{space}{rest}"
-
-
-def counts_text(result: Result) -> str:
-    """Returns a summary of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
-
-    Returns an empty text if no counts are compared. The number of steps is the minimum of reference and candidate.
-    """
-    compared, changed = phrases.compared_counts(result)
-    counts = result.measurement.counts
-    sides = [] if counts is None or result.reference.counted is None else [counts, result.reference.counted.counts]
-    steps = min((side.steps for side in sides if side is not None), default=0)
-    vary = 0 if counts is None else sum(count_row(metric).gated for metric in counts.unstable)
-    told = f"{changed} changed" if changed else f"{compared} same" if compared else ""
-    text = ", ".join(filter(None, (told, f"{vary} vary" if vary and sides else "")))
-    return f"{text} over {steps} steps" if text and steps and not changed else text
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, printable, wrapped
+from pytest_ddpperf.reports.lines import INDENT, JOINED, columns, folded, printable, wrapped
 from pytest_ddpperf.reports.phrases import NOISY, confidence_text
 from pytest_ddpperf.units import format_percent, scale
 
@@ -129,7 +129,7 @@ def render(table: Table, width: int | None = None, paint: Paint = lambda text, _
         width = max(width, _NARROWEST)
     blocks = [
         [*(wrapped(table.title.split("\n"), width) if table.title else []), *_body(table, width, paint)],
-        [line for note in table.notes for line in clipped(note, width)],
+        wrapped(table.notes, width, clipped=True),
         wrapped([f"{word}: {meaning}" for word, meaning in table.legend.items()], width),
     ]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)

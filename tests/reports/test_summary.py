@@ -11,7 +11,7 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import PairedRevision, Result
 from pytest_ddpperf.records.verbs import Search, Trial
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.lines import names_of
+from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.remarks import every_remark, told_once, undecided_lines
 from pytest_ddpperf.reports.screen import summary_parts
@@ -29,7 +29,7 @@ MEMORY = "peak resident memory above the level before the model was built, progr
 
 def remarks_on(*results: Result, accepting: bool = False) -> tuple[str, ...]:
     """All remarks on benchmarks, and before them what is undecided."""
-    named = list(zip(names_of(results), results, strict=True))
+    named = with_names(results)
     remarks = [(name, remark) for name, result in named for remark in every_remark(result, accepting=accepting)]
     return (*([] if accepting else undecided_lines(named)), *told_once(remarks, len(results)))
 

@@ -110,7 +110,7 @@ def _side_by_side(title: str, subject: str, results: Sequence[Result], metric: s
         title=title,
         subject=subject,
         style="points",
-        x=Axis(name="", labels=lines.names_of(results)),
+        x=Axis(name="", labels=tuple(name for name, _ in lines.with_names(results))),
         y=Axis(name=metric.replace("_", " "), unit=results[0][metric].series.unit),
         **_before_and_now(metric, list(enumerate(results))),
     )

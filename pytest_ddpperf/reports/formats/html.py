@@ -65,7 +65,8 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
     for result, cells in zip(worst_first(run.results), table.rows, strict=True):
         step = phrases.find(result, "step_time")
         drawn = None
-        if step is not None and step.change is not None and step.series.scale == "ratio" and phrases.judges(step):
+        shown = step is not None and step.series.scale == "ratio" and step.verdict is not Verdict.INCOMPATIBLE
+        if step is not None and step.change is not None and shown:
             ends = step.change_interval
             drawn = (step.change, *((step.change, step.change) if ends is None else (ends.low, ends.high)))
         yield PageRow(
