@@ -12,7 +12,7 @@ from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, gains, heads_of, parts_text
+from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, gains, grounds, parts_text
 from pytest_ddpperf.reports.count_changes import count_difference
 from pytest_ddpperf.reports.findings import MACHINE, finding_text
 from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, labelled, printable, words_of
@@ -90,8 +90,8 @@ def _sections(
     result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None
 ) -> list[list[str]]:
     """Returns the parts of a failure's message: title, causes, a table of at most ``rows`` metrics, and paragraphs."""
-    most, heads = None if rows is None else _PARAGRAPH, heads_of(result, verdict, failing)
-    told, better = causes(result, verdict, heads), _under("", gains(result, verdict, heads), width)
+    most, (general, heads) = None if rows is None else _PARAGRAPH, grounds(result, verdict, failing)
+    told, better = general or causes(result, heads), [] if general else _under("", gains(result, heads), width)
     shown, more = _in_table(result, heads, rows)
     table = failure_table(shown, heads, width) if shown else []
     details = _details(result, heads, told) if rows is None else []

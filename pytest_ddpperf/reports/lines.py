@@ -93,9 +93,9 @@ def cut_after(most: int | None, lines: Sequence[str], width: int) -> list[str]:
     return [*lines[: most - 1], f"{folded(lines[most - 1], width - len(CUT) - 1)[0]} {CUT}"]
 
 
-def words_of(names: Sequence[str]) -> str:
+def words_of(names: Iterable[object]) -> str:
     """Returns names as a list in words: ``forward, backward and optimizer``."""
-    *first, last = names
+    *first, last = map(str, names)
     return f"{', '.join(first)} and {last}" if first else last
 
 

@@ -41,11 +41,8 @@ _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=ht
 
 def last_lines(made: Outputs) -> list[str]:
     """Returns complaints and the verdict on the run, which are printed if pytest has no terminal reporter."""
-    return [*made.complaints, *([_first_line(made)] if made.results else [])]
-
-
-def _first_line(made: Outputs) -> str:
-    return f"ddpperf: {remarks.headline(made.results, _accepted(made), made.unmeasured)}"
+    verdict = f"ddpperf: {remarks.headline(made.results, _accepted(made), made.unmeasured)}"
+    return [*made.complaints, *([verdict] if made.results else [])]
 
 
 def summary_parts(
@@ -57,7 +54,7 @@ def summary_parts(
     """
     results, title, lines = made.results, "ddpperf", _screen(made, width, paint, verbosity)
     if results:
-        verdict = _first_line(made)
+        verdict = last_lines(made)[-1]
         if width is None or columns(verdict) + 4 <= width:  # with a sign and a space at both ends
             title = verdict
         else:

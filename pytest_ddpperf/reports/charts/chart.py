@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal
 
 from pytest_ddpperf.records.measurement import Interval
@@ -74,7 +75,7 @@ def view_of(chart: Chart) -> tuple[float, float, bool]:
     The chart shows all values; intervals may at most double its range. The range begins at 0 if 0 is near.
     """
     points = [each for series in (*chart.series, *chart.references) for each in series.points]
-    least, most = min(map(_y, points)), max(map(_y, points))
+    least, most = min(each.y for each in points), max(each.y for each in points)
     room = max(most - least, 0.05 * max(abs(least), abs(most))) / 2
     low = min(each.y if each.low is None else min(each.low, each.y) for each in points)
     high = max(each.y if each.high is None else max(each.high, each.y) for each in points)
@@ -138,12 +139,11 @@ def thinned(chart: Chart, most: int) -> Chart:
     if every == 1:
         return chart
     series = tuple(
-        ChartSeries(one.name, tuple(max(one.points[i : i + every], key=_y) for i in range(0, len(one.points), every)))
+        ChartSeries(
+            one.name,
+            tuple(max(one.points[i : i + every], key=attrgetter("y")) for i in range(0, len(one.points), every)),
+        )
         for one in chart.series
     )
     note = "; ".join(filter(None, (chart.note, f"of every {every} points the largest is shown")))
     return replace(chart, series=series, note=note)
-
-
-def _y(each: ChartPoint) -> float:
-    return each.y
