@@ -13,10 +13,8 @@ from pytest_ddpperf.reports.count_words import reference_text
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.reports.run_words import WORDS_OF_RUNS
 from pytest_ddpperf.reports.verdict_words import WORDS_OF_VERDICTS
-from pytest_ddpperf.units import format_change, format_count, format_percent, format_value
+from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, span
 
-WORDS: Mapping[str, str | Callable[..., str]] = {**WORDS_OF_RUNS, **WORDS_OF_VERDICTS}
-"""The sentence of each code, with places for its facts, or a function that makes it from them."""
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
@@ -63,6 +61,46 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
     "list": ", ".join,
     "causes": lambda kinds: ", ".join(f"{CAUSES[kind]} {format_value(lost, 's')}" for kind, lost in kinds.items()),
 }
+
+
+def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
+    """Returns a function that fills the template ``words`` with a range of values, which ``text`` formats."""
+
+    def sentence(least: float, most: float, seen: int, launches: int, node: str = "") -> str:
+        where = f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
+        return f"{words.format(span(text, (least, most)))} in {where}"
+
+    return sentence
+
+
+WORDS: Mapping[str, str | Callable[..., str]] = {
+    **WORDS_OF_RUNS,
+    **WORDS_OF_VERDICTS,
+    # What else the machine did.
+    "cores_used_by_others": _machine("other processes used {} of the cores", format_percent),
+    "cores_stolen": _machine("the hypervisor gave {} of the cores to other machines", format_percent),
+    "cpu_quota": _machine("a CPU quota stopped processes for {} of the time", format_percent),
+    "hot_cores": _machine("cores were too hot and slowed down {}", lambda number: format_count(int(number), "time")),
+    "swapping": _machine("the machine swapped {}", lambda size: format_value(size, "B")),
+    "gpu_clocks_held_back": "the driver slowed GPU clocks down ({reason}) in {seen} of {launches:launch}",
+    "gpu_used_by_others": lambda pid, nbytes, seen, launches: (
+        f"process {pid} used {'' if nbytes is None else format_value(nbytes, 'B') + ' of '}a GPU of the ranks "
+        f"in {seen} of {format_count(launches, 'launch')}: the metric outside_allocator is omitted"
+    ),
+    "unread_gpus": lambda reasons, seen, launches: (
+        f"clocks and other processes of GPUs are not known in {seen} of {format_count(launches, 'launch')}: "
+        f"{'; '.join(reasons)}"
+    ),
+    "mig_instances": "the driver reports neither the utilisation of MIG instances nor other processes on them",
+    "no_allocator_statistics": "CUDA's memory allocator keeps no statistics: memory metrics are omitted",
+    "gpu_clock_fell": "the slowest GPU's clock was {lowest:MHz} in one launch and {highest:MHz} in another",
+    "last_attempt": "attempt {attempt} of the test: measurements of earlier attempts are omitted",
+    "measured_beside": lambda pid, folder: (
+        f"another run of pytest measured on this machine{f' (process {pid}' * bool(pid)}"
+        f"{f' in {folder}' * bool(folder)}{')' * bool(pid)}: the times of both runs are longer"
+    ),
+}
+"""The sentence of each code, with places for its facts, or a function that makes it from them."""
 
 
 def finding_text(finding: Finding | None) -> str:

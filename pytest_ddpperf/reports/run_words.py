@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.reports.lines import words_of
-from pytest_ddpperf.units import (
-    format_change,
-    format_count,
-    format_percent,
-    format_value,
-    format_values,
-    power_of_two,
-    span,
-)
+from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values, power_of_two
 
 
 def _predicted(seconds: str, error: str) -> str:
@@ -41,16 +32,6 @@ def _memory_growth(  # noqa: PLR0917 - called by name
     named = f"rank{'s' * (len(ranks) > 1)} {words_of(ranks)}"
     where = "every rank" if len(ranks) == world_size > 1 else named
     return f"{kind} grows by {growth} a step on {where}, {seen}: steps keep memory that they do not free"
-
-
-def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
-    """Returns a function that fills the template ``words`` with a range of values, which ``text`` formats."""
-
-    def sentence(least: float, most: float, seen: int, launches: int, node: str = "") -> str:
-        where = f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
-        return f"{words.format(span(text, (least, most)))} in {where}"
-
-    return sentence
 
 
 def _slow_starts(starting: float, working: float, launches: int, slowest: SlowImport | None, setting: str) -> str:
@@ -232,27 +213,4 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
     "training state, {needed:B} on a machine, but only {free:B} of memory are free",
     "synchronisation_kept": "exposed communication was not measured: {reason}: let unsynchronised() skip the averaging "
     "of gradients, and let a step be a whole optimizer step",
-    # What else the machine did.
-    "cores_used_by_others": _machine("other processes used {} of the cores", format_percent),
-    "cores_stolen": _machine("the hypervisor gave {} of the cores to other machines", format_percent),
-    "cpu_quota": _machine("a CPU quota stopped processes for {} of the time", format_percent),
-    "hot_cores": _machine("cores were too hot and slowed down {}", lambda number: format_count(int(number), "time")),
-    "swapping": _machine("the machine swapped {}", lambda size: format_value(size, "B")),
-    "gpu_clocks_held_back": "the driver slowed GPU clocks down ({reason}) in {seen} of {launches:launch}",
-    "gpu_used_by_others": lambda pid, nbytes, seen, launches: (
-        f"process {pid} used {'' if nbytes is None else format_value(nbytes, 'B') + ' of '}a GPU of the ranks "
-        f"in {seen} of {format_count(launches, 'launch')}: the metric outside_allocator is omitted"
-    ),
-    "unread_gpus": lambda reasons, seen, launches: (
-        f"clocks and other processes of GPUs are not known in {seen} of {format_count(launches, 'launch')}: "
-        f"{'; '.join(reasons)}"
-    ),
-    "mig_instances": "the driver reports neither the utilisation of MIG instances nor other processes on them",
-    "no_allocator_statistics": "CUDA's memory allocator keeps no statistics: memory metrics are omitted",
-    "gpu_clock_fell": "the slowest GPU's clock was {lowest:MHz} in one launch and {highest:MHz} in another",
-    "last_attempt": "attempt {attempt} of the test: measurements of earlier attempts are omitted",
-    "measured_beside": lambda pid, folder: (
-        f"another run of pytest measured on this machine{f' (process {pid}' * bool(pid)}"
-        f"{f' in {folder}' * bool(folder)}{')' * bool(pid)}: the times of both runs are longer"
-    ),
 }

@@ -63,7 +63,11 @@ def record_table(test: str, record: BaselineRecord) -> Table:
     )
     columns: dict[str, Callable[[Series], str]] = {
         "metric": lambda series: series.metric,
-        "value": _value,
+        "value": lambda series: (
+            quantity_texts(series.metric, (series.value,))[0]
+            if series.scale == "exact"
+            else format_value(series.value, series.unit)
+        ),
         interval: lambda series: _interval(series) if record.timed else "",
         "launches": lambda series: str(len(series.samples)) if record.timed and series.scale != "exact" else "",
         "better": lambda series: series.better,
@@ -71,12 +75,6 @@ def record_table(test: str, record: BaselineRecord) -> Table:
     }
     gated_first = sorted(record.series, key=lambda series: not series.gated)
     return table_of(gated_first, columns, every=False, title="\n".join(filter(None, facts)), right=2)
-
-
-def _value(series: Series) -> str:
-    if series.scale == "exact":
-        return quantity_texts(series.metric, (series.value,))[0]
-    return scale([series.value], series.unit).text(series.value)
 
 
 def _interval(series: Series) -> str:
