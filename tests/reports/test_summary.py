@@ -88,8 +88,7 @@ def test_a_brief_row_marks_a_change_that_is_no_quotient_of_its_two_times() -> No
 def test_a_mark_in_a_row_that_is_summed_up_has_no_note() -> None:
     time = make_comparison("step_time", 0.0328, Verdict.OK, baseline=0.0206, change=0.576, paired=True)
     quiet = replace(time, change=0.592)
-    results = [make_result(verdict=Verdict.OK, comparisons=(quiet if i < 30 else time,)) for i in range(33)]
-    table = brief_table(results)
+    table = brief_table([make_result(verdict=Verdict.OK, comparisons=(quiet if i < 30 else time,)) for i in range(33)])
     assert table.notes == ()
     assert not any("*" in row[2] for row in table.rows)
 
@@ -109,8 +108,7 @@ def test_a_time_without_a_baseline_and_counts_with_one_are_both_told() -> None:
 
 def test_a_time_that_cannot_be_compared_shows_no_change() -> None:
     """Its baseline is of another machine, so the change is that of the machines; the failure has none either."""
-    interval = make_interval(0.1, 0.3)
-    known = {"baseline": 0.04, "change": 0.2, "change_interval": interval}
+    known = {"baseline": 0.04, "change": 0.2, "change_interval": make_interval(0.1, 0.3)}
     foreign = make_comparison("step_time", 0.048, Verdict.INCOMPATIBLE, **known)
     loss = make_comparison("final_loss", 1.2, Verdict.INCOMPATIBLE, **known | {"baseline": 1.0})
     alike = make_comparison("step_time", 0.048, Verdict.INCONCLUSIVE, **known)
@@ -222,8 +220,7 @@ def test_what_is_ok_by_stored_times_is_told_apart() -> None:
 
 def test_a_value_or_a_change_without_a_telling_interval_is_noisy() -> None:
     """From 0.6 times to 1.9 times is more than a factor of three; two launches show no scatter, one has none."""
-    wide = make_interval(-0.4, 0.9)
-    known = {"baseline": 0.04, "change": 0.1, "change_interval": wide}
+    known = {"baseline": 0.04, "change": 0.1, "change_interval": make_interval(-0.4, 0.9)}
     results = [
         make_result(
             test=f"t.py::test_{name}",
