@@ -188,27 +188,24 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
 
 def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], width: int) -> list[str]:
     """Returns a table of metrics as lines, with as many columns as fit; marks the metrics in ``failing``."""
-    marked = [row for row in rows if phrases.mean_change(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
-    values = [("", *phrases.value_texts(row))[-2:] for row in rows]
-    changes, intervals, limits = zip(*map(_judged, rows), strict=True)
-    marks = [phrases.MARK if row in marked else " " * bool(marked) for row in rows]
-    columns = {
-        "": [row.series.metric for row in rows],
-        "reference": [before for before, _ in values],
-        "now": [after for _, after in values],
-        "change": [change + mark for change, mark in zip(changes, marks, strict=True)],
-        ", ".join(map(phrases.confidence_text, sorted(levels))) or "interval": intervals,
-        "limit": limits,
-        " ": ["FAIL" if row in failing else row.verdict.value if row.gated else "" for row in rows],
-    }
-    columns = {header: [header, *cells] for header, cells in columns.items() if any(map(str.strip, cells))}
-    widths = {header: max(map(len, cells)) for header, cells in columns.items()}
-    while sum(widths.values()) + 2 * len(widths) - 2 > width and len(widths) > _FEWEST_COLUMNS:
-        del widths[list(widths)[-2]]
-    shown = list(zip(*(columns[header] for header in widths), strict=True))
-    lines = in_columns(shown, [*widths.values()], [i for i, header in enumerate(widths) if header.strip()])
-    return [*lines, *(line for note in phrases.meaning_of_mark(rows) for line in folded(note, width, INDENT))]
+    interval = ", ".join(map(phrases.confidence_text, sorted(levels))) or "interval"
+    notes = phrases.meaning_of_mark(rows)
+    cells = []
+    for row in rows:
+        before, now = ("", *phrases.value_texts(row))[-2:]
+        change, *others = _judged(row)
+        mark = phrases.MARK if phrases.mean_change(row) else " " * bool(notes)
+        verdict = "FAIL" if row in failing else row.verdict.value if row.gated else ""
+        cells.append((row.series.metric, before, now, change + mark, *others, verdict))
+    every = zip(("", "reference", "now", "change", interval, "limit", " "), *cells, strict=True)
+    columns = [column for column in every if any(map(str.strip, column[1:]))]
+    widths = [max(map(len, column)) for column in columns]
+    while sum(widths) + 2 * len(widths) - 2 > width and len(widths) > _FEWEST_COLUMNS:
+        del widths[-2], columns[-2]
+    numbers = [i for i, column in enumerate(columns) if column[0].strip()]
+    lines = in_columns(list(zip(*columns, strict=True)), widths, numbers)
+    return [*lines, *(line for note in notes for line in folded(note, width, INDENT))]
 
 
 def _judged(row: Comparison) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""The words of findings on verdicts: what a result is compared with, and what became of its times and counts."""
+"""The words of findings on verdicts: on references, times and counts."""
 
 from __future__ import annotations
 
