@@ -224,8 +224,9 @@ def _result(data: entries.ResultEntry, read: _Read) -> Result:
         comparisons=comparisons,
         reference=paired
         or StoredBaseline(
-            record=stored
-            and _record(measured, date=stored.date, commit=stored.commit, dirty=stored.dirty, counted=stored.counted),
+            record=None
+            if stored is None
+            else _record(measured, date=stored.date, commit=stored.commit, dirty=stored.dirty, counted=stored.counted),
             origin=data.origin,
             pair=pair,
             unpaired=data.unpaired,
