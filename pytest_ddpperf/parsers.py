@@ -296,12 +296,9 @@ def reports(value: object) -> tuple[tuple[str, Path], ...]:
     """Parses kinds of reports with their files: ``"markdown:comment.md"``, one per line; ``none`` drops those above."""
     parts = value.split("\n") if isinstance(value, str) else value
     given = [str(part).strip() for part in parts] if isinstance(parts, Iterable) else [""]
-    if "none" in given:
-        given = given[len(given) - given[::-1].index("none") :]
-        if not any(given):
-            return ()
-    found = [(kind, Path(file)) for kind, _, file in (part.partition(":") for part in given if part)]
-    if not found or not all(kind and str(file) != "." for kind, file in found):
+    below = given[len(given) - given[::-1].index("none") :] if "none" in given else given
+    found = [(kind, Path(file)) for kind, _, file in (part.partition(":") for part in below if part)]
+    if (not found and given[-1] != "none") or not all(kind and str(file) != "." for kind, file in found):
         raise ValueError("KIND:FILE, such as markdown:comment.md")
     return tuple(found)
 

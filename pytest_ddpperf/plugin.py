@@ -276,7 +276,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write(made.measured_text)
     if made.silent:
         return
-    from pytest_ddpperf.reports.screen import colour_of, summary_parts
+    from pytest_ddpperf.reports.summary import colour_of, summary_parts
 
     writer = config.get_terminal_writer()
     look = writer.fullwidth, lambda text, colour: writer.markup(text, **{colour: True})

@@ -95,7 +95,7 @@ def compare(options: argparse.Namespace) -> int:
     if printed:
         print(table.render(changes, table.terminal_width()))
     verdicts = [failing_verdict(result, options.fail_on) for result in results]
-    for name, result, verdict in zip(lines.names_of(results), results, verdicts, strict=True):
+    for (name, result), verdict in zip(lines.with_names(results), verdicts, strict=True):
         if verdict is not None:
             failed = replace(result, failure=causes.reason_text(result, verdict, options.fail_on))
             line = lines.printable(f"{verdict.value}: {name}: {remarks.cause_in_words(failed)}")

@@ -63,8 +63,8 @@ def oversubscription(measurement: Measurement) -> Finding | None:
     threads, of_node, resource = environment.threads, environment.cores, "core"
     if environment.device != "cpu":
         threads, of_node, resource = 1, environment.device_count, "GPU"
-    facts = {"threads": threads, "shared": of_node * environment.nodes, "resource": resource}
-    return Finding("oversubscribed", {"ranks": environment.world_size, **facts})
+    ranks, shared = environment.world_size, of_node * environment.nodes
+    return Finding("oversubscribed", {"ranks": ranks, "threads": threads, "shared": shared, "resource": resource})
 
 
 def effective_batch(measurement: Measurement) -> Finding | None:
@@ -97,8 +97,10 @@ def picked_loading(measurement: Measurement) -> Finding | None:
 def unsettled_warmup(measurement: Measurement) -> Finding | None:
     """Reports that the first timed steps of most launches were still slower than the rest."""
     slow, launches = sum(map(_starts_slowly, measurement.launches)), len(measurement.launches)
-    facts = {"slow": slow, "launches": launches, "slower": SLOW_START, "warmup": measurement.plan.warmup}
-    return Finding("unsettled_warmup", facts) if 2 * slow > launches else None
+    if 2 * slow <= launches:
+        return None
+    warmup = measurement.plan.warmup
+    return Finding("unsettled_warmup", {"slow": slow, "launches": launches, "slower": SLOW_START, "warmup": warmup})
 
 
 def unseen_work(measurement: Measurement) -> Finding | None:

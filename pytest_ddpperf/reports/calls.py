@@ -26,9 +26,10 @@ from pytest_ddpperf.reports.table import (
 from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.records.predictions import Gain, Predicted, StrategyAdvice
+    from pytest_ddpperf.records.predictions import Predicted, StrategyAdvice
     from pytest_ddpperf.reports.documents.entries import PredictionEntry, StrategyAdviceEntry
 
+_QUALITIES = ("equal", "within tolerance", "inconclusive", "differs", "worse")  # the worst one is shown
 _EFFICIENCY = ("efficiency", "efficiency_low", "efficiency_high")
 _MEANINGS_OF_CONVERGENCE = {
     "worse": "how much worse the last value is than with the first strategy, in the same launches; below 0 is better",
@@ -123,7 +124,9 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
             "tolerance": Quantity(
                 value=lambda each: max((row.tolerance for row in _standings(*each).values()), default=None), unit="%"
             ),
-            "quality": lambda each: _quality([row.agreement for row in _standings(*each).values()]),
+            "quality": lambda each: max(
+                (row.agreement for row in _standings(*each).values()), key=_QUALITIES.index, default="first"
+            ),
         },
         every=False,
         title="trainings from the same weights on the same batches, mean over ranks and launches",
@@ -138,12 +141,6 @@ def _standings(found: Convergence, one: Trainings) -> dict[str, Standing]:
 
 def _number(value: float) -> str:
     return significant(value) if math.isfinite(value) else "not finite"
-
-
-def _quality(agreements: Sequence[str]) -> str:
-    """Returns the worst of the verdicts on a strategy's last loss and metrics."""
-    order = ("worse", "differs", "inconclusive", "within tolerance", "equal")
-    return next((each for each in order if each in agreements), "first")
 
 
 def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
@@ -183,7 +180,9 @@ def predictions_table(predictions: Sequence[Predicted | PredictionEntry]) -> Tab
         "step": _band(itemgetter(1), "s", "seconds", "low", "high"),
         "exposed": Quantity(value=lambda each: each[1].exposed / each[1].seconds, unit="%"),
         "eff.": _band(itemgetter(1), "%", *_EFFICIENCY),
-        "gain\n%": lambda each: _gain(each[0].gain),
+        "gain\n%": lambda each: (
+            "" if (gain := each[0].gain) is None else with_interval(signed_percent, gain.value, gain)
+        ),
     }
     # What all rows have in common stands in the title.
     where = [*networks] * (len(networks) == 1) + [f"computing of {one}" for one in computing if len(computing) == 1]
@@ -245,10 +244,3 @@ def _band(step_of: Callable[[Any], Any], unit: str, *fields: str) -> Quantity[An
         return "{} [{}, {}]".format(*(number(getattr(step_of(item), field)) for field in fields))
 
     return Quantity(value=lambda item: getattr(step_of(item), fields[0], None), unit=unit, text=text)
-
-
-def _gain(gain: Gain | None) -> str:
-    if gain is None:
-        return NOTHING
-    value, low, high = (signed_percent(end) for end in (gain.value, gain.low, gain.high))
-    return f"{value} [{low}, {high}]"

@@ -15,7 +15,6 @@ from pytest_ddpperf.records.sites import CHECKPOINT
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.phrases import counts_words
 from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import format_count
 
@@ -23,13 +22,6 @@ _GAINS = 3  # counts that are named
 # The metrics that take a step apart, in words. Exposed communication is inside the phases.
 PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}
 EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change that say where it comes from
-
-
-def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """Returns the metrics that fail the test, the worst first; empty if the benchmark fails for another reason."""
-    if general_cause(result, verdict):
-        return phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
-    return tuple(sorted(phrases.decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
 
 
 def general_cause(result: Result, verdict: Verdict) -> str:
@@ -46,11 +38,18 @@ def general_cause(result: Result, verdict: Verdict) -> str:
     return ""
 
 
-def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
-    """Returns the probable causes of a failure, the likeliest first, such as changed lines of code or slower phases."""
+def grounds(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[list[str], tuple[Comparison, ...]]:
+    """Returns why the benchmark fails as a whole, in lines, and the metrics that fail the test, the worst first."""
     general = general_cause(result, verdict)
     if general:
-        return [general, *phrases.incomparable_changes(result)]
+        unfit = phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
+        return [general, *phrases.incomparable_changes(result)], unfit
+    heads = phrases.decisive(result, {verdict, *failing})
+    return [], tuple(sorted(heads, key=lambda head: -head.verdict.severity))
+
+
+def causes(result: Result, heads: Sequence[Comparison]) -> list[str]:
+    """Returns the probable causes of failing metrics, the likeliest first, such as changed lines or slower phases."""
     metrics = {head.series.metric for head in heads}
     counts = [head for head in heads if head.series.scale == "exact"]
     if counts:
@@ -71,14 +70,13 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
     told += [finding_text(head.note) for head in heads if head.note is not None and head.note.code in EXPLAINING]
     told += [phrases.open_text(head) for head in heads if head.verdict is not Verdict.REGRESSED]
     unsure = {each.code for each in phrases.every_finding(result)} & {"unsure_counts", "ungated_counts"}
-    same = counts_words(result) == "same" and not unsure
+    same = phrases.counts_text(result, brief=True) == "same" and not unsure
     return told or [f"not known{': by its counts a step does the same as before' if same else ''}"]
 
 
-def gains(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
+def gains(result: Result, heads: Sequence[Comparison]) -> list[str]:
     """Returns a text on counts that improved while the failing metrics, ``heads``, got worse; empty if none did."""
-    worse = [head for head in heads if head.series.scale == "exact" and head.verdict is Verdict.REGRESSED]
-    if general_cause(result, verdict) or not worse:
+    if not any(head.series.scale == "exact" and head.verdict is Verdict.REGRESSED for head in heads):
         return []
     improved = [each for each in phrases.decisive(result, {Verdict.IMPROVED}) if each not in heads]
     better = [each for each in improved if each.series.scale == "exact" and each.change]
@@ -88,10 +86,8 @@ def gains(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list
 
 def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:
     """Returns why a test fails: a line for each failing metric, or one line if the whole benchmark fails."""
-    general = general_cause(result, verdict)
-    if general:
-        return "\n".join([f"{verdict.value}: {general}", *phrases.incomparable_changes(result)])
-    return "\n".join(map(phrases.change_line, heads_of(result, verdict, failing)))
+    general, heads = grounds(result, verdict, failing)
+    return f"{verdict.value}: " * bool(general) + "\n".join(general or map(phrases.change_line, heads))
 
 
 def parts_text(result: Result) -> str:

@@ -221,4 +221,4 @@ def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
     """Names the lines that make DDP buckets or objects that stay in memory; if lines changed, only these lines."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
-    return [f"made at {words_of(list(map(place_text, sites)))}"] if sites and metric in _MADE else []
+    return [f"made at {words_of(map(place_text, sites))}"] if sites and metric in _MADE else []

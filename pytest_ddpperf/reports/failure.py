@@ -12,7 +12,7 @@ from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, gains, heads_of, parts_text
+from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, gains, grounds, parts_text
 from pytest_ddpperf.reports.count_changes import count_difference
 from pytest_ddpperf.reports.findings import MACHINE, finding_text
 from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, labelled, printable, words_of
@@ -90,8 +90,8 @@ def _sections(
     result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None
 ) -> list[list[str]]:
     """Returns the parts of a failure's message: title, causes, a table of at most ``rows`` metrics, and paragraphs."""
-    most, heads = None if rows is None else _PARAGRAPH, heads_of(result, verdict, failing)
-    told, better = causes(result, verdict, heads), _under("", gains(result, verdict, heads), width)
+    most, (general, heads) = None if rows is None else _PARAGRAPH, grounds(result, verdict, failing)
+    told, better = general or causes(result, heads), [] if general else _under("", gains(result, heads), width)
     shown, more = _in_table(result, heads, rows)
     table = failure_table(shown, heads, width) if shown else []
     details = _details(result, heads, told) if rows is None else []
@@ -188,44 +188,36 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
 
 def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], width: int) -> list[str]:
     """Returns a table of metrics as lines, with as many columns as fit; marks the metrics in ``failing``."""
-    marked = [row for row in rows if phrases.mean_change(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
-    values = [("", *phrases.value_texts(row))[-2:] for row in rows]
-    columns = {
-        "": [row.series.metric for row in rows],
-        "reference": [before for before, _ in values],
-        "now": [after for _, after in values],
-        "change": [_change(row) + (phrases.MARK if row in marked else " " * bool(marked)) for row in rows],
-        ", ".join(map(phrases.confidence_text, sorted(levels))) or "interval": list(map(_interval, rows)),
-        "limit": list(map(_limit, rows)),
-        " ": ["FAIL" if row in failing else row.verdict.value if row.gated else "" for row in rows],
-    }
-    columns = {header: [header, *cells] for header, cells in columns.items() if any(map(str.strip, cells))}
-    widths = {header: max(map(len, cells)) for header, cells in columns.items()}
-    while sum(widths.values()) + 2 * len(widths) - 2 > width and len(widths) > _FEWEST_COLUMNS:
-        del widths[list(widths)[-2]]
-    shown = list(zip(*(columns[header] for header in widths), strict=True))
-    lines = in_columns(shown, [*widths.values()], [i for i, header in enumerate(widths) if header.strip()])
-    return [*lines, *(line for note in phrases.meaning_of_mark(rows) for line in folded(note, width, INDENT))]
+    interval = ", ".join(map(phrases.confidence_text, sorted(levels))) or "interval"
+    notes = phrases.meaning_of_mark(rows)
+    cells = []
+    for row in rows:
+        before, now = ("", *phrases.value_texts(row))[-2:]
+        change, *others = _judged(row)
+        mark = phrases.MARK if phrases.mean_change(row) else " " * bool(notes)
+        verdict = "FAIL" if row in failing else row.verdict.value if row.gated else ""
+        cells.append((row.series.metric, before, now, change + mark, *others, verdict))
+    every = zip(("", "reference", "now", "change", interval, "limit", " "), *cells, strict=True)
+    columns = [column for column in every if any(map(str.strip, column[1:]))]
+    widths = [max(map(len, column)) for column in columns]
+    while sum(widths) + 2 * len(widths) - 2 > width and len(widths) > _FEWEST_COLUMNS:
+        del widths[-2], columns[-2]
+    numbers = [i for i, column in enumerate(columns) if column[0].strip()]
+    lines = in_columns(list(zip(*columns, strict=True)), widths, numbers)
+    return [*lines, *(line for note in notes for line in folded(note, width, INDENT))]
 
 
-def _change(row: Comparison) -> str:
-    if row.series.scale == "exact" and row.change is not None and row.baseline is not None and phrases.judges(row):
-        return count_difference(row.series.metric, row.baseline, row.series.value)
-    return "" if row.baseline is None else phrases.signed(row.change, row)
-
-
-def _interval(row: Comparison) -> str:
-    exact = row.series.scale == "exact" and row.baseline is not None
-    return "exact" if exact else phrases.interval_text(row) if phrases.judges(row) else ""
-
-
-def _limit(row: Comparison) -> str:
-    """Returns the largest change that cannot fail a test, as text: ``+1.5 %``, or ``0`` for most counts."""
-    if row.baseline is None or not phrases.judges(row):
-        return ""
-    if row.series.scale == "exact":
-        floor = count_row(row.series.metric)
-        least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * row.baseline)
-        return f"+{quantity_texts(row.series.metric, [least])[0]}" if least else "0"
-    return f"{'+' if row.series.better == 'lower' else '-'}{phrases.size_text(row.tolerance, row)}"
+def _judged(row: Comparison) -> tuple[str, str, str]:
+    """Returns the change, its interval, and the largest change that cannot fail a test: ``+1.5 %``, ``0``."""
+    exact, base, metric = row.series.scale == "exact", row.baseline, row.series.metric
+    if base is None or row.verdict is Verdict.INCOMPATIBLE:
+        return "", "exact" * (exact and base is not None), ""
+    if not exact:
+        sign = "+" if row.series.better == "lower" else "-"
+        limit = f"{sign}{phrases.size_text(row.tolerance, row)}"
+        return phrases.signed(row.change, row), phrases.interval_text(row), limit
+    floor = count_row(metric)
+    least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * base)
+    change = "" if row.change is None else count_difference(metric, base, row.series.value)
+    return change, "exact", f"+{quantity_texts(metric, [least])[0]}" if least else "0"

@@ -34,19 +34,17 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
-    """Wraps lines at ``width`` columns, with an indent; returns them unwrapped if ``width`` is None."""
-    lines = [printable(line) for line in lines]
+def wrapped(lines: Iterable[str], width: int | None, *, clipped: bool = False) -> list[str]:
+    """Wraps lines at ``width`` columns, with an indent; returns them unwrapped if ``width`` is None.
+
+    ``clipped``: whether to cut lines after ``_LONGEST`` characters.
+    """
+    lines = list(map(printable, lines))
     if width is None:
         return lines
-    indents = [INDENT * (2 if line.startswith(INDENT) else 1) for line in lines]
-    return [part for line, indent in zip(lines, indents, strict=True) for part in folded(line, width, indent)]
-
-
-def clipped(line: str, width: int | None) -> list[str]:
-    """Returns a remark, cut after ``_LONGEST`` characters, and wrapped at ``width``."""
-    line = printable(line)
-    return wrapped([line if width is None or len(line) <= _LONGEST else line[: _LONGEST - len(CUT)] + CUT], width)
+    if clipped:
+        lines = [line if len(line) <= _LONGEST else line[: _LONGEST - len(CUT)] + CUT for line in lines]
+    return [part for line in lines for part in folded(line, width, INDENT * (1 + line.startswith(INDENT)))]
 
 
 def columns(text: str) -> int:
@@ -95,9 +93,9 @@ def cut_after(most: int | None, lines: Sequence[str], width: int) -> list[str]:
     return [*lines[: most - 1], f"{folded(lines[most - 1], width - len(CUT) - 1)[0]} {CUT}"]
 
 
-def words_of(names: Sequence[str]) -> str:
+def words_of(names: Iterable[object]) -> str:
     """Returns names as a list in words: ``forward, backward and optimizer``."""
-    *first, last = names
+    *first, last = map(str, names)
     return f"{', '.join(first)} and {last}" if first else last
 
 
@@ -133,12 +131,7 @@ def full_name(result: Result) -> str:
 
 
 def with_names(results: Sequence[Listed]) -> list[tuple[str, Listed]]:
-    """Returns the benchmarks with their short names."""
-    return list(zip(names_of(results), results, strict=True))
-
-
-def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
-    """Returns a short name for each benchmark: its test, with the module only if two tests have the same name.
+    """Returns the benchmarks with short names: the test, with its module only if two tests have the same name.
 
     The variant follows, unless the test's parameters contain it; the number of ranks follows if names are still equal.
     """
@@ -156,7 +149,8 @@ def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
         said = several[result.test] == 1 and variant in {parameters, *parameters.split("-")}
         told.append((test if said else f"{test} {variant}", result.measurement.world_size))
     sizes = Counter(named for named, _ in {*told})
-    return tuple(f"{named} w{size}" if sizes[named] > 1 else named for named, size in told)
+    names = (f"{named} w{size}" if sizes[named] > 1 else named for named, size in told)
+    return list(zip(names, results, strict=True))
 
 
 def names_by_remark(remarks: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

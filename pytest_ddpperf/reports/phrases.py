@@ -7,7 +7,7 @@ from functools import partial
 
 from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Environment, Interval
+from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
@@ -126,26 +126,19 @@ def change_text(comparison: Comparison) -> str:
 def interval_text(comparison: Comparison) -> str:
     """Returns the interval of the change: ``+11.9 .. +14.6``; ``noisy`` if it is too wide; empty if it is unknown."""
     ratio, interval = comparison.series.scale == "ratio", comparison.change_interval
-    if interval is None or (ratio and is_noisy(interval)):
-        return "" if interval is None else NOISY
+    if interval is None:
+        return ""
+    if ratio and 1 + interval.high > WIDEST * (1 + interval.low):
+        return NOISY
     ends = (interval.low, interval.high)
     return " .. ".join(signed_percent(end) if ratio else signed(end, comparison) for end in ends)
-
-
-def is_noisy(change_interval: Interval) -> bool:
-    """Returns whether the interval of a relative change spans more than a factor of three, so that it is useless."""
-    return 1 + change_interval.high > WIDEST * (1 + change_interval.low)
-
-
-def judges(comparison: Comparison) -> bool:
-    """Returns whether environment and training allow a comparison of a metric with its reference."""
-    return comparison.verdict is not Verdict.INCOMPATIBLE
 
 
 def mean_change(comparison: Comparison) -> str:
     """Returns ``mean change of the rounds`` if a change differs visibly from the change between the two means."""
     series, base, change = comparison.series, comparison.baseline, comparison.change
-    if series.scale != "ratio" or not base or change is None or change <= -1 or not judges(comparison):
+    known = series.scale == "ratio" and comparison.verdict is not Verdict.INCOMPATIBLE
+    if not known or not base or change is None or change <= -1:
         return ""
     apart = abs(series.value / base / (1 + change) - 1) > _APART
     return f"mean change of the {'rounds' if comparison.paired else 'usual launches'}" * apart
@@ -160,7 +153,7 @@ def meaning_of_mark(comparisons: Iterable[Comparison]) -> list[str]:
 def signed(change: float | None, comparison: Comparison) -> str:
     """Returns the change of a metric with its sign and unit; empty if the metric has no comparable change."""
     series = comparison.series
-    if change is None or not judges(comparison):
+    if change is None or comparison.verdict is Verdict.INCOMPATIBLE:
         return ""
     if series.scale == "ratio":
         return format_change(change)
@@ -257,18 +250,25 @@ def incomparable_changes(result: Result) -> tuple[str, ...]:
     )
 
 
-def counts_words(result: Result) -> str:
-    """Returns the word ``changed`` if any count changed, else ``same``; empty if no count is compared."""
-    compared, changed = compared_counts(result)
-    return ("changed" if changed else "same") * bool(compared)
+def counts_text(result: Result, *, brief: bool = False) -> str:
+    """Returns a summary of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
 
-
-def compared_counts(result: Result) -> tuple[int, int]:
-    """Returns the number of compared counts, and how many of these counts changed."""
+    Returns an empty text if no counts are compared. The number of steps is the minimum of reference and candidate.
+    ``brief``: only ``changed`` or ``same``.
+    """
     accepted = [finding.facts["worse"].series.metric for finding in result.findings if finding.code == "acceptance"]
     gated = [c for c in result.comparisons if c.gated or c.series.metric in accepted]
     verdicts = [c.verdict for c in gated if c.series.scale == "exact" and c.verdict in _COMPARED]
-    return len(verdicts), sum(verdict is not Verdict.UNCHANGED for verdict in verdicts)
+    changed = sum(verdict is not Verdict.UNCHANGED for verdict in verdicts)
+    if brief:
+        return ("changed" if changed else "same") * bool(verdicts)
+    counts = result.measurement.counts
+    sides = [] if counts is None or result.reference.counted is None else [counts, result.reference.counted.counts]
+    steps = min((side.steps for side in sides if side is not None), default=0)
+    vary = sum(count_row(metric).gated for metric in counts.unstable) if counts is not None and sides else 0
+    told = f"{changed} changed" if changed else f"{len(verdicts)} same" if verdicts else ""
+    text = ", ".join(filter(None, (told, f"{vary} vary" if vary else "")))
+    return f"{text} over {steps} steps" if text and steps and not changed else text
 
 
 def commit_text(commit: str, *, dirty: bool) -> str:

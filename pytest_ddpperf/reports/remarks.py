@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.stats.suites import CommonChange
 
 _TELLING = 0.4  # a wider interval of the common change is not shown
-_PASSED = "passed"
 STORED_TIMES = "stored times"
 _TOLD = 3  # metrics of one benchmark
 _EACH = 3  # benchmarks; if more have one kind of remark, only one's figures are shown
@@ -58,8 +57,23 @@ def headline(run: Run | Outputs, accepted: Collection[str] = ()) -> str:
 
 
 def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
-    """Returns the number of benchmarks with each verdict, the worst verdict first."""
-    kinds = Counter(_kind(result, accepted) for result in sorted(results, key=lambda one: -one.severity))
+    """Returns the number of benchmarks of each kind, such as ``new (no baseline)``, the worst verdict first."""
+    kinds = Counter[str]()
+    for result in sorted(results, key=lambda one: -one.severity):
+        verdict, reference, why = result.verdict, result.reference, ""
+        word = verdict_word(result, accepted).replace("_", " ")
+        if passed(result):
+            word = "passed"
+        elif verdict is Verdict.NEW and result.paired is not None:
+            why = "not measured in the other revision" * bool(result.paired.lacking)
+        elif verdict is Verdict.NEW:
+            counts = phrases.counts_text(result, brief=True)
+            why = f"no times stored; counts {counts}" if counts else "no baseline" * (result.baseline is None)
+        elif verdict is Verdict.INCOMPATIBLE:
+            why = next(iter((*reference.counted_differs, *reference.differs)), "")
+        elif not (result.failure or word.endswith(")") or verdict is Verdict.DOES_NOT_FIT):
+            why = "does not fail"
+        kinds[f"{word} ({why})" if why else word] += 1
     return ", ".join(
         f"{number} {kind if number == 1 else kind.replace('does', 'do')}" for kind, number in kinds.items()
     )
@@ -78,24 +92,6 @@ def verdict_word(result: Result, accepted: Collection[str]) -> str:
     if result.failure and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN}:
         return f"failed ({result.verdict.value})"
     return result.verdict.value + " (accepted)" * (result.verdict is Verdict.REGRESSED and result.test in accepted)
-
-
-def _kind(result: Result, accepted: Collection[str]) -> str:
-    """Returns the group in which ``headline`` counts a benchmark: ``passed``, ``new (no baseline)``."""
-    verdict, reference, why = result.verdict, result.reference, ""
-    word = verdict_word(result, accepted).replace("_", " ")
-    if passed(result):
-        return _PASSED
-    if verdict is Verdict.NEW and result.paired is not None:
-        why = "not measured in the other revision" * bool(result.paired.lacking)
-    elif verdict is Verdict.NEW:
-        counts = phrases.counts_words(result)
-        why = f"no times stored; counts {counts}" if counts else "no baseline" * (result.baseline is None)
-    elif verdict is Verdict.INCOMPATIBLE:
-        why = next(iter((*reference.counted_differs, *reference.differs)), "")
-    elif not (result.failure or word.endswith(")") or verdict is Verdict.DOES_NOT_FIT):
-        why = "does not fail"
-    return f"{word} ({why})" if why else word
 
 
 def ruled_out(results: Iterable[Result]) -> str:

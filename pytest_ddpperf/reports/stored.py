@@ -13,7 +13,7 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports import phrases
-from pytest_ddpperf.reports.lines import clipped, names_of, some_of, whom, wrapped
+from pytest_ddpperf.reports.lines import some_of, whom, with_names, wrapped
 from pytest_ddpperf.reports.outputs import Stored
 from pytest_ddpperf.reports.table import NOTHING, Column, Table, table_of
 from pytest_ddpperf.units import format_count, format_value, scale, span
@@ -63,7 +63,11 @@ def record_table(test: str, record: BaselineRecord) -> Table:
     )
     columns: dict[str, Callable[[Series], str]] = {
         "metric": lambda series: series.metric,
-        "value": _value,
+        "value": lambda series: (
+            quantity_texts(series.metric, (series.value,))[0]
+            if series.scale == "exact"
+            else format_value(series.value, series.unit)
+        ),
         interval: lambda series: _interval(series) if record.timed else "",
         "launches": lambda series: str(len(series.samples)) if record.timed and series.scale != "exact" else "",
         "better": lambda series: series.better,
@@ -71,12 +75,6 @@ def record_table(test: str, record: BaselineRecord) -> Table:
     }
     gated_first = sorted(record.series, key=lambda series: not series.gated)
     return table_of(gated_first, columns, every=False, title="\n".join(filter(None, facts)), right=2)
-
-
-def _value(series: Series) -> str:
-    if series.scale == "exact":
-        return quantity_texts(series.metric, (series.value,))[0]
-    return scale([series.value], series.unit).text(series.value)
 
 
 def _interval(series: Series) -> str:
@@ -110,13 +108,14 @@ def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
     why = stored.without_commit
     alone = [f"these baselines name no commit with this code, so only stored times can be compared: {why}"] * bool(why)
     of = len(stored.saved) + len(stored.unfit) + len(stored.removed)
+    unfit, removed = ([name for name, _ in with_names(each)] for each in (stored.unfit, stored.removed))
     left_out = {
-        "does not fit into memory, so a baseline stays without --ddpperf-force-save": whom(names_of(stored.unfit), of),
-        "does not fit into memory, and its baseline is removed": whom(names_of(stored.removed), of),
+        "does not fit into memory, so a baseline stays without --ddpperf-force-save": whom(unfit, of),
+        "does not fit into memory, and its baseline is removed": whom(removed, of),
         "failed, so not stored": some_of([test.partition("::")[2] for test in sorted(stored.failed)]),
     }
     others = [f"{why}: {names}" for why, names in left_out.items() if names]
-    return [*wrapped([*saved, *alone], width), *(line for other in others for line in clipped(other, width))]
+    return [*wrapped([*saved, *alone], width), *wrapped(others, width, clipped=True)]
 
 
 def _replaced(saved: Sequence[SavedRecord]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Benchmarks as tables: in detail with all metrics and remarks, and in brief."""
+"""The summary of a run: its end on the terminal, and tables of its benchmarks, in detail and in brief."""
 
 from __future__ import annotations
 
@@ -8,18 +8,163 @@ from dataclasses import replace
 from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
-from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports import phrases, remarks
-from pytest_ddpperf.reports.lines import INDENT, names_of
-from pytest_ddpperf.reports.table import NOTHING, Table, interval_header, with_interval, with_meanings
-from pytest_ddpperf.units import format_number, format_percent, ordinal, scale, signed_percent, span
+from pytest_ddpperf.reports import breakdown, phrases, remarks
+from pytest_ddpperf.reports.calls import call_tables
+from pytest_ddpperf.reports.diagnosis import diagnosis_lines
+from pytest_ddpperf.reports.findings import MACHINE, finding_text
+from pytest_ddpperf.reports.lines import INDENT, columns, with_names, wrapped
+from pytest_ddpperf.reports.outputs import Outputs, Stored
+from pytest_ddpperf.reports.stored import stored_lines
+from pytest_ddpperf.reports.table import NOTHING, Paint, Table, interval_header, render, with_interval, with_meanings
+from pytest_ddpperf.units import format_count, format_number, format_percent, ordinal, scale, signed_percent, span
 
+_LISTED = 5  # lines of one kind: warnings, and undecided metrics; -v shows all
+_WARNINGS = frozenset(
+    {
+        *(MACHINE - {"measured_beside"}),  # the session's own warning has that
+        # What was trained, and how.
+        *("ranks_send_nothing", "equal_batches", "evaluating", "other_batch_size", "memory_growth", "full_gpu_memory"),
+        *("faster_than_network", "unseen_work", "negative_scaling", "calls_unseen", "no_time_to_measure"),
+        "without_gpu",
+        # What it is compared with.
+        *("slower_than_stored", "lost_metric", "lost_counts", "alike_baselines", "thin_baseline"),
+        *("unpaired", "cannot_run", "other_environment", "same_code", "tests_differ", "no_name_to_look_up"),
+        "tool_measured",
+        *("target_open", "never_met", "acceptance", "unsure_counts"),
+    }
+)
+"""Codes of findings that make a result doubtful whatever its verdict, and so are shown as warnings."""
+_NOT_COMPARED = frozenset({Verdict.NEW, Verdict.INCOMPATIBLE})
+_DO = "what to do: each failure above says the cause, and what to do if it is intended"
+_MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=html:FILE"
 _TOLD = 3  # counts of a benchmark that are not red
 _MOST = 30  # benchmarks that are not red and have a row of their own
 _MOST_OF = "at most"  # before the one-sided limit of a change
+
+
+def last_lines(made: Outputs) -> list[str]:
+    """Returns complaints and the verdict on the run, which are printed if pytest has no terminal reporter."""
+    verdict = f"ddpperf: {remarks.headline(made, _accepted(made))}"
+    return [*made.complaints, *([verdict] if made.results else [])]
+
+
+def summary_parts(
+    made: Outputs, width: int | None = None, paint: Paint = lambda text, _: text, *, verbosity: int = 0
+) -> list[tuple[str, str]]:
+    """Returns (title, text) pairs of the summary's parts, the verdict first.
+
+    ``paint``: a function that colours a text. ``verbosity``: 1 for ``-v``, -1 for ``-q``.
+    """
+    results, title, lines = made.results, "ddpperf", _screen(made, width, paint, verbosity)
+    if results:
+        verdict = last_lines(made)[-1]
+        if width is None or columns(verdict) + 4 <= width:  # with a sign and a space at both ends
+            title = verdict
+        else:
+            lines[:0] = wrapped([verdict], width)
+    parts = {title: "\n".join(lines)}
+    calls = (made.searches, made.convergences, made.predictions, made.advice, made.calibrated)
+    tables = call_tables(*calls) if any(calls) else {}
+    if verbosity > 0:
+        tables |= {
+            "phases": [breakdown.phase_table(results)],
+            "sections": [breakdown.section_table(results)],
+            "diagnosis": [Table((), (), tuple(diagnosis_lines(results)))],
+            "communication": [breakdown.communication_table(results)],
+            "collectives": [breakdown.collective_table(results)],
+            "time": [breakdown.time_table(results)],
+        }
+    for part, several in tables.items():
+        shown = [each if verbosity > 0 else replace(each, legend={}) for each in several if each.rows or each.notes]
+        parts[f"ddpperf {part}"] = "\n\n".join(render(each, width, paint) for each in shown)
+    told = [(each, text) for each, text in parts.items() if text or (results and each == title)]
+    return [*told, *made.added]
+
+
+def _accepted(made: Outputs) -> set[str]:
+    not_stored = {*made.stored.failed, *(one.test for one in made.stored.unfit)}
+    return {one.test for one in made.results} - not_stored if made.accepting else set()
+
+
+def colour_of(made: Outputs) -> str:
+    """Returns the colour of the first line: red for failures, yellow for open verdicts or complaints, else green."""
+    if made.unmeasured or any(one.failure for one in made.results):
+        return "red"
+    is_open = any(one.verdict.severity >= Verdict.DOES_NOT_FIT.severity for one in made.results)
+    return "yellow" if made.complaints or is_open else "green"
+
+
+def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> list[str]:
+    results, more, common = made.results, verbosity > 0, remarks.common_text(made.common_change)
+    slower = made.common_change is not None and made.common_change.slower
+    warnings = [*made.complaints, *(common * (slower and verbosity >= 0)), *(_warnings(made) if verbosity == 0 else [])]
+    lines = [paint(line, "yellow") for line in wrapped([f"WARNING {text}" for text in warnings], width)]
+    if verbosity < 0:
+        red = [one for one in results if one.red]
+        return [*lines, *(render(brief_table(red, _accepted(made)), width, paint).splitlines() if red else [])]
+    if results:
+        table = summary_table(results, _accepted(made)) if more else brief_table(results, _accepted(made))
+        notes = _notes(made, every=more)
+        lines += [*([""] if lines else []), *render(table, width, paint).splitlines()]
+        lines += [*wrapped(notes, width, clipped=True), ""]
+    meanings = remarks.green_meanings(results)
+    closing = [
+        *([_DO] if any(one.failure for one in results) else []),
+        *([] if made.accepting else _not_compared(results)),
+        *remarks.overall_lines(results),
+        *(["; ".join(f"{word}: {text}" for word, text in meanings.items())] if len(meanings) > 1 and not more else []),
+        *(common * (more and not slower)),
+        *filter(None, [made.recorded, f"measured: {made.here}" if more and made.here else ""]),
+        *([phrases.machines_text(results)] if results and not more else []),
+        *([] if more or not results else [_MORE]),
+    ]
+    stored = [] if made.stored == Stored() else stored_lines(made.stored, width)
+    return [*lines, *stored, *wrapped([*(line for _, line in made.traces), *closing], width)]
+
+
+def _notes(made: Outputs, *, every: bool) -> list[str]:
+    """Returns lines on undecided metrics; with ``every``, all remarks on benchmarks."""
+    named = with_names(made.results)
+    notes = [] if made.accepting else remarks.undecided_lines(named, every=every)
+    if not every:
+        return phrases.first_of(notes, _LISTED)
+    untold = [(name, one) for name, one in named if made.accepting or not one.red]  # failure messages have the others
+    told = ((name, remark) for name, one in untold for remark in remarks.every_remark(one, accepting=made.accepting))
+    return [*notes, *remarks.told_once(told, len(named))]
+
+
+def _warnings(made: Outputs) -> list[str]:
+    """Returns doubts about the results, without repetitions: about their reference, the machine, or the training.
+
+    Doubts about a failed benchmark are part of its failure message.
+    """
+    results = made.results
+    doubts = [
+        (name, finding)
+        for name, result in with_names(results)
+        for finding in phrases.every_finding(result)
+        if finding.code in _WARNINGS and (made.accepting or not result.red or finding.code == "unpaired")
+    ]
+    doubts.sort(key=lambda remark: remark[1].code != "unpaired")
+    return phrases.first_of(remarks.told_once(doubts, len(results)), _LISTED)
+
+
+def _not_compared(results: Sequence[Result]) -> list[str]:
+    """Returns a line with the number of benchmarks that lack a reference or its step times, reasons and a cure."""
+    reasons: list[str] = []
+    found = [one for one in results if one.verdict in _NOT_COMPARED]
+    for one in found:
+        lacking = "" if one.paired is None else one.paired.lacking.partition("\n")[0]
+        notes = (each.note for each in phrases.decisive(one, {Verdict.INCOMPATIBLE}) if each.note)
+        reasons.append(lacking or ", ".join(one.reference.differs) or finding_text(next(notes, None)))
+    why = "; ".join(filter(None, dict.fromkeys(reasons)))
+    stored = any(one.paired is None for one in found)
+    cure = ": --ddpperf-save stores what later runs are compared with" if stored else ""
+    number = f"{len(found)} of {format_count(len(results), 'benchmark')}{why and f' ({why})'}"
+    return [f"not compared: {number}{cure}"] if found else []
 
 
 def summary_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
@@ -34,7 +179,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     A ``brief`` row has the step time before and now, its change, the scaling, whether counts changed, and the verdict.
     Empty columns, such as unknown throughput, are omitted. ``accepted``: the tests whose results became the baseline.
     """
-    made: dict[str, list[str]] = {"benchmark": list(names_of(results))}
+    made: dict[str, list[str]] = {"benchmark": [name for name, _ in with_names(results)]}
 
     def column(header: str, unit: str, cells: list[str], intervals: Iterable[Interval | None] = ()) -> None:
         if any(cells):
@@ -54,7 +199,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
 
     measured = {comparison.series.metric for result in results for comparison in result.comparisons}
     steps = [phrases.find(result, "step_time") for result in results]
-    judged = [step if step is not None and phrases.judges(step) else None for step in steps]
+    judged = [step if step is not None and step.verdict is not Verdict.INCOMPATIBLE else None for step in steps]
     texts = [_change(step, brief=brief) for step in judged]
     shown = [
         getattr(step, "change_interval", None) for step, text in zip(judged, texts, strict=True) if _MOST_OF not in text
@@ -82,7 +227,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     metric("speedup", "speedup", interval=not brief)
     sizes = [result.measurement.world_size for result in results]
     column("ranks", "", [str(size) * (len({*sizes}) > 1 and not brief) for size in sizes])
-    column("counts", "", [phrases.counts_words(one) if brief else counts_text(one) for one in results])
+    column("counts", "", [phrases.counts_text(one, brief=brief) for one in results])
     alone = [f" ({remarks.STORED_TIMES})" * phrases.by_stored_times(one) for one in results]
     column("verdict", "", [remarks.verdict_word(one, accepted) + by for one, by in zip(results, alone, strict=True)])
     title = phrases.machines_text(results) if results and not brief else ""
@@ -101,29 +246,14 @@ def _change(step: Comparison | None, *, brief: bool) -> str:
     """Returns a change with its interval; in a ``brief`` row, a passed benchmark has an upper bound."""
     if step is None or step.change is None:
         return ""
-    ends = step.change_interval
-    text = with_interval(signed_percent, step.change, ends, noisy=ends is not None and phrases.is_noisy(ends))
+    noisy = phrases.interval_text(step) == phrases.NOISY
+    text = with_interval(signed_percent, step.change, step.change_interval, noisy=noisy)
     if not brief:
         return text
     change, space, rest = text.partition(" ")
     if step.bound is not None and step.verdict in {Verdict.UNCHANGED, Verdict.OK}:
         rest = f"[{_MOST_OF} {signed_percent(step.bound)}]"
     return f"{change}{phrases.MARK * bool(phrases.mean_change(step))}{space}{rest}"
-
-
-def counts_text(result: Result) -> str:
-    """Returns a summary of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
-
-    Returns an empty text if no counts are compared. The number of steps is the minimum of reference and candidate.
-    """
-    compared, changed = phrases.compared_counts(result)
-    counts = result.measurement.counts
-    sides = [] if counts is None or result.reference.counted is None else [counts, result.reference.counted.counts]
-    steps = min((side.steps for side in sides if side is not None), default=0)
-    vary = 0 if counts is None else sum(count_row(metric).gated for metric in counts.unstable)
-    told = f"{changed} changed" if changed else f"{compared} same" if compared else ""
-    text = ", ".join(filter(None, (told, f"{vary} vary" if vary and sides else "")))
-    return f"{text} over {steps} steps" if text and steps and not changed else text
 
 
 def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:

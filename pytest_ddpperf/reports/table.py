@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, printable, wrapped
+from pytest_ddpperf.reports.lines import INDENT, JOINED, columns, folded, printable, wrapped
 from pytest_ddpperf.reports.phrases import NOISY, confidence_text
 from pytest_ddpperf.units import format_percent, scale
 
@@ -129,7 +129,7 @@ def render(table: Table, width: int | None = None, paint: Paint = lambda text, _
         width = max(width, _NARROWEST)
     blocks = [
         [*(wrapped(table.title.split("\n"), width) if table.title else []), *_body(table, width, paint)],
-        [line for note in table.notes for line in clipped(note, width)],
+        wrapped(table.notes, width, clipped=True),
         wrapped([f"{word}: {meaning}" for word, meaning in table.legend.items()], width),
     ]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
@@ -151,9 +151,10 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
     heads = list(zip_longest(*(header.split("\n") for header in table.headers), fillvalue=""))
     cells = [[row[i] for row in rows if any(row[1:])] for i in range(len(table.headers))]
     for i in numbers:  # intervals of equal width align the values before them
-        parts = list(map(_parts, cells[i]))
-        longest = max((len(interval) for _, interval in parts), default=0)
-        cells[i] = [value + interval.ljust(longest) for value, interval in parts]
+        firsts = [cell.partition("[")[0].rstrip() for cell in cells[i]]
+        ends = [cell.removeprefix(value) for cell, value in zip(cells[i], firsts, strict=True)]
+        longest = max(map(len, ends), default=0)
+        cells[i] = [value + end.ljust(longest) for value, end in zip(firsts, ends, strict=True)]
     widths = [max(map(columns, each)) for each in zip(*heads, *zip(*cells, strict=True), strict=True)]
     room = None if width is None else width - sum(2 + each for each in widths[1:])
     lines: list[str] = []
@@ -188,12 +189,6 @@ def in_columns(rows: Sequence[Sequence[str]], widths: Sequence[int], numbers: Co
     return lines
 
 
-def _parts(cell: str) -> tuple[str, str]:
-    """Splits ``41.8 [41.2, 42.4]`` into the value, and the interval with the space before it."""
-    value = cell.partition("[")[0].rstrip()
-    return value, cell.removeprefix(value)
-
-
 def _paragraph(table: Table, row: tuple[str, ...], width: int) -> list[str]:
     """Returns a row as lines: its name, then its values, each after the name of its column."""
     room = width - 2 * len(INDENT)
@@ -201,7 +196,7 @@ def _paragraph(table: Table, row: tuple[str, ...], width: int) -> list[str]:
         text.replace(" ", JOINED) if columns(text) <= room else text
         for header, cell in zip(table.headers[1:], row[1:], strict=True)
         if cell not in {NOTHING, ""}
-        for name, *unit in [_parts(header)[0].split("\n")]
+        for name, *unit in [header.partition("[")[0].rstrip().split("\n")]
         for text in [" ".join((name, cell, *unit))]
     ]
     if not values:

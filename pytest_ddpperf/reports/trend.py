@@ -55,7 +55,7 @@ def trend_table(trend: Trend) -> Table:
         ),
     }
     title = (
-        f"{_heading(trend)}\n{benchmark.metric}, {benchmark.better} is better: "
+        f"{trend_title(trend)}\n{benchmark.environment_key}\n{benchmark.metric}, {benchmark.better} is better: "
         f"{format_count(sum(point.runs for point in points), 'run')}, {_day(points[0].run)} to {_day(points[-1].run)}; "
         "change: compared with the level before"
     )
@@ -65,7 +65,10 @@ def trend_table(trend: Trend) -> Table:
 def changes_text(trends: Sequence[Trend], metric: str) -> str:
     """Returns the trends that changed, the worst first, and a line with the numbers of changed and of all trends."""
     changed = sorted((trend for trend in trends if trend.changes), key=lambda trend: -trend.worst)
-    parts = ["\n".join((_heading(trend), *(f"  {text}" for text in change_texts(trend)))) for trend in changed]
+    parts = [
+        "\n  ".join((f"{trend_title(trend)}\n{trend.benchmark.environment_key}", *change_texts(trend)))
+        for trend in changed
+    ]
     # A count has no noise: two points are enough.
     short = sum(map(too_short, trends))
     last = f"{metric} changed in {len(changed)} of {format_count(len(trends), 'benchmark')}"
@@ -88,10 +91,6 @@ def change_texts(trend: Trend) -> tuple[str, ...]:
     if trend.changes or trend.benchmark.scale == "exact":
         return tuple(_sentence(trend, change) for change in trend.changes) or ("no change",)
     return (f"no change; {_UNTOLD}",)
-
-
-def _heading(trend: Trend) -> str:
-    return f"{trend_title(trend)}\n{trend.benchmark.environment_key}"
 
 
 def trend_title(trend: Trend) -> str:
@@ -130,12 +129,8 @@ def _sentence(trend: Trend, change: TrendChange) -> str:
 def _size(trend: Trend, size: float, *, fine: bool = False) -> str:
     """Returns the size of a change with its unit; ``fine`` keeps two digits of a small percentage."""
     if trend.benchmark.scale != "ratio":
-        return format_difference(size, trend.benchmark.unit, _values(trend))
+        return format_difference(size, trend.benchmark.unit, (point.value for point in trend.points))
     return f"{100 * size:+.2g} %" if fine else format_change(size)
-
-
-def _values(trend: Trend) -> list[float]:
-    return [point.value for point in trend.points]
 
 
 def _remarks(trend: Trend) -> tuple[str, ...]:
@@ -178,7 +173,7 @@ def _change(trend: Trend, point: Point, number: Callable[[float], str]) -> str:
         return NOTHING
     if trend.benchmark.scale == "ratio":
         return signed_percent(point.change)
-    if format_difference(point.change, trend.benchmark.unit, _values(trend)) == "0":
+    if _size(trend, point.change) == "0":
         return "0"
     text = number(point.change)
     return text if text.startswith("-") else f"+{text}"

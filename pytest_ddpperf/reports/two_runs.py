@@ -11,7 +11,7 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.lines import names_of, with_names
+from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_values
 
@@ -33,7 +33,7 @@ def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
     shared = set(map(key_of, both))
     for which, run in (("first", before), ("second", after)):
         if alone := [result for result in run.results if key_of(result) not in shared]:
-            notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
+            notes.append(f"only in the {which} run: {', '.join(name for name, _ in with_names(alone))}")
     rows = tuple(row for *_, rows in told for row in rows)
     notes += phrases.meaning_of_mark(result[row[1]] for _, result, of in told for row in of if phrases.MARK in row[-1])
     return Table(

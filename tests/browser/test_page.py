@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddpperf.reports.charts.chart import Axis, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.formats.html import html, two_runs_page
-from pytest_ddpperf.reports.formats.page import Page, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.formats.page import Page, PageRow, html_of
 from pytest_ddpperf.reports.formats.trends_page import trends_page
 from pytest_ddpperf.reports.two_runs import two_runs
 from tests.browser.conftest import Opened
@@ -226,8 +226,8 @@ def test_a_chart_of_200_000_points_is_drawn_and_one_that_fails_takes_no_other_al
         )
         for kind, points, high in (("broken", 3, 3.5), ("large", 200_000, 90.0))
     )
-    section = PageSection("Steps", (broken, ("beside it",), large))
-    row = PageRow(title="a", cells=("a",), verdict="new", sections=(section, PageSection("Last", (("end",),))))
+    sections = {"Steps": (broken, ("beside it",), large), "Last": (("end",),)}
+    row = PageRow(title="a", cells=("a",), verdict="new", sections=sections)
     text = html_of(Page(title="t", headers=("benchmark",), rows=(row,)))
     assert text.count('"y":[1,2,3]') == 1
     opened = open_page(text.replace('"y":[1,2,3]', '"y":null'))

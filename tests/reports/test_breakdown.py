@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.launch import Launch, TimeSpent
 from pytest_ddpperf.records.phases import PHASES, BlockTimes, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
+from pytest_ddpperf.reports.breakdown import (
+    collective_table,
+    communication_table,
+    phase_table,
+    section_table,
+    time_table,
+    time_text,
+)
+from pytest_ddpperf.reports.outputs import Outputs
+from pytest_ddpperf.reports.summary import summary_parts
+from pytest_ddpperf.reports.table import render
 from tests.factories import PROFILE, make_counts, make_interval, make_launch, make_rank_launch
 from tests.reports.made import make_comparison, make_result
 
@@ -151,30 +160,60 @@ def test_what_the_profile_knows_of_collectives_has_a_table() -> None:
 
 
 def test_models_of_several_sizes_are_told_beside_what_they_send() -> None:
-    def of_size(parameters: float) -> Result:
-        counts = Counts(totals={"parameters": parameters}, details={}, unstable={}, by_rank={})
-        return make_result(comparisons=(EXPOSED,), measured={"counts": counts})
-
-    table = communication_table([of_size(4.2e6), of_size(124e6)])
-    assert table.headers[1] == "parameters\nM"
-    assert [row[1] for row in table.rows] == ["4.2", "124"]
-    alike = communication_table([of_size(4.2e6), of_size(4.2e6)])
-    assert "parameters\nM" not in alike.headers
-
-
-def test_what_models_of_each_size_send_is_told_where_there_are_several() -> None:
     """Two small models expose 6.3 of 20 and of 60 ms, 31.5 and 10.5 %, and a large one 6.3 of 20 ms."""
 
     def of_size(name: str, parameters: float, step: float) -> Result:
         counts = make_counts({}, parameters=parameters)
         return make_result(comparisons=(EXPOSED,), measured={"name": name, "counts": counts, "launches": blocks(step)})
 
-    small = [of_size("a", 4e6, 0.02), of_size("b", 9e6, 0.06)]
+    small = [of_size("a", 4.2e6, 0.02), of_size("b", 9e6, 0.06)]
     told = "models of {} parameters expose communication for {} % of a step (median)"
-    table = communication_table([*small, of_size("c", 1e8, 0.02)])
+    table = communication_table([*small, of_size("c", 124e6, 0.02)])
+    assert (table.headers[1], [row[1] for row in table.rows]) == ("parameters\nM", ["4.2", "9", "124"])
     assert [note.rpartition(": ")[2] for note in table.notes] == [
         told.format("less than 10 M", 21),
         told.format("100 M or more", 31.5),
     ]
-    alike = communication_table(small)
-    assert alike.notes == ()
+    alike = communication_table(small[:1] * 2)
+    assert (alike.headers[1], alike.notes) == ("step\nms", ())
+
+
+SPENT = TimeSpent(starting=12.3, verifying=5.2, counting=4.1, measuring=30.6, diagnosing=5.8)
+
+
+@pytest.mark.parametrize(
+    ("spent", "text"),
+    [
+        (SPENT, "58 s: starting 12, verifying 6, counting 4, measuring 30, diagnosing 6"),  # 12.3, 17.5, 21.6, 52.2, 58
+        (TimeSpent(starting=0.42, counting=0.26), "0.7 s: starting 0.4, counting 0.3"),
+        (TimeSpent(measuring=60.0, other=0.3), "60 s: measuring 60"),
+    ],
+)
+def test_rounded_parts_add_up_and_none_is_0(spent: TimeSpent, text: str) -> None:
+    assert time_text(spent) == text
+
+
+def test_a_call_has_a_row_on_the_screen() -> None:
+    parts = dict(summary_parts(Outputs(results=[make_result(spent=SPENT)]), verbosity=1))
+    assert parts["ddpperf time"].splitlines()[0] == "time of 1 benchmark, 58 s in all"
+    assert "ddpperf time" not in dict(summary_parts(Outputs(results=[make_result()]), verbosity=1))
+
+
+def test_several_have_a_table_the_slowest_first() -> None:
+    """A call that measured two variants counts once, and its benchmarks are as many as elsewhere in the summary."""
+    spent = {"20": replace(SPENT, measuring=20.0, other=1.0), "50": replace(SPENT, measuring=50.0, other=1.0)}
+    results = [make_result(test=f"t.py::test_{name}", spent=each) for name, each in spent.items()]
+    first = results[0]
+    both = [
+        replace(first, test="t.py::test_both", spent=SPENT, measurement=replace(first.measurement, name=name))
+        for name in ("a", "b")
+    ]
+    assert render(time_table([*results, *both]), 100).splitlines() == [
+        "time of 4 benchmarks in 3 calls, 185 s in all",
+        "benchmark          all  starting  verifying  counting  measuring  diagnosing  other",
+        "                     s         s          s         s          s           s      s",
+        "----------------  ----  --------  ---------  --------  ---------  ----------  -----",
+        "test_50 bucketed  78.4      12.3       5.20      4.10       50.0        5.80   1.00",
+        "test_both         58.0      12.3       5.20      4.10       30.6        5.80      -",
+        "test_20 bucketed  48.4      12.3       5.20      4.10       20.0        5.80   1.00",
+    ]

@@ -12,6 +12,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.sites import RECORDED_LINES, CallSite, of_lines
 from pytest_ddpperf.reports.count_changes import difference_text
+from pytest_ddpperf.reports.count_words import LOADERS
 from pytest_ddpperf.reports.findings import finding_text
 from tests.factories import make_counts as counts
 
@@ -460,13 +461,7 @@ def test_python_objects_that_stay_have_the_lines_that_make_them() -> None:
     assert difference_text("python_objects", then, objects(32.0)) == [said]
 
 
-def test_a_count_of_loaders_says_what_is_wrong_with_them() -> None:
-    words = {
-        "workers_restarted": "DataLoaders that start workers again at each epoch",
-        "loaders_kept": "DataLoaders of earlier epochs that stay in memory",
-        "loaders_without_workers": "DataLoaders without workers",
-        "loaders_unpinned": "DataLoaders without pinned memory",
-    }
-    for metric, told in words.items():
-        then, now = (counts({metric: {"DataLoaders": number}}) for number in (0.0, 1.0))
-        assert difference_text(metric, then, now) == [f"{told} 0 -> 1 (+1)"]
+@pytest.mark.parametrize("metric", LOADERS)
+def test_a_count_of_loaders_says_what_is_wrong_with_them(metric: str) -> None:
+    then, now = (counts({metric: {"DataLoaders": number}}) for number in (0.0, 1.0))
+    assert difference_text(metric, then, now) == [f"{LOADERS[metric]} 0 -> 1 (+1)"]

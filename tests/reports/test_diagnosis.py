@@ -34,8 +34,7 @@ def test_the_line_names_cause_figures_and_change() -> None:
     ],
 )
 def test_only_what_bounds_is_told_as_the_most(code: str, estimated: bool, words: str) -> None:  # noqa: FBT001
-    facts = {"steps": 4, "times": 4}
-    advice = Advice(code=code, bottleneck="overhead", gain=0.4, estimated=estimated, facts=facts)
+    advice = Advice(code=code, bottleneck="overhead", gain=0.4, estimated=estimated, facts={"steps": 4, "times": 4})
     assert told(cause("overhead", 0.5), bottleneck="overhead", advice=(advice,)).endswith(words)
 
 

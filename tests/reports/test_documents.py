@@ -73,8 +73,7 @@ def validate() -> Callable[[Any], None]:
 def results() -> list[Result]:
     """One of every kind: regressed, new, broken, a scaling point, with counts, profiles and other sides."""
     stored = known(make_result().baseline)
-    counted = Provenance(date="2026-02-01", commit=None)
-    renewed = make_result(baseline=replace(stored, dirty=True, counted=counted))
+    renewed = make_result(baseline=replace(stored, dirty=True, counted=Provenance(date="2026-02-01", commit=None)))
     efficiency = make_comparison("scaling_efficiency", 0.84, Verdict.UNCHANGED, baseline=0.9, change=-0.06)
     wide = Interval(low=-math.inf, high=math.inf, confidence=0.95)
     endless = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, interval=wide, mde=math.inf)

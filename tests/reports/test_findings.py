@@ -150,8 +150,9 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "never_met": [{"series": make_series("throughput", 600.0, unit="samples/s"), "value": 900.0, **NEVER}],
     "left_by_steps": [{"processes": 2, "threads": 9}],
     "other_work": [
-        {"metric": "backward_passes", "before": 1.0, "now": 4.0, "paired": False},
-        {"metric": "batch_rows", "before": 8.0, "now": 16.0, "paired": True},
+        {"metric": "backward_passes", "before": 1.0, "now": 4.0, "paired": False, "shapes": ()},
+        {"metric": "batch_rows", "before": 8.0, "now": 16.0, "paired": True, "shapes": ()},
+        {"metric": "batch_rows", "before": 8.0, "now": 8.0, "paired": True, "shapes": (("8 x 64",), ("8 x 128",))},
     ],
     "same_data": [
         SAME,

@@ -18,7 +18,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import columns
 from pytest_ddpperf.reports.outputs import Outputs, Stored
-from pytest_ddpperf.reports.screen import summary_parts
+from pytest_ddpperf.reports.summary import summary_parts
 from tests.factories import failure_text
 from tests.reports.failing import FAILURES
 from tests.reports.golden_runs import GOLDEN, NEW, RUNS, SCREENS, UNCHANGED, UNDECIDED, golden, result

@@ -38,21 +38,14 @@ def test_the_words_and_the_table_are_those_of_the_run() -> None:
     assert read.measurement.launches[0].step_times == result.measurement.launches[0].step_times
 
 
-def test_metrics_stay_in_their_order() -> None:
+def test_metrics_keep_their_order_and_counts_their_digits_and_what_is_not_finite_is_not_a_number() -> None:
     metrics = ("zeta_of_a_hook", "peak_resident", "step_time", "scaling_efficiency")
-    (read,) = again(make_result(comparisons=tuple(make_comparison(name, 1.0, Verdict.NEW) for name in metrics)))
-    assert tuple(one.series.metric for one in read.comparisons) == metrics
-
-
-def test_a_count_keeps_all_its_digits() -> None:
     counts = make_counts({"flops": {}}, flops=12345678901234.0)
     flops = Comparison(series=counted_series(counts)[0], tolerance=0.0, verdict=Verdict.NEW, gated=True)
-    (read,) = again(make_result(measured={"counts": counts}, comparisons=(flops,)))
+    comparisons = (*(make_comparison(name, math.inf, Verdict.NEW) for name in metrics), flops)
+    (read,) = again(make_result(measured={"counts": counts}, comparisons=comparisons))
+    assert tuple(one.series.metric for one in read.comparisons) == (*metrics, "flops")
     assert read["flops"].series == flops.series
-
-
-def test_what_is_not_finite_is_not_a_number() -> None:
-    (read,) = again(make_result(comparisons=(make_comparison("step_time", math.inf, Verdict.INCONCLUSIVE),)))
     assert math.isnan(read["step_time"].series.value)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.lines import names_of
+from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.remarks import common_text, headline, overall_lines
-from pytest_ddpperf.reports.screen import last_lines, summary_parts
+from pytest_ddpperf.reports.summary import last_lines, summary_parts
 from pytest_ddpperf.stats.suites import change_of_suite
 from tests.factories import known, make_interval
 from tests.reports.golden_runs import outputs
@@ -77,10 +77,9 @@ def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them() -> No
         of_ranks(timed(Verdict.OK), 64),
         of_ranks(timed(Verdict.OK, name="b"), 8),
     ]
-    assert [name.rpartition(" ")[2] for name in names_of(results)] == [
-        "w8",
-        "w64",
-        names_of(results[2:])[0].split()[-1],
+    assert [name for name, _ in with_names(results)] == [
+        *(f"test_a[bucketed] bucketed w{ranks}" for ranks in (8, 64)),
+        "test_b[bucketed]",
     ]
 
 

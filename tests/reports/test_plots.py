@@ -51,8 +51,7 @@ def test_values_are_drawn_in_a_unit_that_reads_well_with_their_intervals() -> No
 
 def test_a_reference_has_the_colour_of_its_series_and_a_band() -> None:
     axes = axes_of(LINES)
-    reference = axes.lines[-1]
-    assert reference.get_color() == axes.containers[0][0].get_color()
+    assert axes.lines[-1].get_color() == axes.containers[0][0].get_color()
     (band,) = [each for each in axes.collections if each.get_alpha() == 0.15]
     assert (band.get_datalim(axes.transData).y0, band.get_datalim(axes.transData).y1) == (20.0, 30.0)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["typical", "this run", "baseline"]

@@ -98,22 +98,6 @@ def test_a_value_that_is_not_finite_is_unknown(file: Path) -> None:
     assert math.isnan(read_run(file).results[0]["step_time"].series.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (b"", "is empty"),
-        (b'{"schema"', "is cut off at line 1"),
-        (b"hello", "holds something else than JSON"),
-        (b"\xff\xfe{}", "is not text in UTF-8"),
-    ],
-)
-def test_a_broken_file_is_named(file: Path, text: bytes, problem: str) -> None:
-    file.write_bytes(text)
-    with pytest.raises(BaselineError) as caught:
-        read_run(file)
-    assert str(caught.value) == f"results file {file}: {problem}; write it again with --ddpperf-report=json:FILE"
-
-
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match=r"run.json does not exist; pytest --ddpperf-report=json:.* writes it"):
         read_run(tmp_path / "run.json")

@@ -20,8 +20,7 @@ CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-
 
 @pytest.fixture
 def record() -> BaselineRecord:
-    interval = make_interval(0.0412, 0.0424)
-    step_time = make_series("step_time", 0.0418, samples=(0.0412, 0.0424), interval=interval)
+    step_time = make_series("step_time", 0.0418, samples=(0.0412, 0.0424), interval=make_interval(0.0412, 0.0424))
     skew = make_series("straggler_skew", 0.01, unit="1", scale="difference", gated=False, samples=(0.01,))
     return BaselineRecord(
         name="weak",
@@ -95,8 +94,7 @@ def saved(*records: tuple[BaselineRecord | None, BaselineRecord]) -> list[str]:
 
 
 def counted(record: BaselineRecord, flops: float) -> BaselineRecord:
-    counts = counted_series(make_counts({}, flops=flops))
-    return replace(record, series=(*record.series, *counts))
+    return replace(record, series=(*record.series, *counted_series(make_counts({}, flops=flops))))
 
 
 def test_saved_baselines_are_counted_by_what_they_replace(record: BaselineRecord) -> None:

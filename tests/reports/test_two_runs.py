@@ -66,6 +66,25 @@ ALONE = Health(cpu=CpuHealth(others=0.0, steal=0.0, throttled=0.0))
 BUSY = Health(cpu=CpuHealth(others=0.5, steal=0.0))
 
 
+def of_counts(
+    verdict: Verdict,
+    counts: Counts,
+    launches: int = 0,
+    *,
+    gated: bool = True,
+    time: float = 0.010,
+    health: Health = ALONE,
+) -> Run:
+    """A document of a benchmark with one count; with ``launches``, of steps of 10 ms on a quiet machine."""
+    (exact,) = counted_series(counts)
+    metrics = [replace(make_comparison("step_time", 1.0, verdict, gated=gated), series=exact)]
+    if launches:
+        metrics.append(make_comparison("step_time", time, Verdict.NEW, samples=(time,) * launches))
+    made = tuple(make_launch((time,) * 4, round=number, health=health) for number in range(launches))
+    measured = {"launches": made, "counts": counts, "environment": make_environment(recorded={"host": "here"})}
+    return make_document(make_result(comparisons=tuple(metrics), measured=measured, verdict=verdict))
+
+
 @pytest.mark.parametrize(
     ("now", "verdict"),
     [
@@ -80,16 +99,7 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
 ) -> None:
     def made(time: float, health: Health, calls: float) -> Run:
         counts = make_counts({"collective_calls": {"all_reduce": calls}})
-        (exact,) = counted_series(counts)
-        metrics = (
-            make_comparison("step_time", time, Verdict.NEW, samples=(time,) * 4),
-            replace(make_comparison("step_time", time, Verdict.NEW), series=exact),
-        )
-        launches = tuple(make_launch((time,) * 4, round=number, health=health) for number in range(4))
-        environment = make_environment(recorded={"host": "here"})
-        measured = {"launches": launches, "counts": counts, "environment": environment}
-        result = make_result(comparisons=metrics, measured=measured)
-        return make_document(result)
+        return of_counts(Verdict.NEW, counts, 4, time=time, health=health)
 
     (result,) = judged_anew(made(0.010, ALONE, 2.0), made(*now))
     assert result.verdict is verdict
@@ -107,17 +117,6 @@ def test_a_second_run_without_times_is_what_it_says(now: Verdict, expected: Verd
     made = make_results_document([make_result(comparisons=())], None)
     made["results"][0] |= {"verdict": now.value, "metrics": {}}
     assert [each.verdict for each in judged_anew(run(QUIET), read_again(made))] == [expected]
-
-
-def of_counts(verdict: Verdict, counts: Counts, launches: int = 0, *, gated: bool = True) -> Run:
-    """A document of a benchmark with one count; with ``launches``, of steps of 10 ms on a quiet machine."""
-    (exact,) = counted_series(counts)
-    metrics = [replace(make_comparison("step_time", 1.0, verdict, gated=gated), series=exact)]
-    if launches:
-        metrics.append(make_comparison("step_time", 0.010, Verdict.NEW, samples=(0.010,) * launches))
-    made = tuple(make_launch((0.010,) * 4, round=number, health=ALONE) for number in range(launches))
-    measured = {"launches": made, "counts": counts, "environment": make_environment(recorded={"host": "here"})}
-    return make_document(make_result(comparisons=tuple(metrics), measured=measured, verdict=verdict))
 
 
 def irregular(mean: float, *steps: float) -> Counts:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal
 
 from pytest_ddpperf.records.measurement import Interval
@@ -37,6 +38,11 @@ class ChartPoint:
     y: float
     low: float | None = None
     high: float | None = None
+
+    def over(self, x: float, y: float) -> ChartPoint:
+        """Returns the point in other units: of ``x`` and ``y`` times the present size."""
+        low, high = (None if end is None else end / y for end in (self.low, self.high))
+        return ChartPoint(self.x / x, self.y / y, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ def view_of(chart: Chart) -> tuple[float, float, bool]:
     The chart shows all values; intervals may at most double its range. The range begins at 0 if 0 is near.
     """
     points = [each for series in (*chart.series, *chart.references) for each in series.points]
-    least, most = min(map(_y, points)), max(map(_y, points))
+    least, most = min(each.y for each in points), max(each.y for each in points)
     room = max(most - least, 0.05 * max(abs(least), abs(most))) / 2
     low = min(each.y if each.low is None else min(each.low, each.y) for each in points)
     high = max(each.y if each.high is None else max(each.high, each.y) for each in points)
@@ -91,24 +97,12 @@ def in_units(chart: Chart) -> Chart:
     values = [(each.x, each.y) for series in chart.series for each in series.points]
     by_x = scale([x for x, _ in values] if chart.x.unit else [], chart.x.unit or "1")
     by_y = scale([y for _, y in values], chart.y.unit or "1")
-
-    def value(y: float | None) -> float | None:
-        return None if y is None else y / by_y.factor
-
-    def converted(every: Sequence[ChartSeries]) -> tuple[ChartSeries, ...]:
-        return tuple(
-            replace(
-                one,
-                points=tuple(
-                    ChartPoint(each.x / by_x.factor, each.y / by_y.factor, value(each.low), value(each.high))
-                    for each in one.points
-                ),
-            )
-            for one in every
-        )
-
+    series, references = (
+        tuple(replace(one, points=tuple(each.over(by_x.factor, by_y.factor) for each in one.points)) for one in every)
+        for every in (chart.series, chart.references)
+    )
     x, y = replace(chart.x, unit=by_x.unit), replace(chart.y, unit=by_y.unit)
-    return replace(chart, x=x, y=y, series=converted(chart.series), references=converted(chart.references))
+    return replace(chart, x=x, y=y, series=series, references=references)
 
 
 def remark_of(chart: Chart) -> str:
@@ -138,12 +132,11 @@ def thinned(chart: Chart, most: int) -> Chart:
     if every == 1:
         return chart
     series = tuple(
-        ChartSeries(one.name, tuple(max(one.points[i : i + every], key=_y) for i in range(0, len(one.points), every)))
+        ChartSeries(
+            one.name,
+            tuple(max(one.points[i : i + every], key=attrgetter("y")) for i in range(0, len(one.points), every)),
+        )
         for one in chart.series
     )
     note = "; ".join(filter(None, (chart.note, f"of every {every} points the largest is shown")))
     return replace(chart, series=series, note=note)
-
-
-def _y(each: ChartPoint) -> float:
-    return each.y

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -14,20 +14,23 @@ from typing import Any
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verbs import Trainings
 from pytest_ddpperf.reports import lines, phrases
-from pytest_ddpperf.reports.charts import of_benchmark
-from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, point
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, point
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.strategies.strategy import parse
 from pytest_ddpperf.units import format_count
 
-_TWO = 2  # points that a comparison needs at least
+_TWO = 2  # points that a comparison needs at least, and samples of a distribution
 _RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")  # as ddpperf.scaling names points
 _SWEPT = "bucket_cap_mb"
 _RATES = ("throughput", "token_throughput")
+THIS_RUN = "this run"
+_BYTES = "peak_"  # the prefix of kinds of memory in bytes; others are counts
+_MEMORY = {"allocated": "live tensors on a GPU", "heap": "memory of malloc"}
 
 
 def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, int], float]) -> Iterator[Chart]:
@@ -35,17 +38,22 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
 
     ``what`` is the title. ``ideal`` returns the ideal value for a number of ranks and the smallest number of ranks.
     """
-    for (test, mode), points in _curves(run).items():
-        metric = ratio or _rate(points)
-        if metric is None:
+
+    def key(result: Result) -> tuple[str, str] | None:
+        mode = result.measurement.mode
+        return (result.test, mode) if mode is not None and result.comparisons else None
+
+    for (test, mode), points in _groups(run, key).items():
+        metric, sizes = ratio or _rate(points), sorted({result.measurement.world_size for result in points})
+        if metric is None or len(sizes) < _TWO:
             continue
-        base, sizes = _sizes(points)
+        base = sizes[0]
         variants: dict[str, list[ChartPoint]] = {}
         for result in sorted(points, key=lambda result: result.measurement.world_size):
             ranks, judged = result.measurement.world_size, phrases.find(result, metric)
             now = ChartPoint(base, 1.0) if ratio and ranks == base else None
             if judged is not None:
-                now = of_benchmark.now_of(judged, ranks)
+                now = now_of(judged, ranks)
             if now is not None:
                 variants.setdefault(_RANKS.sub("", result.name), []).append(now)
         starts = {"": 1.0} if ratio else {name: found[0].y for name, found in variants.items() if found[0].x == base}
@@ -58,7 +66,7 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
             x=Axis(name="ranks"),
             y=Axis(name=f"{name} over {format_count(base, 'rank')}", unit="1")
             if ratio
-            else Axis(name=name, unit=_known(points, metric)[0].series.unit),
+            else Axis(name=name, unit=points[0][metric].series.unit),
             series=tuple(ChartSeries(variant, tuple(found)) for variant, found in variants.items()),
             references=tuple(
                 ChartSeries(
@@ -71,21 +79,6 @@ def _over_ranks(run: Run, what: str, ratio: str | None, ideal: Callable[[int, in
         )
 
 
-def _curves(run: Run) -> dict[tuple[str, str], list[Result]]:
-    """Returns the points of scaling curves with at least two numbers of ranks, by test and mode."""
-
-    def key(result: Result) -> tuple[str, str] | None:
-        mode = result.measurement.mode
-        return (result.test, mode) if mode is not None and result.comparisons else None
-
-    return {key: points for key, points in _groups(run, key).items() if len(_sizes(points)[1]) >= _TWO}
-
-
-def _sizes(points: Sequence[Result]) -> tuple[int, list[int]]:
-    sizes = sorted({result.measurement.world_size for result in points})
-    return sizes[0], sizes
-
-
 def throughput(run: Run) -> Iterator[Chart]:
     """Yields charts of the throughput of several trainings that a test measures with the same number of ranks."""
 
@@ -96,36 +89,31 @@ def throughput(run: Run) -> Iterator[Chart]:
         rate = _rate(points)
         if len(points) >= _TWO and rate is not None:
             subject = f"{test} on {format_count(ranks, 'rank')}"
-            yield _side_by_side(f"{rate.replace('_', ' ')} by variant", subject, points, rate)
+            yield _before_and_now(f"{rate.replace('_', ' ')} by variant", subject, rate, enumerate(points))
 
 
 def epoch_time(run: Run) -> Iterator[Chart]:
     """Yields charts of the time of an epoch, before and now, for loaders that have a length."""
     for test, points in _groups(run, lambda one: _function(one) if phrases.find(one, "epoch_time") else None).items():
-        yield _side_by_side("time of an epoch, before and now", test, points, "epoch_time")
+        yield _before_and_now("time of an epoch, before and now", test, "epoch_time", enumerate(points))
 
 
-def _side_by_side(title: str, subject: str, results: Sequence[Result], metric: str) -> Chart:
+def _before_and_now(
+    title: str, subject: str, metric: str, points: Iterable[tuple[float, Result]], axis: Axis | None = None
+) -> Chart:
+    """Returns a chart of a metric of this run and of its reference, for (x, benchmark) pairs; ``axis``: that of x."""
+    places, results = zip(*points, strict=True)
+    known = list(zip(places, (result[metric] for result in results), strict=True))
+    before = " and ".join(dict.fromkeys(map(reference_of, results)))
+    sides = [(THIS_RUN, (now_of(each, x) for x, each in known)), (before, (before_of(each, x) for x, each in known))]
     return Chart(
         title=title,
         subject=subject,
-        style="points",
-        x=Axis(name="", labels=lines.names_of(results)),
-        y=Axis(name=metric.replace("_", " "), unit=results[0][metric].series.unit),
-        **_before_and_now(metric, list(enumerate(results))),
+        style="lines" if axis else "points",
+        x=axis or Axis(name="", labels=tuple(name for name, _ in lines.with_names(results))),
+        y=Axis(name=metric.replace("_", " "), unit=known[0][1].series.unit),
+        series=tuple(ChartSeries(name, tuple(filter(None, side))) for name, side in sides),
     )
-
-
-def _before_and_now(metric: str, points: Sequence[tuple[float, Result]]) -> dict[str, Any]:
-    """Returns two series, a metric of this run and of its reference, for the (x, benchmark) pairs in ``points``."""
-    known = [(x, result[metric]) for x, result in points]
-    before = " and ".join(dict.fromkeys(of_benchmark.reference_of(result) for _, result in points))
-    return {
-        "series": (
-            _points(of_benchmark.THIS_RUN, (of_benchmark.now_of(each, x) for x, each in known)),
-            _points(before, (of_benchmark.before_of(each, x) for x, each in known)),
-        )
-    }
 
 
 def bucket_sizes(run: Run) -> Iterator[Chart]:
@@ -142,14 +130,9 @@ def bucket_sizes(run: Run) -> Iterator[Chart]:
         if len({size for size, _ in sizes}) < _TWO:
             continue
         sizes.sort(key=itemgetter(0))
-        yield Chart(
-            title="step time by size of buckets",
-            subject=f"{test}, {strategy}, {format_count(ranks, 'rank')}",
-            style="lines",
-            x=Axis(name=_SWEPT, log=sizes[0][0] > 0),
-            y=Axis(name="step time", unit="s"),
-            **_before_and_now(STEP_TIME, sizes),
-        )
+        subject = f"{test}, {strategy}, {format_count(ranks, 'rank')}"
+        axis = Axis(name=_SWEPT, log=sizes[0][0] > 0)
+        yield _before_and_now("step time by size of buckets", subject, STEP_TIME, sizes, axis)
 
 
 def _swept(result: Result) -> tuple[float, str] | None:
@@ -202,15 +185,94 @@ def _function(result: Result) -> str:
 
 
 def _rate(points: Sequence[Result]) -> str | None:
-    return next((rate for rate in _RATES if len(_known(points, rate)) == len(points)), None)
+    return next((rate for rate in _RATES if all(phrases.find(result, rate) for result in points)), None)
 
 
-def _known(points: Sequence[Result], metric: str) -> list[Comparison]:
-    return [judged for result in points if (judged := phrases.find(result, metric)) is not None]
+def reference_of(result: Result) -> str:
+    """Returns a short name of the reference of a benchmark."""
+    return "baseline" if result.paired is None else result.paired.revision
 
 
-def _points(name: str, found: Iterator[ChartPoint | None]) -> ChartSeries:
-    return ChartSeries(name, tuple(each for each in found if each is not None))
+def now_of(judged: Comparison, x: float) -> ChartPoint | None:
+    """Returns a point at ``x`` with the value of a metric; None if the value is not finite."""
+    series = judged.series
+    return point(x, series.value, series.interval) if math.isfinite(series.value) else None
+
+
+def before_of(judged: Comparison, x: float) -> ChartPoint | None:
+    """Returns a point at ``x`` with the baseline of a metric; None without a baseline."""
+    return None if judged.baseline is None else ChartPoint(x, judged.baseline)
+
+
+def steps(result: Result) -> Iterator[Chart]:
+    """Yields the chart of all timed steps, with a line for each launch."""
+    measured = result.measurement
+    yield Chart(
+        title="step time by step and launch",
+        style="lines",
+        x=Axis(name="timed step"),
+        y=Axis(name="step time of the slowest rank", unit="s"),
+        series=tuple(numbered(f"launch {i}", one.step_times, first=1) for i, one in enumerate(measured.launches, 1)),
+        note=f"after {format_count(measured.plan.warmup, 'step')} of warm-up",
+    )
+
+
+def launches(result: Result) -> Iterator[Chart]:
+    """Yields charts that compare the launches with the baseline's launches, for the step time and gated metrics."""
+    before, now = reference_of(result), THIS_RUN
+    for judged in result.comparisons:
+        series = judged.series
+        repeated = series.rules.repeats_step_time or series.scale == "exact"
+        ours = numbered(now, series.samples, first=1)
+        if repeated or not (judged.gated or series.metric == STEP_TIME) or len(ours.points) < _TWO:
+            continue
+        theirs = numbered(before, judged.base_samples, first=1)
+        ends = (1, max(each.x for one in (ours, theirs) for each in one.points))
+        middles = {now: now_of(judged, 0), before: before_of(judged, 0)}
+        yield Chart(
+            title=f"{series.metric} by launch",
+            subject=series.metric,
+            style="points",
+            x=Axis(name="round" if judged.paired or result.paired is not None else "launch"),
+            y=Axis(name=series.metric, unit=series.unit),
+            series=(ours, theirs),
+            references=tuple(
+                ChartSeries(f"{one}, all launches", tuple(replace(mid, x=x) for x in ends), one)
+                for one, mid in middles.items()
+                if mid is not None
+            ),
+        )
+
+
+def memory(result: Result) -> Iterator[Chart]:
+    """Yields the chart of each rank's peak memory, by kind of memory such as resident and allocated."""
+    ranks = range(result.measurement.world_size)
+    known = {kind: values for kind, values in result.step.memory_by_rank.items() if kind.startswith(_BYTES)}
+    yield Chart(
+        title="memory of ranks by category",
+        style="points",
+        x=Axis(name="rank", labels=tuple(map(str, ranks))),
+        y=Axis(name="peak, mean over launches", unit="B"),
+        series=tuple(numbered(kind.replace("_", " "), values) for kind, values in known.items()),
+    )
+
+
+def memory_phases(result: Result) -> Iterator[Chart]:
+    """Yields the chart of the memory that each phase of a step used on a rank."""
+    uses = result.step.memory_by_phase
+    known = [(phase, uses[phase]) for phase in PHASES if phase in uses]
+    kinds = dict.fromkeys(_MEMORY[use.kind] for _, use in known)
+    yield Chart(
+        title="memory by phase",
+        style="points",
+        x=Axis(name="phase", labels=tuple(phase.replace("_", " ") for phase, _ in known)),
+        y=Axis(name=" and ".join(kinds) or "memory", unit="B"),
+        series=(
+            numbered("more after it than before", [use.change for _, use in known]),
+            numbered("most inside it", [use.peak for _, use in known]),
+        ),
+        note="the largest figures over ranks and launches",
+    )
 
 
 def _of_each(make: Callable[[Result], Iterator[Chart]]) -> Callable[[Run], Iterator[Chart]]:
@@ -232,10 +294,10 @@ CHARTS: Mapping[str, Callable[[Run], Iterator[Chart]]] = {
     "efficiency": partial(_over_ranks, what="efficiency", ratio=EFFICIENCY, ideal=lambda _ranks, _base: 1.0),
     "rank_throughput": partial(_over_ranks, what="throughput", ratio=None, ideal=lambda ranks, base: ranks / base),
     "throughput": throughput,
-    "steps": _of_each(of_benchmark.steps),
-    "launches": _of_each(of_benchmark.launches),
-    "memory": _of_each(of_benchmark.memory),
-    "memory_phases": _of_each(of_benchmark.memory_phases),
+    "steps": _of_each(steps),
+    "launches": _of_each(launches),
+    "memory": _of_each(memory),
+    "memory_phases": _of_each(memory_phases),
     "bucket_sizes": bucket_sizes,
     "convergence": convergence,
     "epoch_time": epoch_time,

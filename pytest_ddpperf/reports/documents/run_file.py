@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -23,7 +23,6 @@ from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Health, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Measurement, Series
-from pytest_ddpperf.records.predictions import Predicted
 from pytest_ddpperf.records.results import (
     BaselineRecord,
     Comparison,
@@ -44,14 +43,11 @@ if TYPE_CHECKING:
     from pytest_ddpperf.against.git import Checkout
     from pytest_ddpperf.reports.outputs import Outputs
 
+_Made = TypeVar("_Made")
 RESULTS = FileKind(subject="results", version=3, cure="write it again with --ddpperf-report=json:FILE")
 _UNPLACED = ("operators", "flops", "collective_send_bytes")  # counts of which others have the lines
 _UNKNOWN = {"commit": None, "branch": None, "dirty": False, "commit_date": None}  # code outside of a repository
-_OF_SERIES = ("unit", "better", "family", "scale", "value", "interval", "samples", "min_tolerance")
 _OF_COUNTS = {**dict.fromkeys(("better", "family", "min_tolerance", "tolerance"), None), "samples": ()}  # say nothing
-_SAME = [each for each in entries.MetricEntry.__struct_fields__ if each not in {*_OF_SERIES, "note"}]
-_OF_MEASUREMENT = ("name", "strategy", "recipe", "mode", "over", "turns", "plan")
-_OF_STEP = [each.name for each in fields(StepAnalysis) if each.name != "diagnosis"]
 
 
 class _Read(entries.ResultsFile, frozen=True):
@@ -86,7 +82,7 @@ def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None) -
         "calibration": [_calibrated(one, keys[id(one.measurement.environment)]) for one in made.calibrated],
         "convergences": list(map(_convergence, made.convergences)),
         "advice": [_struct(entries.StrategyAdviceEntry, one) for one in made.advice],
-        "predictions": list(map(_prediction, made.predictions)),
+        "predictions": [_made(entries.PredictionEntry, each, each.prediction) for each in made.predictions],
     }
     return document_text(document)
 
@@ -96,25 +92,29 @@ def _struct(kind: type[Any], record: Any) -> Any:
     return msgspec.convert(record, kind, from_attributes=True)
 
 
+def _made(kind: type[_Made], *sources: Any, **known: Any) -> _Made:
+    """Makes an entry or a record: each field is ``known``, or an attribute of the first source that has it."""
+    every = getattr(kind, "__struct_fields__", None) or [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    names = [name for name in every if name not in known]
+    found = {name: getattr(each, name) for each in reversed(sources) for name in names if hasattr(each, name)}
+    return kind(**found, **known)
+
+
 def _entry(result: Result, key: str) -> Any:
     measured, known = result.measurement, result.baseline
-    stored = None if known is None else {**_facts(known), "environment_key": environment_key(known.environment)}
-    more = ("mode", "over", "effective_batch_size", "plan", "turns", "profile")
-    return entries.ResultEntry(
-        **_benchmark(result.test, measured, key),
-        **{name: getattr(measured, name) for name in more},
-        **{name: getattr(result.step, name) for name in _OF_STEP},
-        verdict=result.verdict,
-        failure=result.failure,
+    return _made(
+        entries.ResultEntry,
+        *(result, measured, result.step),
+        environment_key=key,
+        health=_health(measured),
         metrics={each.series.metric: _metric(each) for each in result.comparisons},
         launches=len(measured.launches),
         step_times=tuple(launch.step_times for launch in measured.launches),
-        seconds=result.seconds,
         time=result.spent,
         against=None if result.paired is None else _against(result.paired),
         paired_with=_against(result.pair) if result.pair and not result.paired else None,
         unpaired=getattr(result.reference, "unpaired", ""),
-        baseline=None if stored is None else entries.BaselineEntry(**stored),
+        baseline=known and _made(entries.BaselineEntry, known, environment_key=environment_key(known.environment)),
         origin=result.reference.origin,
         counts=None if measured.counts is None else _counts(measured.counts),
         diagnosis=None if result.step.diagnosis is None else in_words(result.step.diagnosis),
@@ -122,19 +122,16 @@ def _entry(result: Result, key: str) -> Any:
     )
 
 
-def _benchmark(test: str, measured: Measurement, key: str) -> dict[str, Any]:
-    healths = (launch.health and replace(launch.health, gpus=gpus_of(launch)) for launch in measured.launches)
-    identity = {name: getattr(measured, name) for name in ("name", "strategy", "recipe", "world_size")}
-    return {"test": test, "environment_key": key, "health": tuple(healths), **identity}
+def _health(measured: Measurement) -> tuple[Health | None, ...]:
+    return tuple(launch.health and replace(launch.health, gpus=gpus_of(launch)) for launch in measured.launches)
 
 
 def _metric(judged: Comparison) -> Any:
     notes = filter(None, map(finding_text, (judged.note, judged.difference)))
-    values = {name: getattr(judged.series, name) for name in _OF_SERIES}
-    values |= {name: getattr(judged, name) for name in _SAME}
-    values |= _OF_COUNTS if judged.series.scale == "exact" else {}
+    entry = _made(entries.MetricEntry, judged, judged.series, note="; ".join(notes))
+    values = msgspec.structs.asdict(entry) | (_OF_COUNTS if judged.series.scale == "exact" else {})
     endless = {name: None for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
-    return entries.MetricEntry(**values | endless, note="; ".join(notes))
+    return entries.MetricEntry(**values | endless)
 
 
 def _counts(counts: Counts) -> Any:
@@ -144,32 +141,24 @@ def _counts(counts: Counts) -> Any:
 
 
 def _against(paired: PairedRevision) -> Any:
-    return entries.AgainstEntry(
-        **{name: getattr(paired, name) for name in ("revision", "commit", "launches", "python")},
+    return _made(
+        entries.AgainstEntry,
+        paired,
         modules={name: {"here": here, "there": there} for name, (here, there) in paired.modules.items()},
         environment=None if paired.record is None else paired.record.environment,
         packages={name: {"there": there, "here": here} for name, (there, here) in paired.packages.items()},
     )
 
 
-def _facts(stored: BaselineRecord | entries.BaselineEntry) -> dict[str, Any]:
-    return {name: getattr(stored, name) for name in ("date", "commit", "dirty", "counted")}
-
-
 def _calibrated(found: Calibrated, key: str) -> Any:
     rates = {name: _struct(entries.RateEntry, getattr(found, name)) for name in ("alarms", "green")}
-    figures = {name: getattr(found, name) for name in ("bound", "mde", "gross")}
-    return entries.CalibratedEntry(**_benchmark(found.test, found.measurement, key), **rates, **figures)
+    measured = found.measurement
+    return _made(entries.CalibratedEntry, found, measured, environment_key=key, health=_health(measured), **rates)
 
 
 def _convergence(found: Convergence) -> dict[str, Any]:
     kept = [{**msgspec.to_builtins(row), "agreement": row.agreement} for row in found.kept]
     return {**msgspec.to_builtins(found), "launches": len(found.strategies[0].curves), "kept": kept}
-
-
-def _prediction(found: Predicted) -> Any:
-    step = msgspec.structs.asdict(_struct(entries.StepEntry, found.prediction))
-    return entries.PredictionEntry(**step, test=found.test, name=found.prediction.name, gain=found.gain)
 
 
 def read_run(file: Path) -> entries.Run:
@@ -218,29 +207,34 @@ def _result(data: entries.ResultEntry, read: _Read) -> Result:
         raise msgspec.ValidationError("is null, although the file has benchmarks - at `$.environment`")
     comparisons = tuple(_comparison(name, metric) for name, metric in data.metrics.items())
     launches = zip(data.step_times, chain(data.health, repeat(None)), strict=False)
-    measured = Measurement(
-        **{name: getattr(data, name) for name in _OF_MEASUREMENT},
+    measured = _made(
+        Measurement,
+        data,
         environment=replace(environment, world_size=data.world_size),
         launches=tuple(_launch(number, *each, data.effective_batch_size) for number, each in enumerate(launches)),
         series=tuple(comparison.series for comparison in comparisons),
         counts=msgspec.convert(data.counts, Counts | None, from_attributes=True),
-        profile=data.profile,
+        findings=(),
     )
     paired, pair = (None if one is None else _revision(one, measured) for one in (data.against, data.paired_with))
-    return Result(
-        **{name: getattr(data, name) for name in ("test", "verdict", "seconds", "failure")},
+    stored = data.baseline
+    return _made(
+        Result,
+        data,
         measurement=measured,
         comparisons=comparisons,
         reference=paired
         or StoredBaseline(
-            record=None if data.baseline is None else _record(measured, **_facts(data.baseline)),
+            record=None
+            if stored is None
+            else _record(measured, date=stored.date, commit=stored.commit, dirty=stored.dirty, counted=stored.counted),
             origin=data.origin,
             pair=pair,
             unpaired=data.unpaired,
         ),
         findings=tuple(Finding("read_again", {"text": text}) for text in data.findings),
         spent=data.time,
-        step=StepAnalysis(**{name: getattr(data, name) for name in ("diagnosis", *_OF_STEP)}),
+        step=_made(StepAnalysis, data),
     )
 
 
@@ -259,16 +253,15 @@ def _comparison(name: str, metric: entries.MetricEntry) -> Comparison:
         interval=_interval(metric.interval),
         rules=rules_of(name),
     )
-    return Comparison(
-        **{name: getattr(metric, name) for name in _SAME}
-        | {
-            "series": series,
-            "change_interval": _interval(metric.change_interval),
-            "df": math.inf if metric.df is None else metric.df,
-            "tolerance": metric.tolerance if metric.tolerance is not None else 0.0 if exact else math.inf,
-            "note": Finding("read_again", {"text": metric.note}) if metric.note else None,
-            "base_samples": _numbers(metric.base_samples),
-        }
+    return _made(
+        Comparison,
+        metric,
+        series=series,
+        change_interval=_interval(metric.change_interval),
+        df=math.inf if metric.df is None else metric.df,
+        tolerance=metric.tolerance if metric.tolerance is not None else 0.0 if exact else math.inf,
+        note=Finding("read_again", {"text": metric.note}) if metric.note else None,
+        base_samples=_numbers(metric.base_samples),
     )
 
 

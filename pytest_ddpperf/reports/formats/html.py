@@ -22,7 +22,7 @@ from pytest_ddpperf.reports.charts.of_run import charts_of
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.reports.formats.page import Block, Page, PageRow, PageSection, html_of, sections_of
+from pytest_ddpperf.reports.formats.page import Block, Page, PageRow, Sections, html_of
 from pytest_ddpperf.reports.lines import names_by_remark
 from pytest_ddpperf.reports.remarks import all_findings, facts_line, headline, reasons, red_lines, run_lines
 from pytest_ddpperf.reports.summary import summary_table, worst_first
@@ -55,7 +55,7 @@ def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
             headers=table.headers[:-1],
             rows=tuple(_rows(run, table, charts)),
             notes=tuple(f"{word}: {meaning}" for word, meaning in table.legend.items()),
-            sections=sections_of(_shared(run, charts, compared)),
+            sections=_shared(run, charts, compared),
         )
     )
 
@@ -65,7 +65,8 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
     for result, cells in zip(worst_first(run.results), table.rows, strict=True):
         step = phrases.find(result, "step_time")
         drawn = None
-        if step is not None and step.change is not None and step.series.scale == "ratio" and phrases.judges(step):
+        shown = step is not None and step.series.scale == "ratio" and step.verdict is not Verdict.INCOMPATIBLE
+        if step is not None and step.change is not None and shown:
             ends = step.change_interval
             drawn = (step.change, *((step.change, step.change) if ends is None else (ends.low, ends.high)))
         yield PageRow(
@@ -77,11 +78,11 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
             reasons=tuple(red_lines(result)) if result.red else (),
             change=drawn,
             tolerance=None if step is None or drawn is None else step.tolerance,
-            sections=sections_of_benchmark(result, [one for one in charts if one.benchmark == places[id(result)]]),
+            sections=_of_benchmark(result, [one for one in charts if one.benchmark == places[id(result)]]),
         )
 
 
-def _shared(run: Run, charts: Sequence[Chart], compared: Table | None) -> Mapping[str, list[Block]]:
+def _shared(run: Run, charts: Sequence[Chart], compared: Table | None) -> Sections:
     parts: dict[str, list[Block]] = {"Both runs": [replace(compared, notes=())] if compared else []}
     parts |= {
         title: [chart for kind in kinds for chart in charts if chart.kind == kind] for title, kinds in _CURVES.items()
@@ -101,14 +102,13 @@ def two_runs_page(after: Run, both: Sequence[Result], table: Table) -> str:
     return html(msgspec.structs.replace(after, results=tuple(both), common_change=None), title=title, compared=table)
 
 
-def sections_of_benchmark(result: Result, charts: Sequence[Chart]) -> tuple[PageSection, ...]:
-    """Returns the parts about a benchmark, with its charts."""
+def _of_benchmark(result: Result, charts: Sequence[Chart]) -> Sections:
     measured, diagnosis = result.measurement, result.step.diagnosis
     exact = [each for each in result.comparisons if each.series.scale == "exact"]
     others = [each for each in result.comparisons if each.series.scale != "exact"]
     environment = measured.environment
     recorded = {name.replace("_", " "): text for name, text in sorted(environment.recorded.items()) if text}
-    parts: dict[str, Sequence[Block]] = {
+    return {
         "Verdict": [tuple(reasons(result))],
         "Findings": [() if result.verdict is Verdict.BROKEN else phrases.findings(result)],
         "Change": [_changes(others, "metrics; the deciding ones come first")],
@@ -121,7 +121,6 @@ def sections_of_benchmark(result: Result, charts: Sequence[Chart]) -> tuple[Page
         "Environment": [{"machine": phrases.environment_text(environment), **recorded}, _health(measured.launches)],
         "Settings": [_settings(result)],
     }
-    return sections_of(parts)
 
 
 def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:

@@ -9,7 +9,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN
 from pytest_ddpperf.reports import phrases, remarks, summary
 from pytest_ddpperf.reports.documents.entries import Run
-from pytest_ddpperf.reports.lines import names_of, printable
+from pytest_ddpperf.reports.lines import printable, with_names
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
 
@@ -33,7 +33,7 @@ def markdown(run: Run) -> str:
     head, lines = [MARK, f"## ddpperf: {plain(remarks.headline(run))}"], list(map(plain, remarks.run_lines(run)))
     if not results:
         return "\n\n".join([*head, *lines]) + "\n"
-    undecided = remarks.undecided_lines(list(zip(names_of(results), results, strict=True)))
+    undecided = remarks.undecided_lines(with_names(results))
     told = [_listed(phrases.first_of(undecided, _UNDECIDED)), *lines]
     notes, facts = _listed(phrases.first_of(remarks.all_findings(results), _NOTES)), plain(remarks.facts_line(run))
     room = _LINES - _FOLD - sum(text.count("\n") + 2 for text in filter(None, (*head, *told, notes, facts)))

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median_low
@@ -18,6 +18,8 @@ from pytest_ddpperf.reports.table import Table
 
 Block: TypeAlias = "Chart | Table | Mapping[str, str] | tuple[str, ...]"
 """A chart, a table, facts by name, or sentences."""
+Sections: TypeAlias = "Mapping[str, Sequence[Block]]"
+"""Parts of a page by title; empty blocks and parts without blocks are not shown."""
 
 _HERE = Path(__file__).parent
 _PIECES = re.compile(r"[^_\-:\[/.]*[_\-:\[/.]*")  # of a name: where it may be broken
@@ -27,14 +29,6 @@ _FEWEST = 10  # points of a line, however many lines there are
 _OF_CHART = 40_000  # points of one chart: what a browser draws without a pause
 
 _WHOLE = 12  # digits of a place: all that it has but for what a division leaves
-
-
-@dataclass(frozen=True, slots=True)
-class PageSection:
-    """A section of a page, with a title and charts, tables, facts or sentences."""
-
-    title: str
-    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +43,7 @@ class PageRow:
     reasons: tuple[str, ...] = ()  # why it failed, a sentence each: at the head of the page
     change: tuple[float, float, float] | None = None  # the change that is drawn: value, low and high, as fractions
     tolerance: float | None = None  # of the drawn change
-    sections: tuple[PageSection, ...] = ()
+    sections: Sections = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +57,7 @@ class Page:
     left: int = 1  # how many of its first columns are words
     rows: tuple[PageRow, ...] = ()
     notes: tuple[str, ...] = ()  # below the overview
-    sections: tuple[PageSection, ...] = ()  # parts about several benchmarks
+    sections: Sections = field(default_factory=dict)  # parts about several benchmarks
 
 
 @dataclass(slots=True)
@@ -73,12 +67,13 @@ class _Blocks:
     charts: list[Chart] = field(default_factory=list)
     made: dict[str, int] = field(default_factory=dict)  # number of each block, by its data
 
-    def section(self, section: PageSection) -> dict[str, Any]:
-        made = [_json(self._block(block)) for block in section.blocks]
-        return {
-            "title": printable(section.title),
-            "blocks": [self.made.setdefault(block, len(self.made)) for block in made],
-        }
+    def listed(self, sections: Sections) -> list[dict[str, Any]]:
+        made = []
+        for title, blocks in sections.items():
+            shown = [_json(self._block(each)) for each in blocks if (each.rows if isinstance(each, Table) else each)]
+            numbers = [self.made.setdefault(block, len(self.made)) for block in shown]
+            made += [{"title": printable(title), "blocks": numbers}] if numbers else []
+        return made
 
     def _block(self, block: Block) -> dict[str, Any]:
         if isinstance(block, Chart):
@@ -103,15 +98,6 @@ def _json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def sections_of(parts: Mapping[str, Iterable[Block]]) -> tuple[PageSection, ...]:
-    """Returns a section for each title in ``parts``, with the blocks of this title; omits empty blocks and sections."""
-    told = (
-        (title, tuple(block for block in blocks if (block.rows if isinstance(block, Table) else block)))
-        for title, blocks in parts.items()
-    )
-    return tuple(PageSection(title, blocks) for title, blocks in told if blocks)
-
-
 def _table_data(table: Table) -> dict[str, Any]:
     meanings = [f"{word}: {meaning}" for word, meaning in table.legend.items()]
     return {
@@ -130,8 +116,8 @@ def html_of(page: Page) -> str:
     from markupsafe import Markup
 
     blocks = _Blocks()
-    entries = [[blocks.section(section) for section in row.sections] for row in page.rows]
-    sections = [blocks.section(section) for section in page.sections]
+    entries = [blocks.listed(row.sections) for row in page.rows]
+    sections = blocks.listed(page.sections)
     data = _json({"entries": entries, "sections": sections, "charts": blocks.data})
     text = f'{{"blocks":[{",".join(blocks.made)}],{data[1:]}'
     drawn = any(row.change is not None for row in page.rows)
@@ -145,6 +131,7 @@ def html_of(page: Page) -> str:
     )
     return environment.get_template("page.html").render(
         page=page,
+        sections=[section["title"] for section in sections],
         verdicts=Counter(row.verdict for row in sorted(page.rows, key=lambda row: -row.severity)),
         failed=[(number, row) for number, row in enumerate(page.rows) if row.reasons],
         most=_MOST_FAILED,

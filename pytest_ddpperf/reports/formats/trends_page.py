@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.baselines.history.trend import Trend
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartSeries, point
-from pytest_ddpperf.reports.formats.page import Page, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.formats.page import Page, PageRow, html_of
 from pytest_ddpperf.reports.table import Column, Quantity, table_of
 from pytest_ddpperf.reports.trend import change_texts, place_of, too_short, trend_table, trend_title
 from pytest_ddpperf.units import format_count, format_number
@@ -62,11 +62,7 @@ def _row(trend: Trend, cells: tuple[str, ...]) -> PageRow:
         cells=cells,
         verdict=_direction(trend),
         severity=_DIRECTIONS.index(_direction(trend)),
-        sections=(
-            PageSection("Changes", (changes,)),
-            PageSection("Trend", (trend_chart(trend),)),
-            PageSection("Commits", (commits,)),
-        ),
+        sections={"Changes": [changes], "Trend": [trend_chart(trend)], "Commits": [commits]},
     )
 
 

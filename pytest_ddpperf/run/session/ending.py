@@ -46,7 +46,7 @@ def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
     if not (shown and made.silent and ours.budget.complaint is None):
         finish(ours)
     if not shown:
-        from pytest_ddpperf.reports.screen import last_lines
+        from pytest_ddpperf.reports.summary import last_lines
 
         _write(session, ours, lambda: sys.stderr.writelines(f"{line}\n" for line in last_lines(made)))
 

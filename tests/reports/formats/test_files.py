@@ -11,13 +11,7 @@ import pytest
 from pytest_ddpperf.records.finding import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.predictions import Gain
 from pytest_ddpperf.records.results import StepAnalysis
-from pytest_ddpperf.reports.documents.entries import (
-    CandidateEntry,
-    PredictionEntry,
-    Run,
-    StepEntry,
-    StrategyAdviceEntry,
-)
+from pytest_ddpperf.reports.documents import entries
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import MARK
 from tests.reports.formats.samples import BROKEN, REGRESSED, STEP, UNCHANGED
@@ -35,14 +29,14 @@ DIAGNOSIS = Diagnosis(
 )
 GAIN = Gain(value=0.2, low=0.1, high=0.3)
 PREDICTIONS = (
-    PredictionEntry(test="t.py::test_p", name="ddp", gain=None, **STEP),
-    PredictionEntry(test="t.py::test_p", name="flat", gain=GAIN, **{**STEP, "seconds": 0.032}),
+    entries.PredictionEntry(test="t.py::test_p", name="ddp", gain=None, **STEP),
+    entries.PredictionEntry(test="t.py::test_p", name="flat", gain=GAIN, **{**STEP, "seconds": 0.032}),
 )
 SAME: dict[str, Any] = {"strategy": "", "batch_size": None, "measured": None}
-BEST = CandidateEntry(
-    name="fsdp2", memory=2**30, fits=True, reason="", prediction=StepEntry(**STEP), standing="best", **SAME
+BEST = entries.CandidateEntry(
+    name="fsdp2", memory=2**30, fits=True, reason="", prediction=entries.StepEntry(**STEP), standing="best", **SAME
 )
-LARGE = CandidateEntry(
+LARGE = entries.CandidateEntry(
     name="ddp",
     memory=2**36,
     fits=False,
@@ -51,10 +45,10 @@ LARGE = CandidateEntry(
     standing="does not fit",
     **SAME,
 )
-ADVICE = StrategyAdviceEntry(test="t.py::test_a", world_size=64, memory=2**35, candidates=(BEST, LARGE))
+ADVICE = entries.StrategyAdviceEntry(test="t.py::test_a", world_size=64, memory=2**35, candidates=(BEST, LARGE))
 
 
-def whole_run() -> Run:
+def whole_run() -> entries.Run:
     """Of three benchmarks, the first one with a diagnosis, and with predictions and advice."""
     document = make_document(UNCHANGED, REGRESSED, BROKEN)
     first, *others = document.results

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import phase_table
 from pytest_ddpperf.reports.documents.entries import PredictionEntry
 from pytest_ddpperf.reports.formats.html import html
-from pytest_ddpperf.reports.formats.page import Page, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.formats.page import Page, PageRow, html_of
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.remarks import reasons
 from tests.factories import make_interval, make_launch
@@ -225,7 +225,7 @@ def test_text_that_looks_like_the_end_of_a_script_stays_data() -> None:
         title="</script>",
         headers=("name",),
         rows=(PageRow(title='"><b>', cells=("</td><script>alert(1)</script>",), verdict="new"),),
-        sections=(PageSection("</script>", (("</script><!--",),)),),
+        sections={"</script>": (("</script><!--",),)},
     )
     text = html_of(page)
     assert text.count("</script>") == 2
