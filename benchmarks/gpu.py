@@ -1,8 +1,7 @@
 """What the plugin does on a machine with a GPU: one command, in pieces of less than ten minutes each.
 
-    python benchmarks/gpu.py                       all pieces, about 17 minutes
+    python benchmarks/gpu.py                       all pieces, about 9 minutes
     python benchmarks/gpu.py failures              this one alone
-    python benchmarks/gpu.py --limit 60            none longer than a minute: what it has found by then is kept
     python benchmarks/gpu.py --list                the pieces and how long they take
     python benchmarks/gpu.py --dry                 all pieces on the CPU, tiny; nothing is kept without --out
 
@@ -17,7 +16,6 @@ import argparse
 import contextlib
 import datetime as dt
 import json
-import math
 import os
 import signal
 import subprocess
@@ -31,11 +29,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks and perf_tests; ranks get this path as well
 
 from benchmarks.common.project import RESULTS, ROOT, BrokenFile, environ_of
-from benchmarks.gpu_pieces import failures, suite, turns
+from benchmarks.gpu_pieces import failures, suite
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from pytest_ddpperf.against.git import GitError, git
 
-PIECES: Sequence[Piece] = (suite.PIECE, failures.PIECE, turns.PIECE)
+PIECES: Sequence[Piece] = (suite.PIECE, failures.PIECE)
 BY_NAME = {piece.name: piece for piece in PIECES}
 SCHEMA = "pytest-ddpperf/gpu/1"
 END_SECONDS = 20.0  # for a piece that is ended to end its ranks
@@ -66,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [BY_NAME[name] for name in options.pieces] or list(PIECES)
     with tempfile.TemporaryDirectory(prefix="ddpperf-gpu-") as folder:
         try:
-            return run(chosen, Place(folder=Path(folder), dry=options.dry), machine, out, options.limit)
+            return run(chosen, Place(folder=Path(folder), dry=options.dry), machine, out)
         except BrokenFile as error:
             sys.exit(str(error))
 
@@ -80,14 +78,14 @@ def machine_here() -> str:
     return done.stdout.strip()
 
 
-def run(chosen: Sequence[Piece], place: Place, machine: str, out: Path | None, limit: float = math.inf) -> int:
-    """Runs pieces one after the other, each for ``limit`` seconds at most, and keeps its results when it ends."""
+def run(chosen: Sequence[Piece], place: Place, machine: str, out: Path | None) -> int:
+    """Runs pieces one after the other, and keeps the results of each when it ends."""
     failed = 0
-    minutes = sum(min(limit, piece.seconds) for piece in chosen) / 60
+    minutes = sum(piece.seconds for piece in chosen) / 60
     print(f"{machine}: {len(chosen)} pieces, {'tiny; on a GPU ' * place.dry}about {minutes:.0f} minutes")
     for piece in chosen:
         print(listed(piece), flush=True)
-        result = result_of(piece, place, machine, limit)
+        result = result_of(piece, place, machine)
         failed += bool(result["failed"])
         if out is not None:
             results = {**read(out / "gpu.json"), piece.name: result}
@@ -105,12 +103,12 @@ def listed(piece: Piece) -> str:
     return f"{piece.name}: {piece.question}\n  {times}\n  with --dry: {piece.dry}"
 
 
-def result_of(piece: Piece, place: Place, machine: str, limit: float = math.inf) -> dict[str, Any]:
+def result_of(piece: Piece, place: Place, machine: str) -> dict[str, Any]:
     """Runs a piece; returns what it found, how long it took, and why it did not end if it did not."""
     began, start = dt.datetime.now(tz=dt.timezone.utc), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ddpperf-gpu-piece-") as name:
         notes = Path(name) / "notes.json"
-        failed = _failure(command_of(piece, place, notes), Path(name) / "printed", min(limit, piece.limit))
+        failed = _failure(command_of(piece, place, notes), Path(name) / "printed", piece.limit)
         found = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
     times = {"began": began.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - start, 1)}
     return {**times, "machine": machine, "code": _code(), "dry": place.dry, "failed": failed, "found": found}
@@ -177,32 +175,18 @@ def _paragraph(piece: Piece, result: Mapping[str, Any] | None) -> list[str]:
     where = "a dry run, which says nothing of GPUs" if result["dry"] else result["machine"]
     ran = f"  {result['began']}, {result['seconds']:.0f} s, {where}, commit {result['code']}"
     failed = [f"  NOT DONE: {line}" for line in result["failed"].splitlines()]
-    try:
-        told = piece.lines(result["found"])
-    except (KeyError, IndexError, ZeroDivisionError, ValueError) as error:
-        told = [f"what it found is not whole: {type(error).__name__}: {error}"]
-    return [title, ran, *failed, *(f"  {line}" for line in told)]
+    return [title, ran, *failed, *(f"  {line}" for line in piece.lines(result["found"]))]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pieces", nargs="*", choices=[*BY_NAME, []], metavar="PIECE", help="default: all")
     parser.add_argument("--list", action="store_true", help="print the pieces, and run none")
-    parser.add_argument(
-        "--limit", type=_seconds, default=math.inf, metavar="SECONDS", help="end each piece after so long"
-    )
     parser.add_argument("--dry", action="store_true", help="run on the CPU with gloo, tiny sizes and times")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the results (default: benchmarks/results)")
     for hidden, kind in {"--as-piece": str, "--notes": Path, "--work": Path}.items():
         parser.add_argument(hidden, type=kind, help=argparse.SUPPRESS)
     return parser
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"{text}: takes seconds, above 0")
-    return seconds
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from typing import Any
 
 from benchmarks.common.project import ROOT
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
-from benchmarks.gpu_pieces.plugin import launcher
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.run.session.sides import PRELOADED
 
 HELD = 0.5  # of the free memory of a GPU
 DRY_BYTES = 2**26
@@ -121,7 +121,7 @@ CASES = (
 
 
 def run(place: Place, notes: Notes) -> None:
-    with launcher() as started:
+    with Launcher(preload=PRELOADED) as started:
         for case in CASES:
             notes(cases=[*notes.found.get("cases", []), tried(started, place, case)])
         free = started.run(holds_as_much, world_size=1, device=place.device, backend=place.backend, timeout=60).rank(0)

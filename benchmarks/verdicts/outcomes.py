@@ -13,11 +13,9 @@ from typing import Any
 
 from benchmarks.common.project import BrokenFile, rate_text
 from benchmarks.verdicts.cells import CELLS, SUITES, Cell, Goal
-from benchmarks.verdicts.programs import SAMPLES
 from pytest_ddpperf.reports.table import Table, render
 
 QUIET = 0.10  # of the cores, that others may use
-WITHIN = 0.01  # of what the result's own step times say
 GREEN, RED = ("unchanged", "ok", "improved"), ("regressed", "broken")
 WIDTH, NOTHING = 160, "-"
 
@@ -50,17 +48,15 @@ class Outcome:
     bound: float | None = None
     steps: int = 0  # timed, of a launch
     measuring: float = 0.0
-    apart: Sequence[float] = ()  # by how much step time and throughput differ from what its own step times say
 
 
 def told(result: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the result of a run says, in fields of an outcome; the JSON leaves out what is empty."""
     metrics, steps = result["metrics"], [times for times in result.get("step_times") or () if times]
-    step, throughput = metrics.get("step_time", {}), metrics.get("throughput")
+    step = metrics.get("step_time", {})
     if not steps or not step:
         return {"verdict": result["verdict"], "said": "; ".join(result.get("findings", ()))[-500:]}
     mean = math.fsum(map(math.fsum, steps)) / sum(map(len, steps))
-    values = [(step["value"], mean), *([(throughput["value"], 2 * SAMPLES / mean)] if throughput else [])]
     base = [sample for sample in step.get("baseline_samples") or () if sample]
     worse = {name: each for name, each in metrics.items() if each.get("gated") and each["verdict"] in RED}
     return {
@@ -73,7 +69,6 @@ def told(result: Mapping[str, Any]) -> dict[str, Any]:
         "steps": len(steps[0]),
         "measuring": result["seconds"],
         "others": others_of(result),
-        "apart": [abs(value / own - 1) for value, own in values],
     }
 
 
@@ -96,27 +91,23 @@ def why_left_out(cell: Cell, outcome: Outcome) -> str:
 
 
 def read(file: Path) -> list[Outcome]:
-    """Returns what was written so far; nothing if there is no file. A last line that was cut off is left out."""
-    names, found = {column.name for column in fields(Outcome)}, []
-    for number, line in enumerate(file.read_text("utf-8").splitlines(keepends=True) if file.exists() else (), 1):
-        if not line.endswith("\n"):
-            break
-        try:
+    """Returns what was written so far; nothing if there is no file."""
+    names, found, number = {column.name for column in fields(Outcome)}, [], 0
+    try:
+        for number, line in enumerate(file.read_text("utf-8").splitlines() if file.exists() else (), 1):  # noqa: B007
             found.append(Outcome(**{name: value for name, value in json.loads(line).items() if name in names}))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise BrokenFile(f"{file}, line {number}: not a real run: {type(error).__name__}: {error}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BrokenFile(f"{file}, line {number}: not a real run: {type(error).__name__}: {error}") from None
     return found
 
 
 def append(file: Path, outcomes: Iterable[Outcome]) -> None:
-    """Adds the benchmarks of a run, in place of a line that was cut off."""
+    """Adds the benchmarks of a run."""
     defaults = {column.name: column.default for column in fields(Outcome)}
-    with file.open("ab+") as out:
-        out.seek(0)
-        out.truncate(out.read().rfind(b"\n") + 1)
+    with file.open("a", encoding="utf-8") as out:
         for outcome in outcomes:
             changed = {name: each for name, each in asdict(outcome).items() if each != defaults[name]}
-            out.write(json.dumps(changed, separators=(",", ":")).encode() + b"\n")
+            out.write(json.dumps(changed, separators=(",", ":")) + "\n")
 
 
 def report(outcomes: Sequence[Outcome], tree: str | None = None) -> str:
@@ -199,7 +190,7 @@ def tally(goal: Goal, outcomes: Sequence[Outcome]) -> tuple[int, int]:
 
 
 def goal_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """Says whether each goal is reached by the runs that there are, and whether these agree with their own steps."""
+    """Says whether each goal is reached by the runs that there are."""
     lines = []
     for cell, mine in by_cell(outcomes):
         counting = [each for each in mine if not each.left_out]
@@ -214,10 +205,6 @@ def goal_lines(outcomes: Sequence[Outcome]) -> list[str]:
                 f"{rate_text(found, of) if of else NOTHING}, {'reached' if reached else 'missed'}"
                 + (f", {lacking} runs to come" if lacking > 0 else "")
             )
-    known = [max(each.apart) for each in outcomes if each.apart]
-    if known:
-        agreeing, which = sum(apart <= WITHIN for apart in known), f"within {WITHIN:.0%} of the result's own step times"
-        lines.append(f"step time and throughput lie {which} in {agreeing} of {len(known)}; {max(known):.2%} at most")
     return lines
 
 

@@ -2,29 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from benchmarks.gpu_pieces import failures, suite, turns
+from benchmarks.gpu_pieces import failures, suite
 from benchmarks.gpu_pieces.failures import reported
 from pytest_ddpperf.errors import RankFailed
-
-
-def pair(difference: float, seconds: float, blocks: tuple[float, ...] = ()) -> dict[str, Any]:
-    return {"difference": difference, "seconds": seconds, "blocks": list(blocks)}
-
-
-def test_the_kind_of_pairs_that_takes_least_is_named() -> None:
-    """Twice the seconds, a third of the scatter: 2/9 of the time for the same certainty."""
-    alternating, in_turns = [pair(0.03, 4.0)] * 6, [pair(0.01, 8.0, (0.02, -0.02))] * 6
-    assert turns.costs(in_turns) / turns.costs(alternating) == pytest.approx(2 / 9)
-    found = {"steps": 50, "pairs": {turns.ALTERNATING: alternating, turns.IN_TURNS: in_turns}}
-    *_, of_turns, last = turns.lines(found)
-    assert "takes 0.22; by their blocks alone apart by 2.0%" in of_turns
-    assert last == "the same certainty takes least where sides take turns in blocks"
-    few = {"steps": 50, "pairs": {turns.ALTERNATING: alternating[:3], turns.IN_TURNS: in_turns[:3]}}
-    assert turns.lines(few)[-1] == "too few pairs to decide"
 
 
 def test_an_error_is_kept_in_words() -> None:
