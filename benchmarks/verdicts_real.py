@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
     table = verbs.add_parser("table", help="print what the runs came to")
     table.add_argument("--tree", metavar="HASH", help="of the package (default: all, one after the other)")
-    table.set_defaults(command=_table)
+    table.set_defaults(command=lambda options: print(report(read(options.file), options.tree)))
     for verb in (run, table):
         verb.add_argument("--file", type=Path, default=FILE, help="what runs are kept in (default: %(default)s)")
     return parser
@@ -88,10 +88,6 @@ def _run(options: argparse.Namespace) -> None:
         why = f" (left out: {first.left_out})" if first.left_out else ""
         found = ", ".join(f"{times} {verdict}" for verdict, times in verdicts.items())
         print(f"{first.began} {first.cell} #{first.number}: {found}, {first.seconds:.0f} s{why}", flush=True)
-
-
-def _table(options: argparse.Namespace) -> None:
-    print(report(read(options.file), options.tree))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common.project import ROOT
-from benchmarks.gpu_pieces.piece import Notes, Piece, Place
+from benchmarks.gpu_pieces.piece import Piece, Place
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
@@ -106,7 +106,7 @@ class Case:
     error: str  # its type
     says: tuple[str, ...] = ("",)  # the report has one of these texts
     ranks: int = 1
-    guilty: int | None = 0
+    guilty: int = 0
 
 
 CASES = (
@@ -120,12 +120,13 @@ CASES = (
 )
 
 
-def run(place: Place, notes: Notes) -> None:
+def lines(place: Place) -> Iterator[str]:
+    """Tries all faults, and says what was reported of each."""
     with Launcher(preload=PRELOADED) as started:
         for case in CASES:
-            notes(cases=[*notes.found.get("cases", []), tried(started, place, case)])
+            yield from told(tried(started, place, case))
         free = started.run(holds_as_much, world_size=1, device=place.device, backend=place.backend, timeout=60).rank(0)
-        notes(free=free)
+    yield f"a launch right after a kill with memory held found {free:.0%} of the memory free"
 
 
 def tried(started: Launcher, place: Place, case: Case) -> dict[str, Any]:
@@ -143,7 +144,7 @@ def tried(started: Launcher, place: Place, case: Case) -> dict[str, Any]:
     right = error["type"] == case.error and any(text in error["text"] for text in case.says)
     return {
         "title": f"{case.title} ({backend}, {case.ranks} ranks)",
-        "right": right and (error["rank"] == case.guilty or case.guilty is None),
+        "right": right and error["rank"] == case.guilty,
         "error": error,
         "late": error["seconds"] - deadline if case.error == "RanksTimedOut" else None,
         "next": again["text"],
@@ -167,25 +168,20 @@ def reported(call: Callable[[], object]) -> dict[str, Any]:
     }
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
-    told = []
-    for case in found.get("cases", []):
-        error = case["error"]
-        late = "" if case["late"] is None else f", {case['late']:.1f} s after the deadline"
-        told.append(f"{case['title']}: {AS_IT_SHOULD[case['right']]}, {error['seconds']:.1f} s{late}")
-        told.append(f"  {error['type'] or 'no error'}: {error['text'].partition(chr(10))[0][:160]}")
-        after = case["next"].partition("\n")[0] or f"works, {case['next_seconds']:.1f} s"
-        told.append(f"  the next launch {after}")
-    if "free" in found:
-        told.append(f"a launch right after a kill with memory held found {found['free']:.0%} of the memory free")
-    return told
+def told(found: Mapping[str, Any]) -> list[str]:
+    """Returns what was reported of a fault, in lines."""
+    error, late = found["error"], "" if found["late"] is None else f", {found['late']:.1f} s after the deadline"
+    works = f"works, {found['next_seconds']:.1f} s"
+    return [
+        f"{found['title']}: {AS_IT_SHOULD[found['right']]}, {error['seconds']:.1f} s{late}",
+        f"  {error['type'] or 'no error'}: {error['text'].partition(chr(10))[0][:160]}",
+        f"  the next launch {found['next'].partition(chr(10))[0] or works}",
+    ]
 
 
 PIECE = Piece(
     name="failures",
     question="Are failures on a GPU reported in time and with their cause, and does the next launch work?",
     seconds=150,
-    run=run,
     lines=lines,
-    dry="the same faults on the CPU with deadlines of 3 s; an index out of range in place of a device-side assert",
 )

@@ -1,12 +1,10 @@
-"""What a piece is, where it runs, and where it leaves what it has found."""
+"""What a piece is, and where it runs."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 MAX_SECONDS = 540.0  # of a piece; with its end it stays below ten minutes
@@ -18,7 +16,6 @@ PATIENCE = 3  # times as long as expected
 class Place:
     """Where a piece runs: on CUDA, or in a dry run on the CPU."""
 
-    folder: Path  # for what it writes
     dry: bool = False
     gpus: int = 1  # that ranks may use; in a dry run as many ranks stand for them
 
@@ -37,21 +34,6 @@ class Place:
         return dry if self.dry else on_gpu
 
 
-class Notes:
-    """What a piece has found so far, in a file: a piece that is ended from outside loses nothing."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.found: dict[str, Any] = {}
-
-    def __call__(self, **facts: Any) -> None:
-        """Add facts, which have to be JSON."""
-        self.found.update(facts)
-        partial = self._file.with_name(f".{self._file.name}.partial")
-        partial.write_text(json.dumps(self.found), encoding="utf-8")
-        partial.replace(self._file)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """One question to the hardware."""
@@ -59,9 +41,7 @@ class Piece:
     name: str
     question: str
     seconds: float  # that it is expected to take on one GPU
-    run: Callable[[Place, Notes], None]
-    lines: Callable[[Mapping[str, Any]], list[str]]  # what was found as text; of a piece that did not end, a part
-    dry: str = "the same on the CPU with gloo, tiny"  # what a dry run does
+    lines: Callable[[Place], Iterator[str]]  # what it finds, as it finds it
 
     @property
     def limit(self) -> float:

@@ -13,9 +13,11 @@ from typing import Any
 
 from benchmarks.common.project import BrokenFile, rate_text
 from benchmarks.verdicts.cells import CELLS, SUITES, Cell, Goal
+from benchmarks.verdicts.programs import SAMPLES
 from pytest_ddpperf.reports.table import Table, render
 
 QUIET = 0.10  # of the cores, that others may use
+WITHIN = 0.01  # of what the result's own step times say
 GREEN, RED = ("unchanged", "ok", "improved"), ("regressed", "broken")
 WIDTH, NOTHING = 160, "-"
 
@@ -48,15 +50,17 @@ class Outcome:
     bound: float | None = None
     steps: int = 0  # timed, of a launch
     measuring: float = 0.0
+    apart: Sequence[float] = ()  # by how much step time and throughput differ from what its own step times say
 
 
 def told(result: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the result of a run says, in fields of an outcome; the JSON leaves out what is empty."""
     metrics, steps = result["metrics"], [times for times in result.get("step_times") or () if times]
-    step = metrics.get("step_time", {})
+    step, throughput = metrics.get("step_time", {}), metrics.get("throughput")
     if not steps or not step:
         return {"verdict": result["verdict"], "said": "; ".join(result.get("findings", ()))[-500:]}
     mean = math.fsum(map(math.fsum, steps)) / sum(map(len, steps))
+    values = [(step["value"], mean), *([(throughput["value"], 2 * SAMPLES / mean)] if throughput else [])]
     base = [sample for sample in step.get("baseline_samples") or () if sample]
     worse = {name: each for name, each in metrics.items() if each.get("gated") and each["verdict"] in RED}
     return {
@@ -69,6 +73,7 @@ def told(result: Mapping[str, Any]) -> dict[str, Any]:
         "steps": len(steps[0]),
         "measuring": result["seconds"],
         "others": others_of(result),
+        "apart": [abs(value / own - 1) for value, own in values],
     }
 
 
@@ -190,7 +195,7 @@ def tally(goal: Goal, outcomes: Sequence[Outcome]) -> tuple[int, int]:
 
 
 def goal_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """Says whether each goal is reached by the runs that there are."""
+    """Says whether each goal is reached by the runs that there are, and whether these agree with their own steps."""
     lines = []
     for cell, mine in by_cell(outcomes):
         counting = [each for each in mine if not each.left_out]
@@ -205,6 +210,10 @@ def goal_lines(outcomes: Sequence[Outcome]) -> list[str]:
                 f"{rate_text(found, of) if of else NOTHING}, {'reached' if reached else 'missed'}"
                 + (f", {lacking} runs to come" if lacking > 0 else "")
             )
+    known = [max(each.apart) for each in outcomes if each.apart]
+    if known:
+        agreeing, which = sum(apart <= WITHIN for apart in known), f"within {WITHIN:.0%} of the result's own step times"
+        lines.append(f"step time and throughput lie {which} in {agreeing} of {len(known)}; {max(known):.2%} at most")
     return lines
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.common.project import RunError, busy, commit, pytest_results, write
 from benchmarks.verdicts.cells import PLANTED, Cell, Suite
 from benchmarks.verdicts.outcomes import QUIET, Outcome, append, others_of, read, runs_of, told, why_left_out
-from benchmarks.verdicts.programs import AFTER, BASELINES, BEFORE, TESTS, check_out, make_project
+from benchmarks.verdicts.programs import AFTER, BASELINES, BEFORE, TESTS, make_project
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.baselines.fingerprint import environment, environment_key
 from pytest_ddpperf.errors import SettingError
@@ -173,13 +173,13 @@ def compared(package: Path, project: Path, cell: Cell) -> dict[str, Any]:
         return result
 
     if cell.saved_busy is None:
-        check_out(project, AFTER)
+        git(project, "checkout", "-q", AFTER)
         return told(run(f"--ddpperf-against={BEFORE}", load=cell.busy))
-    check_out(project, BEFORE)
+    git(project, "checkout", "-q", BEFORE)
     saved = run("--ddpperf-save", load=cell.saved_busy)
     if not (project / BASELINES).is_dir():
         raise RunError(f"{cell.name}: nothing was stored: {saved.get('findings')}")
-    check_out(project, AFTER)
+    git(project, "checkout", "-q", AFTER)
     return {**told(run(load=cell.busy)), "others_saved": others_of(saved)}
 
 
@@ -226,7 +226,8 @@ def suite_run(package: Path, project: Path, cell: Cell, suite: Suite) -> list[di
     of_run = {**of_saved, "took": time.monotonic() - start, "others": before.others(Ticks.now())}
     return [
         {
-            **told(result),
+            **(of_result := told(result)),
+            "apart": of_result.get("apart", [])[:1],  # samples of a step are each test's own
             "test": f"{result['test']} {result['name']} w{result['world_size']}",
             "planted": suite.slower > 0 and result["test"].rpartition("::")[2] in PLANTED,
             **of_run,

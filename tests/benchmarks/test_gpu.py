@@ -1,86 +1,36 @@
-"""The command for machines with GPUs: what it runs, what it keeps, what it says where there is no GPU."""
+"""The command for machines with GPUs: what it runs, and what it says where there is no GPU."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu import END_SECONDS, read
-from benchmarks.gpu_pieces.piece import MAX_SECONDS, Notes, Piece, Place
-
-ONE_GPU = "NVIDIA H200, torch 2.11.0+cu130"
+from benchmarks.gpu import END_SECONDS, is_done
+from benchmarks.gpu_pieces.piece import MAX_SECONDS
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
-    return [f"found {found['number']}"]
-
-
-def finds(place: Place, notes: Notes) -> None:
-    notes(number=7)
-
-
-PIECE = Piece(name="plain", question="Does it work?", seconds=10, run=finds, lines=lines)
-
-
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the pieces that were run: each finds how many there were, and the piece ``bad`` fails."""
-    names: list[str] = []
-
-    def result_of(piece: Piece, place: Place, machine: str) -> dict[str, Any]:
-        names.append(piece.name)
-        failed = "ended with status 1\nRuntimeError: no device" if piece.name == "bad" else ""
-        ran = {"began": "2026-01-12T10:00:00+00:00", "seconds": 1.5, "machine": machine, "code": "3f2a1c0"}
-        return {**ran, "dry": place.dry, "failed": failed, "found": {"number": len(names)}}
-
-    pieces = (PIECE, replace(PIECE, name="bad"))
-    monkeypatch.setattr(gpu, "PIECES", pieces)
-    monkeypatch.setattr(gpu, "BY_NAME", {piece.name: piece for piece in pieces})
-    monkeypatch.setattr(gpu, "result_of", result_of)
-    monkeypatch.setattr(gpu, "machine_here", lambda: ONE_GPU)
-    return names
-
-
-def test_a_piece_ends_within_ten_minutes_and_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_piece_ends_within_ten_minutes() -> None:
     assert MAX_SECONDS + 2 * END_SECONDS < 600
     assert max(piece.limit for piece in gpu.PIECES) <= MAX_SECONDS
     assert all(piece.seconds < piece.limit for piece in gpu.PIECES)
-    assert gpu.main(["--list"]) == 0
-    said = capsys.readouterr().out
-    for piece in gpu.PIECES:
-        assert f"{piece.name}: {piece.question}\n  takes about {piece.seconds:.0f} s" in said
 
 
-def test_results_add_up_and_a_failure_does_not_end_the_others(
-    ran: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = [f"--out={tmp_path}"]
-    assert gpu.main(options) == 1
-    assert ran == ["plain", "bad"]
-    report = (tmp_path / "gpu.txt").read_text()
-    assert "plain: Does it work?\n  2026-01-12T10:00:00+00:00, 2 s, NVIDIA H200, torch 2.11.0+cu130" in report
-    assert "  NOT DONE: ended with status 1\n  NOT DONE: RuntimeError: no device\n  found 2" in report
+def test_a_failure_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    ran: list[str] = []
 
-    assert gpu.main(["plain", *options]) == 0
-    results = read(tmp_path / "gpu.json")
-    assert {name: result["found"]["number"] for name, result in results.items()} == {"plain": 3, "bad": 2}
+    def fails(command: list[str], _limit: float) -> bool:
+        ran.extend(word for word in command if word.startswith("--"))
+        return len(ran) > 1
 
-
-def test_a_dry_run_keeps_nothing_unless_it_is_told(
-    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu, "RESULTS", tmp_path)
-    assert gpu.main(["--dry"]) == 1
-    assert ran == ["plain", "bad"]
-    assert list(tmp_path.iterdir()) == []
-    assert gpu.main(["--dry", "plain", f"--out={tmp_path}"]) == 0
-    assert "a dry run, which says nothing of GPUs" in (tmp_path / "gpu.txt").read_text()
+    monkeypatch.setattr(gpu, "is_done", fails)
+    monkeypatch.setattr(gpu, "machine_here", lambda: "NVIDIA H200, torch 2.11.0+cu130")
+    assert gpu.main([]) == 1
+    assert ran == [f"--as-piece={piece.name}" for piece in gpu.PIECES]
+    first, _, title, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("NVIDIA H200, torch 2.11.0+cu130, commit ")
+    assert title == "gpu_tests, about 360 s: Do all tests pass that need a GPU?"
 
 
 def test_without_a_gpu_the_command_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,29 +39,23 @@ def test_without_a_gpu_the_command_says_why(monkeypatch: pytest.MonkeyPatch) -> 
         gpu.main(["failures"])
 
 
-def command(code: str, monkeypatch: pytest.MonkeyPatch, limit: float = 60.0) -> Piece:
-    """A piece whose process runs this code, with the file of its notes as the argument."""
-    monkeypatch.setattr(gpu, "command_of", lambda _piece, _place, notes: [sys.executable, "-c", code, str(notes)])
-    monkeypatch.setattr(Piece, "limit", limit)
-    return PIECE
-
-
-def test_a_piece_that_fails_keeps_what_it_had_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys; open(sys.argv[1], 'w').write('{\"number\": 3}'); sys.exit('CUDA error: device busy')"
-    result = gpu.result_of(command(code, monkeypatch), Place(tmp_path), ONE_GPU)
-    assert result["failed"] == "ended with status 1\nCUDA error: device busy"
-    assert result["found"] == {"number": 3}
-
-
-def test_a_piece_is_ended_by_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); signal.pause()"
-    monkeypatch.setattr(gpu, "END_SECONDS", 0.1)
-    result = gpu.result_of(command(code, monkeypatch, limit=0.5), Place(tmp_path), ONE_GPU)
-    assert result["failed"].startswith("not done after 0 s")
-    assert result["found"] == {}
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; print('  found 3', flush=True); sys.exit(4)", "  found 3\n  NOT DONE: ended with status 4\n"),
+        ("import time; print('  found 3', flush=True); time.sleep(60)", "  found 3\n  NOT DONE: not done after 1 s\n"),
+        ("print('  found 3')", "  found 3\n"),
+    ],
+    ids=["fails", "takes too long", "is done"],
+)
+def test_what_a_piece_had_found_is_printed_however_it_ends(
+    code: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert is_done([sys.executable, "-c", code], 1.0) is ("NOT DONE" not in said)
+    assert capfd.readouterr().out == said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [piece.name for piece in gpu.PIECES])
-def test_all_pieces_run_dry(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu.main(["--dry", f"--out={tmp_path}", name]) == 0, capsys.readouterr().out
+def test_all_pieces_run_dry(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["--dry", name]) == 0, capfd.readouterr().out

@@ -15,14 +15,14 @@ from benchmarks.gpu_pieces.piece import Place
 @pytest.fixture(
     params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)], scope="module"
 )
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(request: pytest.FixtureRequest) -> Place:
     """One GPU with NCCL, or the CPU with gloo."""
-    return Place(folder=tmp_path_factory.mktemp("place"), dry=request.param == "cpu")
+    return Place(dry=request.param == "cpu")
 
 
 @pytest.fixture(
     params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu(devices=2))]
 )
-def wide_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def wide_place(request: pytest.FixtureRequest) -> Place:
     """Two GPUs with NCCL, or the CPU with gloo."""
-    return Place(gpus=2, folder=tmp_path, dry=request.param == "cpu")
+    return Place(gpus=2, dry=request.param == "cpu")

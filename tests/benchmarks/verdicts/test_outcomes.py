@@ -47,13 +47,17 @@ def result(**changed: Any) -> dict[str, Any]:
     }
 
 
-def test_the_true_change_is_that_of_the_result_s_own_step_times() -> None:
-    """A mean of 20 ms is twice the reference's."""
+def test_what_is_told_is_held_against_the_result_s_own_step_times() -> None:
+    """A mean of 20 ms is twice the reference's; 128 samples in 20 ms are 6400 a second."""
     found = told(result())
     assert found["true"] == pytest.approx(1.0)
     assert (found["red"], found["said"]) == (["step_time", "throughput"], "step_time every step; throughput")
     assert found["others"] == pytest.approx(0.04)
     assert found["steps"] == 2
+    assert found["apart"] == pytest.approx([0.0, 0.0])
+    wrong = result()
+    wrong["metrics"]["throughput"]["value"] = 12800.0
+    assert told(wrong)["apart"] == pytest.approx([0.0, 1.0])
 
 
 def test_launches_that_do_not_know_what_others_took_say_nothing_of_it() -> None:
@@ -124,10 +128,12 @@ def test_a_row_counts_runs_and_benchmarks() -> None:
 
 
 def test_goals_say_what_is_missed_and_how_many_runs_are_to_come() -> None:
-    outcomes = [replace(OUTCOME, cell="50%-20s-quiet", number=number) for number in range(2)]
-    outcomes.append(replace(outcomes[0], number=2, verdict="ok", change=0.01, true=0.5))
-    (line,) = goal_lines(outcomes)
-    assert line == "goal, 50%-20s-quiet: red always: 2 of 3, 66.7 % [9 .. 99], missed, 27 runs to come"
+    outcomes = [replace(OUTCOME, cell="50%-20s-quiet", number=number, apart=(0.0, 0.02)) for number in range(2)]
+    outcomes.append(replace(outcomes[0], number=2, verdict="ok", change=0.01, true=0.5, apart=(0.0,)))
+    assert goal_lines(outcomes) == [
+        "goal, 50%-20s-quiet: red always: 2 of 3, 66.7 % [9 .. 99], missed, 27 runs to come",
+        "step time and throughput lie within 1% of the result's own step times in 1 of 3; 2.00% at most",
+    ]
     assert notable_lines(outcomes)[1:] == ["  50%-20s-quiet #2, 2026-01-12T10:00:00+00:00: ok, truly +50.0% "]
 
 

@@ -169,6 +169,6 @@ def test_a_stored_baseline_is_compared_with_and_without_git(tmp_path: Path, *, g
     make_project(tmp_path / "project", program, program)
     cell = replace(CELLS["stored-latency-quiet-busy-git"], max_time=3.0, git=git_there, counted=False)
     found = compared(ROOT, tmp_path / "project", cell)
-    assert found["verdict"] != "none"
+    assert max(found["apart"]) < 0.01
     assert found["others_saved"] is not None
     assert (tmp_path / "project" / ".git").is_dir()
