@@ -131,26 +131,6 @@ def test_a_fact_of_a_hook_takes_the_place_of_the_name_of_the_host() -> None:
     assert Extensions(hook).recorded(facts) == {"host": "ci", "kernel": "6.1", "libc": "2.36"}
 
 
-@pytest.mark.parametrize(
-    ("hook", "message"),
-    [
-        ("pytest_ddpperf_strategies(): return {'ddp': print}", "a strategy named 'ddp' exists already: choose*"),
-        ("pytest_ddpperf_strategies(): return {'mine': 3}", "'mine': 3 is not a strategy: expected a function*"),
-        ("pytest_ddpperf_strategies(): return 3", "returned 3: return a dict {name: function}"),
-        ("pytest_ddpperf_metrics(): return [3]", "returned 3: return a list of pytest_ddpperf.Metric"),
-        ("pytest_ddpperf_environment(): return {'a': 3}", "returned {'a': 3}: return a dict {name: text}"),
-        ("pytest_ddpperf_environment(): return {'kernel': 'x'}", "a fact named 'kernel' exists already: *"),
-    ],
-)
-def test_what_does_not_fit_is_refused_in_one_line(inner: pytest.Pytester, hook: str, message: str) -> None:
-    name = hook.partition("(")[0]
-    inner.makeconftest(f"def {hook}\n")
-    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
-    run = inner.runpytest("-q")
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines([f"{name}*{message}"])
-
-
 ADDED = """
 from pytest_ddpperf import Metric
 
@@ -166,28 +146,62 @@ def pytest_ddpperf_metrics():
 MEASURED = "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='off')\n"
 
 
-def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester) -> None:
-    inner.makeconftest(ADDED.format(samples="lambda measured: None").replace('"lower"', '"less"'))
-    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
-    run = inner.runpytest("-q")
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: constant has better='less': expected lower or higher"])
+SAMPLES = "pytest_ddpperf_metrics: metric constant returned * for * launches: *"
+NO_VERDICT = "def pytest_ddpperf_verdict(result):\n    result.nosuch\n"
 
 
 @pytest.mark.parametrize(
-    "samples",
+    ("hook", "message"),
     [
-        "lambda measured: ()",
-        pytest.param("lambda measured: (float('nan'),)", marks=pytest.mark.slow),
-        pytest.param("lambda measured: 3.0", marks=pytest.mark.slow),
+        (
+            "def pytest_ddpperf_strategies(): return {'ddp': print}",
+            "pytest_ddpperf_strategies*a strategy named 'ddp' exists already: choose*",
+        ),
+        (
+            "def pytest_ddpperf_strategies(): return {'mine': 3}",
+            "pytest_ddpperf_strategies*'mine': 3 is not a strategy: expected a function*",
+        ),
+        (
+            "def pytest_ddpperf_strategies(): return 3",
+            "pytest_ddpperf_strategies*returned 3: return a dict {name: function}",
+        ),
+        (
+            "def pytest_ddpperf_metrics(): return [3]",
+            "pytest_ddpperf_metrics*returned 3: return a list of pytest_ddpperf.Metric",
+        ),
+        (
+            "def pytest_ddpperf_environment(): return {'a': 3}",
+            "pytest_ddpperf_environment*returned {'a': 3}: return a dict {name: text}",
+        ),
+        (
+            "def pytest_ddpperf_environment(): return {'kernel': 'x'}",
+            "pytest_ddpperf_environment*a fact named 'kernel' exists already: *",
+        ),
+        (
+            ADDED.format(samples="lambda measured: None").replace('"lower"', '"less"'),
+            "pytest_ddpperf_metrics: constant has better='less': expected lower or higher",
+        ),
+        (ADDED.format(samples="lambda measured: ()"), SAMPLES),
+        pytest.param(ADDED.format(samples="lambda measured: (float('nan'),)"), SAMPLES, marks=pytest.mark.slow),
+        pytest.param(ADDED.format(samples="lambda measured: 3.0"), SAMPLES, marks=pytest.mark.slow),
+        (
+            "def pytest_ddpperf_metrics():\n    return nosuch\n",
+            "pytest_ddpperf_metrics failed at *conftest.py:2: *nosuch*",
+        ),
+        pytest.param(NO_VERDICT, "pytest_ddpperf_verdict failed at *conftest.py:2: *nosuch*", marks=pytest.mark.slow),
+        (
+            ADDED.format(samples="lambda measured: nosuch"),
+            "pytest_ddpperf_metrics: metric constant failed at *:3: *nosuch*",
+        ),
     ],
 )
-def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, samples: str) -> None:
-    inner.makeconftest(ADDED.format(samples=samples))
+def test_what_a_hook_does_wrong_is_told_in_one_line(inner: pytest.Pytester, hook: str, message: str) -> None:
+    inner.makeconftest(hook)
     inner.makepyfile(test_suite=SUITE + MEASURED)
     run = inner.runpytest("-q")
     run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: metric constant returned * for * launches: *"])
+    run.stdout.fnmatch_lines([message])
+    run.stdout.no_fnmatch_line("*pytest_ddpperf/run/*")
 
 
 def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pytest.Pytester) -> None:
@@ -213,27 +227,6 @@ def test_it(ddpperf):
 """
     )
     inner.runpytest("-q").assert_outcomes(passed=1)
-
-
-@pytest.mark.parametrize(
-    ("hook", "place"),
-    [
-        ("def pytest_ddpperf_metrics():\n    return nosuch\n", "pytest_ddpperf_metrics failed at *conftest.py:2"),
-        pytest.param(
-            "def pytest_ddpperf_verdict(result):\n    result.nosuch\n",
-            "pytest_ddpperf_verdict failed at *conftest.py:2",
-            marks=pytest.mark.slow,
-        ),
-        (ADDED.format(samples="lambda measured: nosuch"), "pytest_ddpperf_metrics: metric constant failed at *:3"),
-    ],
-)
-def test_an_error_in_a_hook_is_told_in_one_line_with_its_place(inner: pytest.Pytester, hook: str, place: str) -> None:
-    inner.makeconftest(hook)
-    inner.makepyfile(test_suite=SUITE + MEASURED)
-    run = inner.runpytest("-q")
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines([f"{place}: *nosuch*"])
-    run.stdout.no_fnmatch_line("*pytest_ddpperf/run/*")
 
 
 def requirements(project: str) -> list[str]:

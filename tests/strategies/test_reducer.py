@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.handwritten import MB, Bucket, Reducer, Slot, packed, small_together
 from pytest_ddpperf.strategies.replicas import Trained, replicate
 from pytest_ddpperf.strategies.table import parallelise
-from tests.strategies.conftest import case, refusal
+from tests.strategies.conftest import all_reduces, case, refusal
 
 FLOAT = 4  # bytes
 OnRanks = Callable[..., tuple[Any, ...]]
@@ -91,21 +89,6 @@ def chain() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
 
 
-@contextmanager
-def all_reduces() -> Iterator[list[str]]:
-    """What is sent inside, as it is sent."""
-    sent: list[str] = []
-    real = dist.all_reduce
-
-    def spy(tensor: Tensor, *, async_op: bool) -> object:
-        sent.append(f"send {tensor.numel()}")
-        return real(tensor, async_op=async_op)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist, "all_reduce", spy)
-        yield sent
-
-
 def in_buckets(slots: Sequence[Slot]) -> list[Bucket]:
     return [Bucket(group, buffered=True) for group in packed(slots, cap=300)]
 
@@ -118,7 +101,7 @@ def events_of_steps(ctx: RankContext) -> tuple[list[list[str]], list[bool]]:
     module = chain()
     reducer = Reducer(replicate(module, ctx), ctx, in_buckets)
     steps = []
-    with all_reduces() as events:
+    with all_reduces(lambda tensor: f"send {tensor.numel()}") as events:
         # torch runs it before the gradient is accumulated.
         weight = module.get_parameter("0.weight")
         weight.register_hook(lambda _: events.append("first layer"))  # type: ignore[no-untyped-call]  # torch's

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
@@ -21,13 +21,9 @@ from pytest_ddpperf.strategies import fsdp2, sharding
 from pytest_ddpperf.strategies.sharding import gradients_kept
 from pytest_ddpperf.strategies.strategy import Parallel
 from pytest_ddpperf.strategies.table import parallelise
-from tests.strategies.conftest import Net
+from tests.strategies.conftest import Net, share_of
 
 Ranks = tuple[dict[str, Any], ...]
-
-
-def share_of(rank: int) -> Tensor:
-    return torch.randn(4, 5, generator=torch.Generator().manual_seed(rank))
 
 
 def prepared(ctx: RankContext, strategy: str, model: type[nn.Module] = Net) -> Parallel:

@@ -14,7 +14,7 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers
 from pytest_ddpperf.strategies.table import parallelise
-from tests.strategies.conftest import ready
+from tests.strategies.conftest import ready, share_of
 
 STEPS = 3
 Ranks = tuple[tuple[dict[str, Any], tuple[int, Tensor], list[str]], ...]
@@ -26,10 +26,6 @@ def zero_optimizer() -> Any:
 
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 3))
-
-
-def share_of(rank: int, step: int) -> Tensor:
-    return torch.randn(4, 5, generator=torch.Generator().manual_seed(100 * step + rank))
 
 
 def in_groups(parameters: Any) -> torch.optim.Optimizer:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -146,13 +146,10 @@ def timeline_of(
         )
     kept = sorted((seconds for _, seconds in made), key=math.fsum)[: math.ceil(KEPT * len(made))]
     times = [fmean(each) for each in zip(*kept, strict=True)]
-    wholes = [math.fsum(seconds) for seconds in kept]
-    scatter = stdev(wholes) / fmean(wholes) / math.sqrt(len(wholes)) if len(wholes) > 1 and fmean(wholes) else 0.0
     return Timeline(
         transfers=tuple(first.transfers),
         moments=streamed([*_moments(first, times)], _sharded(first)),
         rest=times[-1],
-        scatter=scatter,
         steps=period,
     )
 

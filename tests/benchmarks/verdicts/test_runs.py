@@ -117,13 +117,6 @@ def test_the_programs_of_a_run_are_always_the_same_and_those_of_a_cell_differ() 
         SUITES["suite-same"].drawn(0)
 
 
-def test_stored_baselines_are_saved_and_compared_on_other_machines() -> None:
-    eight = [cell for name, cell in CELLS.items() if name.startswith(("stored-latency", "stored-compute"))]
-    assert len(eight) == 8
-    assert all(cell.saved_busy is not cell.busy and cell.wanted == 12 for cell in eight)
-    assert sum(cell.git for cell in eight) == 4
-
-
 def test_what_differs_between_two_commits_is_what_is_slower(tmp_path: Path) -> None:
     before, after = CELLS["validation-busy"].drawn(0)
     make_project(tmp_path / "slower", before.text, after.text)
