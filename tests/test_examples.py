@@ -91,7 +91,9 @@ def test_unknown(ddpperf):
     assert environment["recorded"]["libc"]
 
 
-def test_an_added_metric_fails_a_test_when_it_regresses(plugin: pytest.Pytester) -> None:
+def test_an_added_metric_fails_a_test_when_it_regresses(
+    plugin: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No time is gated here: the samples of a step are the same in every run."""
     plugin.makepyfile(
         test_suite=SUITE
@@ -114,11 +116,10 @@ def test_it(ddpperf):
 """
     )
     fails = "--ddpperf-fail-on=regressed"
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("MOST", "8")
-        plugin.runpytest("-q", "--ddpperf-save", fails).assert_outcomes(passed=1)
-        environment.setenv("MOST", "12")
-        run = plugin.runpytest("-q", "--ddpperf-report=json:results.json", fails)
+    monkeypatch.setenv("MOST", "8")
+    plugin.runpytest("-q", "--ddpperf-save", fails).assert_outcomes(passed=1)
+    monkeypatch.setenv("MOST", "12")
+    run = plugin.runpytest("-q", "--ddpperf-report=json:results.json", fails)
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["sample_imbalance *1.00 *1.20 *+20.0 %*FAIL"])
     (result,) = results(plugin)

@@ -11,7 +11,7 @@ import torch
 
 from perf_tests import extra_work
 
-MODEL = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=torch.device("cuda", 0))]))
+MODEL: Any = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=torch.device("cuda", 0))]))
 KERNELS = 10  # of a step
 READING = 1e-6  # seconds that a look at the clock takes
 RATE = 1.5e9  # cycles per second
@@ -57,7 +57,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(extra_work.time, "perf_counter", made.read)
+    monkeypatch.setattr("time.perf_counter", made.read)
     for name in ("Event", "_sleep", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, {"Event": made.event, "_sleep": made.sleep}.get(name, made.synchronize))
     return made
