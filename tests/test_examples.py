@@ -147,62 +147,52 @@ def pytest_ddpperf_metrics():
 MEASURED = "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='off')\n"
 
 
-SAMPLES = "pytest_ddpperf_metrics: metric constant returned * for * launches: *"
-NO_VERDICT = "def pytest_ddpperf_verdict(result):\n    result.nosuch\n"
+NONE = "pytest_ddpperf_metrics: metric constant returned * for * launches: *"
+RETURNED = {
+    "pytest_ddpperf_strategies(): return {'ddp': print}": "a strategy named 'ddp' exists already: choose*",
+    "pytest_ddpperf_strategies(): return {'mine': 3}": "'mine': 3 is not a strategy: expected a function*",
+    "pytest_ddpperf_strategies(): return 3": "returned 3: return a dict {name: function}",
+    "pytest_ddpperf_metrics(): return [3]": "returned 3: return a list of pytest_ddpperf.Metric",
+    "pytest_ddpperf_environment(): return {'a': 3}": "returned {'a': 3}: return a dict {name: text}",
+    "pytest_ddpperf_environment(): return {'kernel': 'x'}": "a fact named 'kernel' exists already: *",
+    "pytest_ddpperf_metrics():\n    return nosuch": " failed at *conftest.py:2: *nosuch*",
+}
+SAMPLED = [
+    ("lambda measured: ()", NONE),
+    pytest.param("lambda measured: (float('nan'),)", NONE, marks=pytest.mark.slow),
+    pytest.param("lambda measured: 3.0", NONE, marks=pytest.mark.slow),
+    ("lambda measured: nosuch", "pytest_ddpperf_metrics: metric constant failed at *:3: *nosuch*"),
+]
 
 
-@pytest.mark.parametrize(
-    ("hook", "message"),
-    [
-        (
-            "def pytest_ddpperf_strategies(): return {'ddp': print}",
-            "pytest_ddpperf_strategies*a strategy named 'ddp' exists already: choose*",
-        ),
-        (
-            "def pytest_ddpperf_strategies(): return {'mine': 3}",
-            "pytest_ddpperf_strategies*'mine': 3 is not a strategy: expected a function*",
-        ),
-        (
-            "def pytest_ddpperf_strategies(): return 3",
-            "pytest_ddpperf_strategies*returned 3: return a dict {name: function}",
-        ),
-        (
-            "def pytest_ddpperf_metrics(): return [3]",
-            "pytest_ddpperf_metrics*returned 3: return a list of pytest_ddpperf.Metric",
-        ),
-        (
-            "def pytest_ddpperf_environment(): return {'a': 3}",
-            "pytest_ddpperf_environment*returned {'a': 3}: return a dict {name: text}",
-        ),
-        (
-            "def pytest_ddpperf_environment(): return {'kernel': 'x'}",
-            "pytest_ddpperf_environment*a fact named 'kernel' exists already: *",
-        ),
-        (
-            ADDED.format(samples="lambda measured: None").replace('"lower"', '"less"'),
-            "pytest_ddpperf_metrics: constant has better='less': expected lower or higher",
-        ),
-        (ADDED.format(samples="lambda measured: ()"), SAMPLES),
-        pytest.param(ADDED.format(samples="lambda measured: (float('nan'),)"), SAMPLES, marks=pytest.mark.slow),
-        pytest.param(ADDED.format(samples="lambda measured: 3.0"), SAMPLES, marks=pytest.mark.slow),
-        (
-            "def pytest_ddpperf_metrics():\n    return nosuch\n",
-            "pytest_ddpperf_metrics failed at *conftest.py:2: *nosuch*",
-        ),
-        pytest.param(NO_VERDICT, "pytest_ddpperf_verdict failed at *conftest.py:2: *nosuch*", marks=pytest.mark.slow),
-        (
-            ADDED.format(samples="lambda measured: nosuch"),
-            "pytest_ddpperf_metrics: metric constant failed at *:3: *nosuch*",
-        ),
-    ],
-)
-def test_what_a_hook_does_wrong_is_told_in_one_line(inner: pytest.Pytester, hook: str, message: str) -> None:
-    inner.makeconftest(hook)
+def refused(inner: pytest.Pytester, conftest: str, message: str) -> None:
+    inner.makeconftest(conftest)
     inner.makepyfile(test_suite=SUITE + MEASURED)
     run = inner.runpytest("-q")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines([message])
     run.stdout.no_fnmatch_line("*pytest_ddpperf/run/*")
+
+
+@pytest.mark.parametrize("hook", RETURNED)
+def test_what_a_hook_does_wrong_is_told_in_one_line(inner: pytest.Pytester, hook: str) -> None:
+    refused(inner, f"def {hook}\n", f"{hook.partition('(')[0]}*{RETURNED[hook]}")
+
+
+@pytest.mark.slow
+def test_an_error_in_a_verdicts_hook_is_told_in_one_line(inner: pytest.Pytester) -> None:
+    hook = "def pytest_ddpperf_verdict(result):\n    result.nosuch\n"
+    refused(inner, hook, "pytest_ddpperf_verdict failed at *conftest.py:2: *nosuch*")
+
+
+def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester) -> None:
+    wrong = ADDED.format(samples="lambda measured: None").replace('"lower"', '"less"')
+    refused(inner, wrong, "pytest_ddpperf_metrics: constant has better='less': expected lower or higher")
+
+
+@pytest.mark.parametrize(("samples", "message"), SAMPLED)
+def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, samples: str, message: str) -> None:
+    refused(inner, ADDED.format(samples=samples), message)
 
 
 def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pytest.Pytester) -> None:

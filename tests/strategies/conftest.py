@@ -184,6 +184,17 @@ def alone(launcher: Launcher) -> Callable[..., Any]:
     return launch
 
 
+@pytest.fixture(scope="module")
+def ranks(launcher: Launcher, request: pytest.FixtureRequest) -> tuple[dict[str, Any], ...]:
+    """What each case of a module finds on each of its ranks, in one launch."""
+    cases, number = request.module.CASES, request.module.RANKS
+
+    def each(ctx: RankContext) -> dict[str, Any]:
+        return {one.__name__: one(ctx) for one in cases}
+
+    return launcher.run(each, world_size=number, backend="gloo", device="cpu", timeout=60).values
+
+
 OVERLAPPING = (
     "overlap",
     "overlap_coalesced",

@@ -16,7 +16,6 @@ from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import RankSkipped, SettingError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies import fsdp2, sharding
 from pytest_ddpperf.strategies.sharding import gradients_kept
 from pytest_ddpperf.strategies.strategy import Parallel
@@ -181,15 +180,7 @@ def models_own_collective(ctx: RankContext) -> tuple[float, bool]:
     return ones.item(), silenced and sender.dist is dist
 
 
-def all_of_it(ctx: RankContext) -> dict[str, Any]:
-    cases = (fsdp_facts, offloaded, interrupted, read_unfinished, refused, models_own_collective)
-    return {case.__name__: case(ctx) for case in cases}
-
-
-@pytest.fixture(scope="module")
-def ranks(launcher: Launcher) -> Ranks:
-    """What each of four ranks finds, in one launch."""
-    return launcher.run(all_of_it, world_size=4, backend="gloo", device="cpu", timeout=60).values
+RANKS, CASES = 4, (fsdp_facts, offloaded, interrupted, read_unfinished, refused, models_own_collective)
 
 
 def test_fsdp_shards_exactly_the_blocks_over_the_mesh_asked_for(ranks: Ranks) -> None:

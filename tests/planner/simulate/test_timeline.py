@@ -20,7 +20,7 @@ from pytest_ddpperf.planner.simulate.launch import Modelled, RankTimeline
 from pytest_ddpperf.planner.simulate.timeline import Sharded, of_fsdp, streamed
 from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
 from pytest_ddpperf.training.jobs import TIMELINE_LAUNCH, LaunchJob
-from tests.planner.simulate.test_launch import WORKLOAD, job
+from tests.planner.simulate.test_launch import WORKLOAD, job, of_one_rank
 
 Record: TypeAlias = "Callable[..., RankTimeline]"  # job, world size, accelerator
 ROUND = 4
@@ -30,12 +30,9 @@ ROUND = 4
 def recorded(launcher: Launcher) -> Record:
     """What the only rank of a launch tells of a simulated step."""
 
-    def record(one: LaunchJob, world_size: int = 4, accelerator: str | None = None) -> RankTimeline:
+    def record(one: LaunchJob, world_size: int = 4, accelerator: str | None = None) -> Any:
         modelled = None if accelerator is None else Modelled(name=accelerator, tf32=False)
-        launch = (TIMELINE_LAUNCH, one, world_size, modelled)
-        group = {"backend": "gloo", "device": "cpu", "own_group": True}
-        found: RankTimeline = launcher.run(*launch, world_size=1, timeout=120, **group).values[0]  # type: ignore[arg-type]
-        return found
+        return of_one_rank(launcher, TIMELINE_LAUNCH, one, world_size, modelled)
 
     return record
 
@@ -134,7 +131,7 @@ def computing(launcher: Launcher, *steps: tuple[LaunchJob, Modelled]) -> list[fl
 
         return [timeline_launch(ctx, one, 4, modelled).timeline.computing for one, modelled in steps]
 
-    found: list[float] = launcher.run(each, world_size=1, backend="gloo", device="cpu", own_group=True).values[0]
+    found: list[float] = of_one_rank(launcher, each)
     return found
 
 
