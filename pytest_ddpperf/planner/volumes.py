@@ -5,16 +5,13 @@ Sources: PyTorch FSDP (Zhao et al. 2023, section 3.2), and torch itself.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.costs import Network, collective_time, hybrid_nodes
-
-if TYPE_CHECKING:
-    from torch import nn
 
 MB = 2**20  # bytes, as torch's DDP has it
 DEFAULT_CAP_MB = 25.0
@@ -70,6 +67,16 @@ _MANY = 2  # the fewest ranks that send anything
 _BROADCAST_BYTES = 250 * MB  # DDP's broadcast_bucket_size
 
 
+class Model(Protocol):
+    """The methods of ``torch.nn.Module`` that the estimates call."""
+
+    def parameters(self) -> Iterable[Any]:
+        """Returns the module's parameters."""
+
+    def buffers(self) -> Iterable[Any]:
+        """Returns the module's buffers."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
     """Collectives of one kind and size in a step."""
@@ -105,7 +112,7 @@ class CommunicationCost:
 
 
 def estimate_ddp_comm_cost(
-    model: nn.Module,
+    model: Model,
     world_size: int,
     *,
     bucket_cap_mb: float | None = None,
@@ -136,7 +143,7 @@ def estimate_ddp_comm_cost(
 
 
 def estimate_fsdp_comm_cost(
-    model: nn.Module,
+    model: Model,
     world_size: int,
     *,
     sharding: str = "FULL_SHARD",
