@@ -19,9 +19,9 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -60,11 +60,6 @@ def pausing_little(draw: Draw) -> Slower:
     return Slower(pause=draw.uniform(*SMALL) * every, every=every)
 
 
-def by(share: float) -> Callable[[Draw], Slower]:
-    """Code that is slower in all steps."""
-    return lambda _: Slower(share)
-
-
 COVERED = Goal("interval covers", 0.93, covers)
 OF_MARGIN = Goal("unchanged", 0.07, proven, at_least=False)
 OF_RESOLUTION = Goal("ok or unchanged", 0.07, green, at_least=False)
@@ -74,7 +69,7 @@ NARROW = Goal("a bound of 5 %", 0.5, lambda outcome, _: outcome.bound is not Non
 
 
 def _slower(setting: str, law: Law, share: float, *goals: Goal, **more: object) -> Row:
-    return Row(setting, law, f"{share:+.1%}" if share else UNCHANGED, by(share), goals, **more)  # type: ignore[arg-type]
+    return Row(setting, law, f"{share:+.1%}" if share else UNCHANGED, lambda _: Slower(share), goals, **more)  # type: ignore[arg-type]
 
 
 def rows() -> list[Row]:
@@ -131,20 +126,10 @@ def _of_law(name: str, law: Law) -> list[Row]:
     ]
 
 
-@dataclass(frozen=True)
-class Task:
-    """What one process does at a time: comparisons of a row, whose draws depend on no other."""
-
-    row: int
-    part: int
-    comparisons: int
-    seed: int
-
-
-def outcomes(task: Task) -> list[Made]:
-    """The outcomes of a task's comparisons."""
-    draw = np.random.default_rng([task.seed, task.row, task.part])
-    return list(itertools.islice(rows()[task.row].outcomes(draw), task.comparisons))
+def outcomes(seed: int, row: int, part: int, comparisons: int) -> list[Made]:
+    """The outcomes of a part of a row's comparisons, which one process makes; its draws depend on no other."""
+    draw = np.random.default_rng([seed, row, part])
+    return list(itertools.islice(rows()[row].outcomes(draw), comparisons))
 
 
 def simulated(chosen: Sequence[int], comparisons: int, seed: int, processes: int) -> Iterator[Found]:
@@ -156,8 +141,8 @@ def simulated(chosen: Sequence[int], comparisons: int, seed: int, processes: int
             wanted = max(1, comparisons * (MORE if row.slower == UNCHANGED else 1) // row.cost)
             size = SUITE if row.budget and row.slower == UNCHANGED else PART // min(row.cost, PART)
             parts = [min(wanted - start, size) for start in range(0, wanted, size)]
-            tasks = [Task(number, part, size, seed) for part, size in enumerate(parts)]
-            yield Found(row, tuple(outcome for made in pool.map(outcomes, tasks) for outcome in made))
+            every_part = pool.map(partial(outcomes, seed, number), range(len(parts)), parts)
+            yield Found(row, tuple(outcome for made in every_part for outcome in made))
 
 
 def main() -> None:

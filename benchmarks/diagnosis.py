@@ -83,13 +83,12 @@ def main() -> int:
     """Runs all of them; returns 1 if a test fails or a half misses the goal."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-k", default="", help="only tests of such names, as pytest's -k")
-    parser.add_argument("--half", choices=list(HALVES), help="only this half")
     parser.add_argument("--every", action="store_true", help="print what every test was told")
     options = parser.parse_args()
     status = 0
-    for half in [options.half] if options.half else HALVES:
+    for half, file in HALVES.items():
         gathered = Gathered()
-        arguments = [str(FOLDER / HALVES[half]), "-q", "-p", "no:cacheprovider", "-k", options.k, *UNHEARD]
+        arguments = [str(FOLDER / file), "-q", "-p", "no:cacheprovider", "-k", options.k, *UNHEARD]
         code = pytest.main([*arguments, "--ddpperf-world-size=2"], plugins=[gathered])
         right, number = shown(half, gathered.found, every=options.every)
         status |= code != pytest.ExitCode.OK or right < GOAL * number

@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.campaign
 
 from benchmarks.campaign.cases import drawn
 from benchmarks.campaign.kinds import Case
-from benchmarks.campaign.report import line, printed
-from benchmarks.campaign.verdicts import Verdict
+from benchmarks.campaign.verdicts import Verdict, line, printed
 from benchmarks.campaign.worker import work
 
 VERBS = {"run": "run faults of ranks", "sessions": "run attacks on sessions"}

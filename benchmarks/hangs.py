@@ -4,7 +4,7 @@
 
 A run hangs that takes a minute longer than the deadlines of its two launches. It is ended by SIGABRT, at which Python
 writes the stacks of pytest's process. The folder keeps a line for each run in ``runs.jsonl``, of earlier calls too, and
-what pytest printed in a run that hung or failed. The last line that is printed has all of them, with the upper end of
+what pytest printed in a run that hung or failed. The last lines that are printed have all of them, and the upper end of
 the 95 % interval of the rate (Clopper and Pearson: 3.7 / n where none of n runs hung). The status is 1 if one hung.
 """
 
@@ -78,8 +78,12 @@ def main() -> None:
                 kept.write(json.dumps(found) + "\n")
             if found["status"]:
                 print(f"hung: {found['hung']}, status {found['status']}: {found['printed']}", flush=True)
-    print(told(file))
-    sys.exit(any(one["hung"] for one in recorded(file)))
+    runs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    hung, failed = (sum(map(bool, (one[name] for one in runs))) for name in ("hung", "status"))
+    longest = max((one["seconds"] for one in runs if not one["hung"]), default=0.0)
+    print(f"{len(runs)} runs, {hung} hung, {failed - hung} more failed; the longest other one took {longest:.0f} s")
+    print(f"the rate of hangs is at most {clopper_pearson(hung, len(runs)).high:.2%} (95 % interval)")
+    sys.exit(hung > 0)
 
 
 def run(project: Path, folder: Path) -> dict[str, object]:
@@ -113,22 +117,6 @@ def run(project: Path, folder: Path) -> dict[str, object]:
         printed.unlink()
     seconds, status = round(time.monotonic() - begun, 1), process.returncode
     return {"hung": hung, "status": status, "seconds": seconds, "printed": printed.name if status else ""}
-
-
-def recorded(file: Path) -> list[dict[str, object]]:
-    """Returns what the file has of all runs."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
-
-
-def told(file: Path) -> str:
-    """Returns how many runs of all there were, hung and failed, and what may be concluded."""
-    runs = recorded(file)
-    if not runs:
-        return "no runs yet"
-    hung, failed = (sum(map(bool, (one[name] for one in runs))) for name in ("hung", "status"))
-    longest = max((float(str(one["seconds"])) for one in runs if not one["hung"]), default=0.0)
-    counts = f"{len(runs)} runs, {hung} hung, {failed - hung} more failed; the longest other one took {longest:.0f} s"
-    return f"{counts}; the rate of hangs is at most {clopper_pearson(hung, len(runs)).high:.2%} (95 % interval)"
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.common
 
 from benchmarks.common.project import pytest_run, write
 from pytest_ddpperf.parsers import argument, positive_int

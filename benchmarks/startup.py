@@ -26,17 +26,13 @@ STRATEGIES = [f"pytest_ddpperf.strategies.{name}" for name in ("ddp", "zero1", "
 MORE = 8  # launchers beside the first: what a comparison of nine strategies takes
 
 
-def first_step() -> float:
+def first_step(*_: object) -> float:
     """One all-reduce; the time of this machine's clock when it was done, which all processes share."""
     import torch
     import torch.distributed as dist
 
     dist.all_reduce(torch.ones(1))
     return time.monotonic()
-
-
-def launched(_ctx: object) -> float:
-    return first_step()
 
 
 def spawned(rank: int, world_size: int, port: int, ends: Any) -> None:
@@ -51,7 +47,7 @@ def spawned(rank: int, world_size: int, port: int, ends: Any) -> None:
 
 def seconds_by_launcher(launcher: Launcher, world_size: int) -> float:
     start = time.monotonic()
-    result = launcher.run(launched, world_size=world_size, device="cpu", backend="gloo")
+    result = launcher.run(first_step, world_size=world_size, device="cpu", backend="gloo")
     return max(result.values) - start
 
 
@@ -84,7 +80,7 @@ def more_launchers(*, copied: bool) -> tuple[float, int, int]:
         launchers.wait(1 + MORE)
         seconds = time.monotonic() - start
         alone = private_bytes(launchers.pids[MORE])
-        launchers[MORE].run(launched, world_size=2, device="cpu", backend="gloo", preload=STRATEGIES)
+        launchers[MORE].run(first_step, world_size=2, device="cpu", backend="gloo", preload=STRATEGIES)
         return seconds, alone, private_bytes(launchers.pids[MORE])
     finally:
         launchers.close()

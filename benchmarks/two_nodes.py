@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,14 +25,6 @@ if TYPE_CHECKING:
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
 _PORT = 29431
 _ROOT = Path(__file__).parents[1]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How torchrun of a node ended."""
-
-    status: int
-    text: str
 
 
 class TwoNodes:
@@ -101,11 +92,13 @@ class TwoNodes:
         """The file that has what torchrun of a node prints."""
         return folder / f"node{node}.txt"
 
-    def run(self, arguments: Sequence[str], folder: Path, *, processes: int = 1, seconds: float = 600.0) -> list[Ended]:
-        """Run pytest under torchrun on both nodes until it ends there."""
+    def run(
+        self, arguments: Sequence[str], folder: Path, *, processes: int = 1, seconds: float
+    ) -> list[tuple[int, str]]:
+        """Run pytest under torchrun on both nodes until it ends; returns the status of each, and what it printed."""
         with self.started(arguments, folder, processes=processes) as tasks:
             statuses = [task.wait(seconds) for task in tasks]
-        return [Ended(status, self.output(folder, node).read_text()) for node, status in enumerate(statuses)]
+        return [(status, self.output(folder, node).read_text()) for node, status in enumerate(statuses)]
 
 
 def why_not() -> str:
@@ -139,9 +132,9 @@ def suite(path: str, ranks: int, arguments: Sequence[str]) -> bool:
         Path(folder, "pytest.ini").write_text("")
         given = [str(Path(path).resolve()), "--rootdir", str(_ROOT), f"--ddpperf-world-size={ranks}", *arguments]
         ended = nodes.run(["-p", "no:cacheprovider", *given], Path(folder), seconds=3600)
-    for node, each in enumerate(ended):
-        print(f"node {node} ended with status {each.status}\n{each.text}")
-    return all(each.status == 0 for each in ended)
+    for node, (status, text) in enumerate(ended):
+        print(f"node {node} ended with status {status}\n{text}")
+    return all(status == 0 for status, _ in ended)
 
 
 def main() -> None:

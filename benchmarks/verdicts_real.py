@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.verdicts
 from benchmarks.common.project import RESULTS, ROOT, BrokenFile
 from benchmarks.verdicts.cells import CELLS, SUITES
 from benchmarks.verdicts.outcomes import read, report
-from benchmarks.verdicts.runs import Bench, chosen, machine_here, made, tree_of
+from benchmarks.verdicts.runs import Bench, machine_here, made, tree_of
 from pytest_ddpperf.against.git import GitError
 from pytest_ddpperf.errors import DdpperfError, SettingError
 from pytest_ddpperf.parsers import argument, positive_int
@@ -54,15 +54,12 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f"cells: {', '.join((*CELLS, *SUITES))}",
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True, metavar="run|table")
     run = verbs.add_parser("run", help="make runs and keep them")
     which = run.add_mutually_exclusive_group(required=True)
-    which.add_argument("--cell", metavar="NAME", help="runs of this cell")
+    cells = [*CELLS, *SUITES]
+    which.add_argument("--cell", metavar="NAME", choices=cells, help="runs of this cell; a wrong name lists all")
     which.add_argument("--all", action="store_true", help="runs of all cells that lack some, in turn")
     run.add_argument("--suites", action="store_true", help="with --all: those that run the example suite, too")
     run.add_argument(
@@ -73,27 +70,24 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
     table = verbs.add_parser("table", help="print what the runs came to")
     table.add_argument("--tree", metavar="HASH", help="of the package (default: all, one after the other)")
-    table.set_defaults(command=_table)
+    table.set_defaults(command=lambda options: print(report(read(options.file), options.tree)))
     for verb in (run, table):
         verb.add_argument("--file", type=Path, default=FILE, help="what runs are kept in (default: %(default)s)")
     return parser
 
 
 def _run(options: argparse.Namespace) -> None:
-    cells = chosen(options.cell, suites=options.suites)
+    every = {**CELLS, **SUITES}
+    cells = [every[options.cell]] if options.cell else [*(every if options.suites else CELLS).values()]
     if not options.file.parent.is_dir():
         raise SettingError(f"--file {options.file}: there is no folder {options.file.parent}")
     package = options.package.resolve()
-    bench = Bench(options.file, package, tree_of(package), machine_here(), lambda text: print(text, flush=True))
+    bench = Bench(options.file, package, tree_of(package), machine_here())
     for each in made(bench, cells, time.monotonic() + 60 * options.minutes, options.number):
         first, verdicts = each[0], Counter(one.verdict for one in each)
         why = f" (left out: {first.left_out})" if first.left_out else ""
         found = ", ".join(f"{times} {verdict}" for verdict, times in verdicts.items())
         print(f"{first.began} {first.cell} #{first.number}: {found}, {first.seconds:.0f} s{why}", flush=True)
-
-
-def _table(options: argparse.Namespace) -> None:
-    print(report(read(options.file), options.tree))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,69 +12,21 @@ import pytest
 from pytest_ddpperf.baselines.history.database import record
 from pytest_ddpperf.settings import KNOBS
 from tests.factories import git, make_environment, make_history_run, make_new_result, make_series
+from tests.shell import ROOT, make_worse, run_shell, write_suite
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
-ROOT = Path(__file__).parents[1]
 RECIPES = dict(
     re.findall(r"<!-- recipe: (\w+) -->\n```(?:yaml|sh)\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(), re.DOTALL)
 )
-# Nothing is installed, and srun starts two tasks of this machine, as it does with --ntasks-per-node=1 on two nodes.
-STAND_INS = """
-ddpperf() { "$PYTHON" -c "import sys; from pytest_ddpperf.cli.command import main; sys.exit(main())" "$@"; }
-pytest() { "$PYTHON" -m pytest "$@"; }
-pip() { echo "pip $*"; }
-python() { "$PYTHON" "$@"; }
-srun() {
-    [ "$1" = --kill-on-bad-exit=1 ] && shift
-    export SLURM_JOB_ID=7 SLURM_STEP_ID=$$ SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0
-    SLURM_PROCID=1 "$@" & local other=$! status=0
-    SLURM_PROCID=0 "$@" || status=$?
-    wait $other || [ $? = $status ]
-    return $status
-}
-"""
-WORK = """
-def build(ctx):
-    import torch
-    import torch.distributed as dist
-
-    def step():
-        dist.all_reduce(torch.ones(4))
-        return 1.0
-
-    return step
-"""
-SUITE = """
-import pytest
-from work import build
-
-
-@pytest.mark.ddpperf(counts='only')
-def test_step(ddpperf):
-    ddpperf.check(build)
-"""
-CALL = "dist.all_reduce(torch.ones(4))"
 COUNTED = ("--ddpperf-device=cpu", "--ddpperf-world-size=4", "--ddpperf-counts=only")
-
-
-def run(command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command as CI does: in a shell that ends at the first failure."""
-    return subprocess.run(
-        ["bash", "-e", "-c", STAND_INS + command],
-        cwd=folder,
-        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "GITHUB_STEP_SUMMARY": "", **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def statuses(commands: Iterable[str], folder: Path, **variables: str) -> list[int]:
     """The statuses of the commands of a job, until one fails."""
     found: list[int] = []
     for command in commands:
-        done = run(command, folder, **variables)
+        done = run_shell(command, folder, **variables)
         print(done.stdout, done.stderr)
         found.append(done.returncode)
         if done.returncode:
@@ -90,10 +39,8 @@ def commands_of(job: Mapping[str, Any]) -> list[str]:
     return [step["run"].replace("${{ github.base_ref }}", "main") for step in job["steps"] if "run" in step]
 
 
-def make_worse(project: Path) -> None:
-    """Commits a second collective in each step."""
-    work = project / "perf" / "work.py"
-    work.write_text(work.read_text().replace(CALL, f"{CALL}; {CALL}"))
+def commit_worse(project: Path) -> None:
+    make_worse(project / "perf")
     git(project, "commit", "-a", "-m", "worse")
 
 
@@ -101,12 +48,10 @@ def make_worse(project: Path) -> None:
 def project(tmp_path: Path) -> Path:
     """A clone of a project whose main branch has baselines of counts."""
     origin, clone = tmp_path / "origin", tmp_path / "clone"
-    (origin / "perf").mkdir(parents=True)
+    write_suite(origin / "perf")
     (origin / "pytest.ini").write_text("[pytest]\n")
     (origin / ".gitignore").write_text(".pytest_cache\n__pycache__\n")
-    (origin / "perf" / "work.py").write_text(WORK)
-    (origin / "perf" / "test_suite.py").write_text(SUITE)
-    saved = run(f"pytest perf {' '.join(COUNTED)} --ddpperf-save", origin)
+    saved = run_shell(f"pytest perf {' '.join(COUNTED)} --ddpperf-save", origin)
     assert saved.returncode == 0, saved.stdout
     for command in ("init", "add .", "commit -m main"):
         git(origin, *command.split())
@@ -138,7 +83,7 @@ def test_jobs_of_github_are_red_where_a_branch_is_worse(project: Path, tmp_path:
         found = statuses(commands_of(jobs[job]), project, GITHUB_STEP_SUMMARY=str(summary))
         assert found == [0] * number
         assert "## ddpperf: PASSED: 1 " in (project / "comment.md").read_text()
-    make_worse(project)
+    commit_worse(project)
     for job, number in (("counts", 3), ("times", 2)):
         (project / "comment.md").unlink()
         found = statuses(commands_of(jobs[job]), project, GITHUB_STEP_SUMMARY=str(summary))
@@ -154,7 +99,7 @@ def test_jobs_of_github_are_red_where_a_branch_is_worse(project: Path, tmp_path:
 def test_jobs_of_gitlab_are_red_where_a_branch_is_worse(project: Path) -> None:
     jobs = yaml.safe_load(RECIPES["gitlab"])
     base = git(project, "rev-parse", "origin/main")
-    make_worse(project)
+    commit_worse(project)
     for job, number in (("counts", 3), ("times", 2)):
         found = statuses(jobs[job]["script"], project, CI_MERGE_REQUEST_DIFF_BASE_SHA=base)
         assert found == [0] * (number - 1) + [1]
@@ -169,11 +114,13 @@ def test_a_job_of_slurm_has_the_status_of_its_suite(project: Path, worse: bool) 
     (project / ".venv" / "bin").mkdir(parents=True)
     (project / ".venv" / "bin" / "activate").write_text("")
     if worse:
-        make_worse(project)
+        commit_worse(project)
     script = RECIPES["slurm"]
     assert "#SBATCH --ntasks-per-node=1\n" in script
     options = f"{' '.join(COUNTED)} --ddpperf-require-baseline"
-    done = run(script.replace("pytest perf", f"pytest perf {options}"), project.parent, SLURM_SUBMIT_DIR=str(project))
+    done = run_shell(
+        script.replace("pytest perf", f"pytest perf {options}"), project.parent, SLURM_SUBMIT_DIR=str(project)
+    )
     assert done.returncode == worse, done.stdout + done.stderr
     assert "ddpperf: 2 processes of srun on 1 node" in done.stdout
     assert ("all_reduce 1 -> 2 calls per step" in done.stdout) is worse
@@ -198,7 +145,7 @@ def test_a_night_is_red_where_its_trend_is_worse(project: Path, tmp_path: Path, 
     )
     assert found == [0, 0, 0, int(worse)]
     assert (", worse" in summary.read_text()) is worse
-    with_run = run(f"ddpperf trend test_suite --metric collective_calls --history {history}", project)
+    with_run = run_shell(f"ddpperf trend test_suite --metric collective_calls --history {history}", project)
     assert "test_suite.py::test_step: custom" in with_run.stdout
 
 
@@ -218,7 +165,7 @@ def test_a_red_night_names_the_commit_that_did_it(project: Path, tmp_path: Path,
     good = git(project, "rev-parse", "HEAD")
     green.write_text(f"{good}\n")
     if worse:
-        make_worse(project)
+        commit_worse(project)
     bad = git(project, "rev-parse", "HEAD")
     git(project, "commit", "--allow-empty", "-m", "later")
     commands = commands_of(yaml.safe_load(RECIPES["nightly"])["jobs"]["culprit"])

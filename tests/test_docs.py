@@ -6,11 +6,8 @@ import ast
 import dataclasses
 import importlib.util
 import inspect
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -26,8 +23,8 @@ from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.table import STRATEGIES
 from pytest_ddpperf.training.correctness.tolerances import FALL, UPDATE, tolerance
 from tests.factories import OTHER_PLUGINS, SHARDS_ON_CPU, git
+from tests.shell import FILES, ROOT, make_worse, run_shell, write_suite
 
-ROOT = Path(__file__).parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -274,43 +271,13 @@ def test_the_places_that_a_contributor_is_sent_to_exist() -> None:
     ] == []
 
 
-RUN = """
-ddpperf() { "$PYTHON" -c "import sys; from pytest_ddpperf.cli.command import main; sys.exit(main())" "$@"; }
-pytest() { "$PYTHON" -m pytest "$@"; }
-set -eu
-"""
 COMMANDS_OF_REPORTS = re.search(r"<!-- commands: report -->\n```sh\n(.*?)```", PAGES["docs/reports.md"], re.DOTALL)
-COUNTED = """
-import pytest
-
-
-def build(ctx):
-    import torch
-    import torch.distributed as dist
-
-    def step():
-        dist.all_reduce(torch.ones(4))
-        return 1.0
-
-    return step
-
-
-@pytest.mark.ddpperf(world_size=2, counts='only', device="cpu", backend="gloo")
-def test_step(ddpperf):
-    ddpperf.check(build)
-"""
+COUNTED = "--ddpperf-counts=only --ddpperf-device=cpu --ddpperf-world-size=2"  # without times, to be quick
 
 
 def run_commands(commands: str, folder: Path, status: int = 0) -> str:
     """Runs commands of a page in a shell, in a folder; gives what they print."""
-    done = subprocess.run(
-        ["bash", "-c", RUN + commands],
-        cwd=folder,
-        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "GITHUB_STEP_SUMMARY": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_shell(commands, folder, PYTEST_ADDOPTS=COUNTED)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
@@ -325,8 +292,7 @@ def test_the_tutorial_shows_the_test_that_init_writes(tmp_path: Path, monkeypatc
 
 @pytest.mark.slow
 def test_the_tutorial_ends_with_the_red_test_that_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of the page in their order, on its script and with its change; without times, to be quick."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--ddpperf-counts=only --ddpperf-device=cpu --ddpperf-world-size=2")
+    """The commands of the page in their order, on its script and with its change."""
     monkeypatch.setenv("COLUMNS", "100")  # the terminal of the page
     for who in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{who}_NAME", "a")
@@ -349,29 +315,23 @@ def test_the_tutorial_ends_with_the_red_test_that_it_shows(tmp_path: Path, monke
 @pytest.mark.slow
 def test_the_commands_on_reports_run(tmp_path: Path) -> None:
     assert COMMANDS_OF_REPORTS is not None
-    (tmp_path / "test_suite.py").write_text(COUNTED)
+    write_suite(tmp_path)
     printed = run_commands(COMMANDS_OF_REPORTS[1], tmp_path)
     assert "Performance report\n" in printed
     named = set(re.findall(r"[a-z_-]+\.(?:md|html|csv|tex|txt|json)", COMMANDS_OF_REPORTS[1]))
-    assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {*named, "test_suite.py"}
+    assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {*named, *FILES}
 
 
 @pytest.mark.slow
 def test_the_commands_of_agents_tell_what_became_worse(tmp_path: Path) -> None:
     """The commands of the page, on a change of a project that has not been committed yet."""
     (commands,) = re.findall(r"<!-- commands: agents -->\n```sh\n(.*?)```", PAGES["docs/agents.md"], re.DOTALL)
-    perf = tmp_path / "perf"
-    perf.mkdir()
+    write_suite(tmp_path / "perf")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (perf / "work.py").write_text(COUNTED.partition("@pytest")[0])
-    (perf / "test_suite.py").write_text(
-        "import pytest\nfrom work import build\n\n\n@pytest" + COUNTED.partition("@pytest")[2]
-    )
     for command in ("init", "add .", "commit -m main"):
         git(tmp_path, *command.split())
-    call = "dist.all_reduce(torch.ones(4))"
-    (perf / "work.py").write_text((perf / "work.py").read_text().replace(call, f"{call}; {call}"))
-    printed = run_commands(f'python() {{ "$PYTHON" "$@"; }}\nset +e\n{commands}', tmp_path)
+    make_worse(tmp_path / "perf")
+    printed = run_commands(f"set +e\n{commands}", tmp_path)
     assert "all_reduce 1 -> 2 calls per step" in printed
     (last,) = [line for line in printed.splitlines() if line.startswith("regressed perf/")]
     named = last.removeprefix("regressed perf/test_suite.py::test_step custom ").split()

@@ -91,7 +91,9 @@ def test_unknown(ddpperf):
     assert environment["recorded"]["libc"]
 
 
-def test_an_added_metric_fails_a_test_when_it_regresses(plugin: pytest.Pytester) -> None:
+def test_an_added_metric_fails_a_test_when_it_regresses(
+    plugin: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No time is gated here: the samples of a step are the same in every run."""
     plugin.makepyfile(
         test_suite=SUITE
@@ -114,11 +116,10 @@ def test_it(ddpperf):
 """
     )
     fails = "--ddpperf-fail-on=regressed"
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("MOST", "8")
-        plugin.runpytest("-q", "--ddpperf-save", fails).assert_outcomes(passed=1)
-        environment.setenv("MOST", "12")
-        run = plugin.runpytest("-q", "--ddpperf-report=json:results.json", fails)
+    monkeypatch.setenv("MOST", "8")
+    plugin.runpytest("-q", "--ddpperf-save", fails).assert_outcomes(passed=1)
+    monkeypatch.setenv("MOST", "12")
+    run = plugin.runpytest("-q", "--ddpperf-report=json:results.json", fails)
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["sample_imbalance *1.00 *1.20 *+20.0 %*FAIL"])
     (result,) = results(plugin)
@@ -129,26 +130,6 @@ def test_a_fact_of_a_hook_takes_the_place_of_the_name_of_the_host() -> None:
     hook = SimpleNamespace(pytest_ddpperf_environment=lambda: [{"host": "ci"}, {"libc": "2.36"}])
     facts = {"host": "anna-laptop", "kernel": "6.1"}
     assert Extensions(hook).recorded(facts) == {"host": "ci", "kernel": "6.1", "libc": "2.36"}
-
-
-@pytest.mark.parametrize(
-    ("hook", "message"),
-    [
-        ("pytest_ddpperf_strategies(): return {'ddp': print}", "a strategy named 'ddp' exists already: choose*"),
-        ("pytest_ddpperf_strategies(): return {'mine': 3}", "'mine': 3 is not a strategy: expected a function*"),
-        ("pytest_ddpperf_strategies(): return 3", "returned 3: return a dict {name: function}"),
-        ("pytest_ddpperf_metrics(): return [3]", "returned 3: return a list of pytest_ddpperf.Metric"),
-        ("pytest_ddpperf_environment(): return {'a': 3}", "returned {'a': 3}: return a dict {name: text}"),
-        ("pytest_ddpperf_environment(): return {'kernel': 'x'}", "a fact named 'kernel' exists already: *"),
-    ],
-)
-def test_what_does_not_fit_is_refused_in_one_line(inner: pytest.Pytester, hook: str, message: str) -> None:
-    name = hook.partition("(")[0]
-    inner.makeconftest(f"def {hook}\n")
-    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
-    run = inner.runpytest("-q")
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines([f"{name}*{message}"])
 
 
 ADDED = """
@@ -166,28 +147,52 @@ def pytest_ddpperf_metrics():
 MEASURED = "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='off')\n"
 
 
-def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester) -> None:
-    inner.makeconftest(ADDED.format(samples="lambda measured: None").replace('"lower"', '"less"'))
-    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
-    run = inner.runpytest("-q")
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: constant has better='less': expected lower or higher"])
+NONE = "pytest_ddpperf_metrics: metric constant returned * for * launches: *"
+RETURNED = {
+    "pytest_ddpperf_strategies(): return {'ddp': print}": "a strategy named 'ddp' exists already: choose*",
+    "pytest_ddpperf_strategies(): return {'mine': 3}": "'mine': 3 is not a strategy: expected a function*",
+    "pytest_ddpperf_strategies(): return 3": "returned 3: return a dict {name: function}",
+    "pytest_ddpperf_metrics(): return [3]": "returned 3: return a list of pytest_ddpperf.Metric",
+    "pytest_ddpperf_environment(): return {'a': 3}": "returned {'a': 3}: return a dict {name: text}",
+    "pytest_ddpperf_environment(): return {'kernel': 'x'}": "a fact named 'kernel' exists already: *",
+    "pytest_ddpperf_metrics():\n    return nosuch": " failed at *conftest.py:2: *nosuch*",
+}
+SAMPLED = [
+    ("lambda measured: ()", NONE),
+    pytest.param("lambda measured: (float('nan'),)", NONE, marks=pytest.mark.slow),
+    pytest.param("lambda measured: 3.0", NONE, marks=pytest.mark.slow),
+    ("lambda measured: nosuch", "pytest_ddpperf_metrics: metric constant failed at *:3: *nosuch*"),
+]
 
 
-@pytest.mark.parametrize(
-    "samples",
-    [
-        "lambda measured: ()",
-        pytest.param("lambda measured: (float('nan'),)", marks=pytest.mark.slow),
-        pytest.param("lambda measured: 3.0", marks=pytest.mark.slow),
-    ],
-)
-def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, samples: str) -> None:
-    inner.makeconftest(ADDED.format(samples=samples))
+def refused(inner: pytest.Pytester, conftest: str, message: str) -> None:
+    inner.makeconftest(conftest)
     inner.makepyfile(test_suite=SUITE + MEASURED)
     run = inner.runpytest("-q")
     run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: metric constant returned * for * launches: *"])
+    run.stdout.fnmatch_lines([message])
+    run.stdout.no_fnmatch_line("*pytest_ddpperf/run/*")
+
+
+@pytest.mark.parametrize("hook", RETURNED)
+def test_what_a_hook_does_wrong_is_told_in_one_line(inner: pytest.Pytester, hook: str) -> None:
+    refused(inner, f"def {hook}\n", f"{hook.partition('(')[0]}*{RETURNED[hook]}")
+
+
+@pytest.mark.slow
+def test_an_error_in_a_verdicts_hook_is_told_in_one_line(inner: pytest.Pytester) -> None:
+    hook = "def pytest_ddpperf_verdict(result):\n    result.nosuch\n"
+    refused(inner, hook, "pytest_ddpperf_verdict failed at *conftest.py:2: *nosuch*")
+
+
+def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester) -> None:
+    wrong = ADDED.format(samples="lambda measured: None").replace('"lower"', '"less"')
+    refused(inner, wrong, "pytest_ddpperf_metrics: constant has better='less': expected lower or higher")
+
+
+@pytest.mark.parametrize(("samples", "message"), SAMPLED)
+def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, samples: str, message: str) -> None:
+    refused(inner, ADDED.format(samples=samples), message)
 
 
 def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pytest.Pytester) -> None:
@@ -213,27 +218,6 @@ def test_it(ddpperf):
 """
     )
     inner.runpytest("-q").assert_outcomes(passed=1)
-
-
-@pytest.mark.parametrize(
-    ("hook", "place"),
-    [
-        ("def pytest_ddpperf_metrics():\n    return nosuch\n", "pytest_ddpperf_metrics failed at *conftest.py:2"),
-        pytest.param(
-            "def pytest_ddpperf_verdict(result):\n    result.nosuch\n",
-            "pytest_ddpperf_verdict failed at *conftest.py:2",
-            marks=pytest.mark.slow,
-        ),
-        (ADDED.format(samples="lambda measured: nosuch"), "pytest_ddpperf_metrics: metric constant failed at *:3"),
-    ],
-)
-def test_an_error_in_a_hook_is_told_in_one_line_with_its_place(inner: pytest.Pytester, hook: str, place: str) -> None:
-    inner.makeconftest(hook)
-    inner.makepyfile(test_suite=SUITE + MEASURED)
-    run = inner.runpytest("-q")
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines([f"{place}: *nosuch*"])
-    run.stdout.no_fnmatch_line("*pytest_ddpperf/run/*")
 
 
 def requirements(project: str) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
-from benchmarks.campaign.kinds import ANY_MOMENT, OF_SESSION, Place, declare, kinds, parent
+from benchmarks.campaign.kinds import ANY_MOMENT, OF_SESSION, Place, declare, fill, kinds, parent
 
 WHOLE = r"(?s)(?=.*no damage).*"
 FAILED, DONE = rf"{WHOLE}status (1|10)\b", rf"{WHOLE}status (0|1|10)\b"  # 10: something could not be measured
@@ -61,12 +61,6 @@ def _project() -> Path:
 def _file_for_baselines() -> None:
     shutil.rmtree(_project() / "baselines", ignore_errors=True)
     (_project() / "baselines").write_text("not a folder", encoding="ascii")
-
-
-def fill(path: Path) -> None:
-    with contextlib.suppress(OSError), path.open("wb") as file:
-        while True:
-            file.write(bytes(1 << 12))
 
 
 def _stop_for_a_while() -> None:

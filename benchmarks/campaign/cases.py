@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,14 +32,6 @@ def drawn(seed: int, number: int, *, session: bool = False) -> Case:
         timeout=random.choice(TIMEOUTS[session]),
         way="session" if session else "suite",
     )
-
-
-def written(case: Case) -> str:
-    return json.dumps(asdict(case))
-
-
-def read(text: str) -> Case:
-    return Case(**json.loads(text))
 
 
 def reach(case: Case, rank: int, phase: str, scratch: str) -> object:

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from benchmarks.campaign.endings import Mute, started, throw
 from benchmarks.campaign.kinds import STEPPED, STEPS, Place, hang, kind, kinds
 
 SKIP = "leave out the next collective"
@@ -24,12 +25,6 @@ def _ones(count: int, dtype: str = "float32") -> Any:
     import torch
 
     return torch.ones(count, dtype=getattr(torch, dtype))
-
-
-def _waits_in_a_thread() -> None:
-    thread = threading.Thread(target=_dist().all_reduce, args=(_ones(7),))
-    thread.start()
-    thread.join()
 
 
 kinds(
@@ -51,7 +46,11 @@ kinds(
         ("makes_a_group_alone", BLOCKED, lambda _: _dist().all_reduce(_ones(4), group=_dist().new_group())),
         ("receives_from_nobody", r"in receives_from_nobody", lambda p: _dist().recv(_ones(4), src=p.case.other)),
         ("sends_to_nobody", r"in sends_to_nobody", lambda p: _dist().send(_ones(1 << 22), dst=p.case.other)),
-        ("waits_in_a_thread", rf"in waits_in_a_thread|{BLOCKED}", lambda _: _waits_in_a_thread()),
+        (
+            "waits_in_a_thread",
+            rf"in waits_in_a_thread|{BLOCKED}",
+            lambda _: started(_dist().all_reduce, _ones(7)).join(),
+        ),
         ("swaps_two_collectives", BLOCKED, lambda _: (_dist().broadcast(_ones(5), 0), _dist().all_reduce(_ones(9)))),
     ],
     phases=STEPS,
@@ -80,17 +79,6 @@ kinds(
 )
 
 
-class Sent:
-    """An object that does something while it is pickled."""
-
-    def __init__(self, act: Any) -> None:
-        self.act = act
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        self.act()
-        return int, ()
-
-
 class Read:
     """An object that does something while it is loaded."""
 
@@ -101,21 +89,12 @@ class Read:
         return self.act, self.arguments
 
 
-class Mute(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
+class Sent(Read):
+    """An object that does something while it is pickled."""
 
-
-def raise_value_error() -> None:
-    raise ValueError("boom 7")
-
-
-def raise_interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-def raise_mute() -> None:
-    raise Mute
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.act(*self.arguments)
+        return int, ()
 
 
 SENT_BACK, READ = r"cannot be sent back", r"cannot be read by the test session"
@@ -123,16 +102,16 @@ kinds(
     [
         ("returns_a_lock", SENT_BACK, lambda _: threading.Lock()),
         ("returns_a_generator", SENT_BACK, lambda _: (number for number in range(3))),
-        ("raises_while_sent", rf"{SENT_BACK}(?s:.*)boom 7", lambda _: Sent(raise_value_error)),
-        ("interrupts_while_sent", rf"{SENT_BACK}(?s:.*)KeyboardInterrupt", lambda _: Sent(raise_interrupt)),
-        ("exits_while_sent", rf"{SENT_BACK}(?s:.*)sys\.exit\(5\)", lambda _: Sent(lambda: sys.exit(5))),
-        ("raises_without_words_while_sent", rf"{SENT_BACK}(?s:.*)Mute", lambda _: Sent(raise_mute)),
-        ("ends_while_sent", r"exited with status 5", lambda _: Sent(lambda: os._exit(5))),
+        ("raises_while_sent", rf"{SENT_BACK}(?s:.*)boom 7", lambda _: Sent(throw, ValueError("boom 7"))),
+        ("interrupts_while_sent", rf"{SENT_BACK}(?s:.*)KeyboardInterrupt", lambda _: Sent(throw, KeyboardInterrupt())),
+        ("exits_while_sent", rf"{SENT_BACK}(?s:.*)sys\.exit\(5\)", lambda _: Sent(sys.exit, 5)),
+        ("raises_without_words_while_sent", rf"{SENT_BACK}(?s:.*)Mute", lambda _: Sent(throw, Mute())),
+        ("ends_while_sent", r"exited with status 5", lambda _: Sent(os._exit, 5)),
         ("blocks_while_sent", r"in hang\b", lambda _: Sent(hang)),
-        ("raises_while_read", rf"{READ}.*boom 7", lambda _: Read(raise_value_error)),
-        ("interrupts_while_read", rf"{READ}.*KeyboardInterrupt", lambda _: Read(raise_interrupt)),
+        ("raises_while_read", rf"{READ}.*boom 7", lambda _: Read(throw, ValueError("boom 7"))),
+        ("interrupts_while_read", rf"{READ}.*KeyboardInterrupt", lambda _: Read(throw, KeyboardInterrupt())),
         ("exits_while_read", rf"{READ}.*SystemExit", lambda _: Read(sys.exit, 5)),
-        ("raises_without_words_while_read", rf"{READ}.*Mute", lambda _: Read(raise_mute)),
+        ("raises_without_words_while_read", rf"{READ}.*Mute", lambda _: Read(throw, Mute())),
         ("blocks_while_read", r"was not read by the test session before the deadline", lambda _: Read(time.sleep, 60)),
         ("imports_nothing_while_read", rf"{READ}.*no_such_module", lambda _: Read(__import__, "no_such_module")),
     ],

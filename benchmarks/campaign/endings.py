@@ -29,13 +29,13 @@ kinds(
             "waits_for_an_event": lambda _: threading.Event().wait(),
             "reads_a_pipe": lambda _: os.read(os.pipe()[0], 1),
             "waits_for_a_child": lambda _: subprocess.run(["sleep", "1000"], check=False),
-            "joins_a_thread": lambda _: _thread(time.sleep, 1000).join(),
+            "joins_a_thread": lambda _: started(time.sleep, 1000).join(),
         }.items()
     )
 )
 
 
-def _thread(target: Any, *arguments: Any) -> threading.Thread:
+def started(target: Any, *arguments: Any) -> threading.Thread:
     thread = threading.Thread(target=target, args=arguments)
     thread.start()
     return thread
@@ -108,12 +108,12 @@ kinds(
         ("exits_with_0", r"exited with status 0\b", lambda _: os._exit(0)),
         ("exits_with_77", r"exited with status 77\b", lambda _: os._exit(77)),
         ("exits_by_c", r"exited with status 9\b", lambda _: ctypes.CDLL(None)._exit(9)),
-        ("exits_from_a_thread", r"exited with status 6\b", lambda _: (_thread(os._exit, 6), time.sleep(1000))),
+        ("exits_from_a_thread", r"exited with status 6\b", lambda _: (started(os._exit, 6), time.sleep(1000))),
         ("executes_true", r"exited with status 0\b", lambda _: os.execv("/bin/true", ["true"])),
         ("executes_sleep", r"gave no stack|killed by|exited", lambda _: os.execv("/bin/sleep", ["sleep", "1000"])),
         ("reads_null", r"killed by SIGSEGV", lambda _: ctypes.string_at(0)),
         ("overflows_the_stack", r"killed by SIGSEGV", lambda _: faulthandler._stack_overflow()),  # type: ignore[attr-defined]
-        ("crashes_in_a_thread", r"killed by SIGSEGV", lambda _: (_thread(ctypes.string_at, 0), time.sleep(1000))),
+        ("crashes_in_a_thread", r"killed by SIGSEGV", lambda _: (started(ctypes.string_at, 0), time.sleep(1000))),
         ("kills_its_group", r"killed by SIGKILL", lambda _: os.killpg(0, signal.SIGKILL)),
     ]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
@@ -141,6 +142,13 @@ def sabotages(rows: Mapping[str, Act], **more: Any) -> None:
     """Declares kinds after which the rank goes on to one of the endings."""
     for name, act in rows.items():
         declare(name, act, **{"endings": ENDINGS, **more})
+
+
+def fill(path: Path) -> None:
+    """Writes to a file until its file system is full."""
+    with contextlib.suppress(OSError), path.open("wb") as file:
+        while True:
+            file.write(bytes(1 << 12))
 
 
 def prctl(option: int, value: int) -> None:

@@ -30,28 +30,22 @@ def present(temporary: Path) -> Present:
     return Present(shared=_names(SHARED), temporary=_names(temporary), sockets=unix_sockets(), ports=listening())
 
 
-def left(
-    temporary: Path, before: Present, allowed: Collection[int], seconds: float = END_SECONDS
-) -> tuple[list[str], set[int], frozenset[str]]:
-    """What a case has left in words, the processes among it, and the files of shared memory.
-
-    What goes within some seconds is not left. Torch's managers of shared memory get their time.
-    """
+def left(temporary: Path, before: Present, allowed: Collection[int], seconds: float = END_SECONDS) -> list[str]:
+    """What a case has left and what does not go within some seconds; torch's managers of shared memory have more."""
     started = time.monotonic()
     while True:
         waited = time.monotonic() - started
         reap(keep=allowed)
         found = {pid: name for pid, name in processes().items() if pid not in allowed}
         now = present(temporary)
-        shared = now.shared - before.shared
         words = [f"process {name}" for name in found.values()]
-        words += [f"/dev/shm/{name}" for name in shared]
+        words += [f"/dev/shm/{name}" for name in now.shared - before.shared]
         words += [f"$TMPDIR/{name}" for name in now.temporary - before.temporary if not name.startswith(_NOT_LEFT)]
         words += [f"socket {name}" for name in now.sockets - before.sockets]
         words += [f"port {name}" for name in now.ports - before.ports]  # threads of a zombie may still hold one
         managed = any("torch_shm_manag" in name for name in found.values())
         if not words or waited > (max(seconds, MANAGER_SECONDS) if managed else seconds):
-            return words, set(found), shared
+            return words
         time.sleep(0.02)
 
 

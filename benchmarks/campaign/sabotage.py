@@ -25,7 +25,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks.campaign.kinds import ENDED, ENDINGS, LOADED, Place, kind, kinds, prctl, sabotages
+from benchmarks.campaign.kinds import ENDED, ENDINGS, LOADED, Place, fill, kind, kinds, prctl, sabotages
 
 KEPT: list[Any] = []
 BROKEN = "broken on purpose"
@@ -68,12 +68,6 @@ def _become_nobody(place: Place) -> None:
     os.setuid(65534)
 
 
-def _fill(path: Path) -> None:
-    with contextlib.suppress(OSError), path.open("wb") as file:
-        while True:
-            file.write(bytes(1 << 20))
-
-
 def _detach() -> None:
     prctl(1, 0)  # no signal at the end of the parent
     with contextlib.suppress(OSError):
@@ -105,7 +99,7 @@ sabotages(
         "becomes_nobody": _become_nobody,
         "closes_output": lambda _: os.closerange(0, 3),
         "prints_much": lambda _: _print_much(),
-        "fills_the_temporary_folder": lambda _: _fill(Path(tempfile.gettempdir(), "full")),
+        "fills_the_temporary_folder": lambda _: fill(Path(tempfile.gettempdir(), "full")),
     }
 )
 sabotages({"cannot_exit": lambda _: setattr(os, "_exit", lambda _status: None)}, endings=("raise", "hang", "return"))

@@ -1,4 +1,4 @@
-"""Attacks on a pytest session, each in a session of its own."""
+"""Sessions of pytest: attacks have one each; faulty tests share one, each with a good test after it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
-from typing import IO
+from typing import IO, Any
 
 from benchmarks.campaign.attacks import FULL, OF_SAVING, PID
-from benchmarks.campaign.cases import acted, written
+from benchmarks.campaign.cases import acted
 from benchmarks.campaign.kinds import ANY_MOMENT, KINDS, Case, Place
-from benchmarks.campaign.left import Present, left
-from benchmarks.campaign.suite_files import HEAD, STEP
+from benchmarks.campaign.left import Present, left, present
+from benchmarks.campaign.suite_files import CONFTEST, FAULTY, HEAD, STEP, STORED, SUBJECTS, TESTS, VERBS
 from benchmarks.campaign.verdicts import GRACE, Verdict, judged
 from benchmarks.common.project import ROOT, repository, write
 from pytest_ddpperf.against.git import git
 
+SIZE = 20  # faulty tests of a session
+NEXT_SECONDS, START_SECONDS = 5.0, 60.0
 SESSION_SECONDS = 90.0
 GUARD_SECONDS = 5.0  # in which the guard of a checkout removes that of a session that was killed
 TEST = """\
@@ -58,7 +61,12 @@ def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log
     if kind.against:
         repository(project, {".gitignore": "made\n"})
         command.append("--ddpperf-against=HEAD")
-    status, output = _run(command, project, environ, case, usual[1])
+
+    def disturb(process: subprocess.Popen[bytes]) -> None:
+        if case.kind == OF_SAVING or case.phase == ANY_MOMENT:
+            _disturb(process, case, project, usual[1])
+
+    status, output = pytest_ended(command, project, environ, disturb=disturb)
     ended = time.time()
     log.write(f"\n{case}\n{output}\nstatus {status}\n".encode())
     (temporary / "full").unlink(missing_ok=True)
@@ -70,9 +78,9 @@ def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log
     if case.kind == FULL:
         ctypes.CDLL(None).umount2(os.fsencode(project / "baselines"), 2)
     again = [*command[: command.index("--ddpperf-max-time=2")], "test_fault.py::test_next"]
-    next_status, said = _run(again, project, environ)
+    next_status, said = pytest_ended(again, project, environ)
     outcome = {"error": "Session", "rank": None, "text": text, "length": 0, "ended": ended}
-    remains, _, _ = left(temporary, before, set(), GRACE)
+    remains = left(temporary, before, set(), GRACE)
     return judged(case, outcome, remains, "" if next_status == 0 else said[-1500:], done)
 
 
@@ -84,7 +92,7 @@ def _usual_session(case: Case, folder: Path, temporary: Path) -> tuple[Path, flo
         project = folder / "project"
         command, environ = _prepared(replace(case, phase="nowhere"), folder, project, temporary)
         started = time.monotonic()
-        status, output = _run([*command, "--ddpperf-save", "--ddpperf-force-save"], project, environ)
+        status, output = pytest_ended([*command, "--ddpperf-save", "--ddpperf-force-save"], project, environ)
         if status != 0:
             sys.exit(f"a session without a fault fails:\n{output}")
         note.write_text(repr(time.monotonic() - started), encoding="ascii")
@@ -93,26 +101,38 @@ def _usual_session(case: Case, folder: Path, temporary: Path) -> tuple[Path, flo
 
 def _prepared(case: Case, scratch: Path, project: Path, temporary: Path) -> tuple[list[str], dict[str, str]]:
     """Writes the project; the command that runs it, and its environment."""
-    subject = HEAD.format(case=written(case), scratch=str(scratch)) + STEP
+    subject = HEAD.format(case=asdict(case), scratch=str(scratch)) + STEP
     write(project, {"subject.py": subject, "test_fault.py": TEST, "pytest.ini": "[pytest]\n"})
     (project / "made").mkdir()
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
-    command += [f"--ddpperf-world-size={case.world_size}", f"--ddpperf-timeout={case.timeout:g}"]
+    command = python_pytest(f"--ddpperf-world-size={case.world_size}", f"--ddpperf-timeout={case.timeout:g}")
     command += ["--ddpperf-max-time=2", "--ddpperf-report=json:made/results.json", "--ddpperf-verify=false"]
-    environ = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    return command, environ
+    return command, environ_of(temporary)
 
 
-def _run(
-    command: list[str], project: Path, environ: dict[str, str], case: Case | None = None, usual: float = 0.0
+def python_pytest(*options: str) -> list[str]:
+    """Returns the command that runs pytest."""
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options]
+
+
+def environ_of(temporary: Path) -> dict[str, str]:
+    """Returns the environment of a session with this folder for temporary files."""
+    return {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def pytest_ended(
+    command: list[str],
+    project: Path,
+    environ: dict[str, str],
+    seconds: float = SESSION_SECONDS,
+    disturb: Callable[[subprocess.Popen[bytes]], None] = lambda _: None,
 ) -> tuple[int, str]:
+    """Runs pytest, and ``disturb`` meanwhile; returns its status and what it printed."""
     process = subprocess.Popen(
         command, cwd=project, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    if case is not None and (case.kind == OF_SAVING or case.phase == ANY_MOMENT):
-        _disturb(process, case, project, usual)
+    disturb(process)
     try:
-        output, _ = process.communicate(timeout=SESSION_SECONDS)
+        output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate(timeout=SESSION_SECONDS)
@@ -166,3 +186,72 @@ def mount(path: Path, size: str) -> None:
     """Mounts a file system in memory."""
     if ctypes.CDLL(None, use_errno=True).mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size}".encode()):
         sys.exit(f"{path} cannot be mounted: {os.strerror(ctypes.get_errno())}")
+
+
+def run_suite(cases: Sequence[Case], folder: Path, temporary: Path, stored: Path, log: IO[bytes]) -> Iterator[Verdict]:
+    """Runs cases in one session; if it ends early, the case that ended it is told and the others run in another."""
+    waiting = list(cases)
+    while waiting:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        before = present(temporary)
+        lines, output = _session(waiting, folder, temporary, stored, log)
+        words = left(temporary, before, {1})
+        words += [line for line in damage(folder / "project", stored).splitlines() if line.startswith("damaged")]
+        done = [case for case in waiting if {f"test_{case.number}", f"test_{case.number}_next"} <= lines.keys()]
+        for case in done:
+            yield _judged(case, lines, folder, words if case is waiting[-1] else [])
+        if len(done) < len(waiting):
+            broken = next(case for case in waiting if case not in done)
+            said = f"the session ended early: {output[-1500:]}"
+            yield judged(broken, None, words, said, acted(folder / str(broken.number)))
+            done.append(broken)
+        waiting = [case for case in waiting if case not in done]
+
+
+def _session(
+    cases: Sequence[Case], folder: Path, temporary: Path, stored: Path, log: IO[bytes]
+) -> tuple[dict[str, dict[str, Any]], str]:
+    """Runs one session; the fields of its reports by test, and what it printed."""
+    project, reports = folder / "project", folder / "reports.jsonl"
+    files = {
+        "test_stored.py": STORED,
+        "conftest.py": CONFTEST.format(file=str(reports), temporary=str(temporary)),
+        "pytest.ini": "[pytest]\npythonpath = .\n",
+        "test_faults.py": TESTS,
+    }
+    for case in cases:
+        scratch = folder / str(case.number)
+        scratch.mkdir(parents=True)
+        subject = HEAD.format(case=asdict(case), scratch=str(scratch)) + SUBJECTS.get(case.phase, STEP)
+        files[f"subject_{case.number}.py"] = subject
+        verb = VERBS.get(case.phase, "ddpperf.check")
+        given = {"number": case.number, "timeout": case.timeout, "world_size": case.world_size}
+        files["test_faults.py"] += FAULTY.format(**given, fixture=verb.partition(".")[0], verb=verb)
+    write(project, files)
+    if stored.exists():
+        shutil.copytree(stored, project / "baselines")
+    command = python_pytest("--ddpperf-max-time=1", "--ddpperf-world-size=2", "--ddpperf-launches=1")
+    environ = environ_of(temporary)
+    seconds = START_SECONDS + sum(case.deadline + 4 * NEXT_SECONDS for case in cases)
+    if not stored.exists():
+        first = [*command, "--ddpperf-save", "--ddpperf-force-save", "test_stored.py"]
+        subprocess.run(first, cwd=project, env=environ, check=True, capture_output=True)
+        shutil.copytree(project / "baselines", stored)
+        reports.unlink()
+    status, output = pytest_ended(command, project, environ, seconds)
+    log.write(f"\nsuite {[case.number for case in cases]}\n{output}\nstatus {status}\n".encode())
+    lines: dict[str, dict[str, Any]] = {}
+    for text in reports.read_text(encoding="utf-8").splitlines() if reports.exists() else ():
+        fields = json.loads(text)
+        lines.setdefault(fields["test"], {}).update({fields["when"]: fields})
+    return {test: found for test, found in lines.items() if {"call", "after"} <= found.keys()}, output
+
+
+def _judged(case: Case, lines: dict[str, dict[str, Any]], folder: Path, more: list[str]) -> Verdict:
+    here, following = lines[f"test_{case.number}"], lines[f"test_{case.number}_next"]
+    passed = following["call"]["outcome"] == "passed"
+    said = "" if passed else f"{following['call']['error']}: {following['call']['text'][:1000]}"
+    remains = [*here["after"]["left"], *following["after"]["left"], *more]
+    return judged(case, here["call"], remains, said, acted(folder / str(case.number)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 # The place that a fault happens in decides what is measured: a step, a Workload, a script, two steps or only ranks.
 HEAD = """\
 import os
-from benchmarks.campaign.cases import reach, read
+from benchmarks.campaign.cases import reach
 from benchmarks.campaign.collectives import SKIP
+from benchmarks.campaign.kinds import Case
 
-CASE, SCRATCH = read({case!r}), {scratch!r}
+CASE, SCRATCH = Case(**{case!r}), {scratch!r}
 join, getpid, opened = os.path.join, os.getpid, open  # a fault may break the module's, and what is builtin
 RANK = int(os.environ.get("RANK", -1))
 done = []
@@ -180,7 +181,7 @@ def pytest_runtest_protocol(item):
     parents = set()
     if SESSION in item.config.stash:
         parents = {{pid for pid in item.config.stash[SESSION].sides.parents if pid}}
-    remains, _, _ = left(TEMPORARY, before[0], {{*parents, os.getpid(), 1}})
+    remains = left(TEMPORARY, before[0], {{*parents, os.getpid(), 1}})
     remains = [one for one in remains if not one.startswith("$TMPDIR/ddpperf-files-")]  # of a Script: gone with the run
     gc.collect()
     TEMPORARY.mkdir(exist_ok=True)

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from benchmarks.campaign.cases import drawn
 from benchmarks.campaign.left import SHARED, present, processes, reap
-from benchmarks.campaign.sessions import mount, run_session
-from benchmarks.campaign.suites import SIZE, run_suite
+from benchmarks.campaign.sessions import SIZE, mount, run_session, run_suite
 from benchmarks.campaign.verdicts import Verdict
 
 BASE = Path("/mnt")

@@ -81,15 +81,8 @@ def commit(folder: Path, message: str) -> None:
     git(folder, *AS_NOBODY, "commit", "-q", "-m", message)
 
 
-def pytest_run(
-    folder: Path,
-    arguments: Sequence[str],
-    *,
-    paths: Sequence[Path] = (ROOT,),
-    seconds: float = DAY,
-    variables: Mapping[str, str] | None = None,
-) -> Ran:
-    """Runs pytest in a folder; it finds modules in ``paths``, and has further variables in its environment.
+def pytest_run(folder: Path, arguments: Sequence[str], *, paths: Sequence[Path] = (ROOT,), seconds: float = DAY) -> Ran:
+    """Runs pytest in a folder; it finds modules in ``paths``.
 
     Raises:
         TimeoutExpired: it took longer than these seconds, and was ended.
@@ -98,9 +91,13 @@ def pytest_run(
         report, junit, printed = (Path(aside) / name for name in ("results.json", "junit.xml", "printed"))
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         command += [f"--ddpperf-report=json:{report}", f"--junit-xml={junit}"]
-        environ = {**environ_of(paths), **(variables or {})}
         with printed.open("wb") as output:
-            how: dict[str, Any] = {"cwd": folder, "env": environ, "stdout": output, "stderr": subprocess.STDOUT}
+            how: dict[str, Any] = {
+                "cwd": folder,
+                "env": environ_of(paths),
+                "stdout": output,
+                "stderr": subprocess.STDOUT,
+            }
             status = finished(command, seconds, patience=END_SECONDS, **how).returncode
         results = json.loads(report.read_text(encoding="utf-8"))["results"] if report.exists() else []
         cases = ET.parse(junit).iter("testcase") if junit.exists() else ()  # noqa: S314  pytest has just written it

@@ -10,34 +10,15 @@ from typing import TypeAlias
 
 from benchmarks.quality.laws import SAME, Draw, Law, Slower, World
 from benchmarks.quality.verdicts import Outcome, against_partner, in_suite
-from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import clopper_pearson
 
 SUITE = 26
 UNCHANGED = "unchanged"
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
 
 Made: TypeAlias = "tuple[Outcome, float]"
 """What was told, and by how much the new side is slower."""
-
-
-def same(_: Draw) -> Slower:
-    """Code that is no slower."""
-    return SAME
 
 
 @dataclass(frozen=True)
@@ -86,7 +67,7 @@ class Row:
     setting: str
     law: Law
     slower: str
-    new: Callable[[Draw], Slower] = same
+    new: Callable[[Draw], Slower] = lambda _: SAME
     goals: tuple[Goal, ...] = ()
     max_time: float = 60.0
     tests: int = 1  # of the suite that it is one of, without a budget
@@ -113,20 +94,20 @@ class Row:
         if self.at_mde:
             mde = None
             while mde is None or not math.isfinite(mde):
-                mde = against_partner(World(machine, cpu=self.cpu), ENVIRONMENT, settings, self.tests).mde
+                mde = against_partner(World(machine, cpu=self.cpu), settings, self.tests).mde
             new = Slower(mde)
         world = World(machine, new, new if self.both else SAME, cpu=self.cpu)
-        return against_partner(world, ENVIRONMENT, settings, self.tests), world.slower
+        return against_partner(world, settings, self.tests), world.slower
 
     def _of_suite(self, draw: Draw) -> list[Made]:
         """The outcomes of a suite; if one of its benchmarks is slower, in a random place, that one's."""
         seconds = (self.budget or 0.0) * SUITE
         suite = [World(self.law(draw)) for _ in range(SUITE)]
         if self.slower == UNCHANGED:
-            return [(outcome, 0.0) for outcome in in_suite(suite, ENVIRONMENT, Settings(), seconds)]
+            return [(outcome, 0.0) for outcome in in_suite(suite, Settings(), seconds)]
         place = int(draw.integers(SUITE))
         suite[place] = World(self.law(draw), self.new(draw))
-        return [(in_suite(suite, ENVIRONMENT, Settings(), seconds)[place], suite[place].slower)]
+        return [(in_suite(suite, Settings(), seconds)[place], suite[place].slower)]
 
 
 @dataclass(frozen=True)

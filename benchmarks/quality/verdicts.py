@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.decision import PAIRED_TOLERANCE
@@ -26,8 +26,24 @@ from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.timing import turn_sizes
 
+if TYPE_CHECKING:
+    from benchmarks.quality.laws import World
+
 PAIRED_MARGIN = EQUIVALENCE_MARGIN * PAIRED_TOLERANCE  # no worse by more than that is unchanged, side by side
 REVISION = Revision("before", None, Path())
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 
 Launched: TypeAlias = "Sequence[LaunchOutcome]"
 """The launches of one round."""
@@ -60,17 +76,10 @@ def rank_launch(step_times: Sequence[float], cpu: float | None = None) -> RankLa
     )
 
 
-class Source(Protocol):
-    """Where the launches of both sides of one benchmark come from, in place of new ones."""
-
-    def launched(self, of_reference: Sequence[bool], steps: int) -> Launched:
-        """One launch of each of these sides, which take turns; the seconds that each takes."""
-
-
 class Dealer:
     """Runs launches of a source, and owns the clock that their seconds move on."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: World) -> None:
         self._source = source
         self.dealt = 0  # launches of the candidate
         self.now = 0.0  # seconds since the first launch began
@@ -85,20 +94,21 @@ class Dealer:
         return list(outcomes)
 
 
-def against_partner(source: Source, env: Environment, settings: Settings, tests: int = 1) -> Outcome:
+def against_partner(source: World, settings: Settings, tests: int = 1) -> Outcome:
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
     dealt = Dealer(source)
-    return _outcome(
-        _Benchmark(_variant(env), dealt, SessionBudget(None, tests, lambda: dealt.now)).judged(settings, tests), dealt
-    )
+    budget = SessionBudget(None, tests, lambda: dealt.now)
+    return _outcome(_Benchmark("training", dealt, budget).judged(settings, tests), dealt)
 
 
 class _Benchmark:
     """A benchmark of a session whose launches come from a source."""
 
-    def __init__(self, variant: Variant, dealt: Dealer, budget: SessionBudget) -> None:
-        self._name, self._dealt, self._budget = variant.name, dealt, budget
-        self._references = _references(variant)
+    def __init__(self, name: str, dealt: Dealer, budget: SessionBudget) -> None:
+        self._name, self._dealt, self._budget = name, dealt, budget
+        variant = Variant(name=name, strategy="custom", mode=None, environment=ENVIRONMENT, subject=None, resolved=None)
+        derive = gated_if_paired(alone)
+        self._references = PairedReferences(revision=REVISION, variants=(variant,), derive=derive, lacking={})
         self._before: tuple[Rounds, Judge] | None = None
 
     def judged(self, settings: Settings, tests: int) -> tuple[Result, ...]:
@@ -122,25 +132,17 @@ class _Benchmark:
         return judge.results
 
 
-def in_suite(suite: Sequence[Source], env: Environment, settings: Settings, seconds: float) -> list[Outcome]:
+def in_suite(suite: Sequence[World], settings: Settings, seconds: float) -> list[Outcome]:
     """The verdicts on benchmarks that share the budget of a session, each beside another revision."""
     decks = list(map(Dealer, suite))
     budget = SessionBudget(seconds, len(suite), clock=lambda: math.fsum(dealt.now for dealt in decks))
     budget.two_passes = True
     settings = replace(settings, max_time=seconds)  # as with a budget: no benchmark has a limit of its own
-    benchmarks = {f"test_{i}": _Benchmark(_variant(env, f"test_{i}"), dealt, budget) for i, dealt in enumerate(decks)}
+    benchmarks = {f"test_{i}": _Benchmark(f"test_{i}", dealt, budget) for i, dealt in enumerate(decks)}
     results = {name: benchmark.judged(settings, len(suite)) for name, benchmark in benchmarks.items()}
     while names := budget.second_pass():
         results[names[0]] = benchmarks[names[0]].judged(settings, len(suite))
     return [_outcome(each, dealt) for each, dealt in zip(results.values(), decks, strict=True)]
-
-
-def _variant(env: Environment, name: str = "training") -> Variant:
-    return Variant(name=name, strategy="custom", mode=None, environment=env, subject=None, resolved=None)
-
-
-def _references(variant: Variant) -> PairedReferences:
-    return PairedReferences(revision=REVISION, variants=(variant,), derive=gated_if_paired(alone), lacking={})
 
 
 def _outcome(results: tuple[Result, ...], dealt: Dealer) -> Outcome:

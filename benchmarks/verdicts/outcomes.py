@@ -96,27 +96,23 @@ def why_left_out(cell: Cell, outcome: Outcome) -> str:
 
 
 def read(file: Path) -> list[Outcome]:
-    """Returns what was written so far; nothing if there is no file. A last line that was cut off is left out."""
-    names, found = {column.name for column in fields(Outcome)}, []
-    for number, line in enumerate(file.read_text("utf-8").splitlines(keepends=True) if file.exists() else (), 1):
-        if not line.endswith("\n"):
-            break
-        try:
+    """Returns what was written so far; nothing if there is no file."""
+    names, found, number = {column.name for column in fields(Outcome)}, [], 0
+    try:
+        for number, line in enumerate(file.read_text("utf-8").splitlines() if file.exists() else (), 1):  # noqa: B007
             found.append(Outcome(**{name: value for name, value in json.loads(line).items() if name in names}))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise BrokenFile(f"{file}, line {number}: not a real run: {type(error).__name__}: {error}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BrokenFile(f"{file}, line {number}: not a real run: {type(error).__name__}: {error}") from None
     return found
 
 
 def append(file: Path, outcomes: Iterable[Outcome]) -> None:
-    """Adds the benchmarks of a run, in place of a line that was cut off."""
+    """Adds the benchmarks of a run."""
     defaults = {column.name: column.default for column in fields(Outcome)}
-    with file.open("ab+") as out:
-        out.seek(0)
-        out.truncate(out.read().rfind(b"\n") + 1)
+    with file.open("a", encoding="utf-8") as out:
         for outcome in outcomes:
             changed = {name: each for name, each in asdict(outcome).items() if each != defaults[name]}
-            out.write(json.dumps(changed, separators=(",", ":")).encode() + b"\n")
+            out.write(json.dumps(changed, separators=(",", ":")) + "\n")
 
 
 def report(outcomes: Sequence[Outcome], tree: str | None = None) -> str:

@@ -115,8 +115,3 @@ def make_project(folder: Path, before: str, after: str) -> None:
     git(folder, "checkout", "-q", "-b", AFTER)
     write(folder, {"trainer.py": after if after != before else f"{after}\n# touched\n"})
     commit(folder, AFTER)
-
-
-def check_out(folder: Path, branch: str) -> None:
-    """Makes this branch the one that is measured."""
-    git(folder, "checkout", "-q", branch)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.project import RunError, busy, commit, pytest_results, write
-from benchmarks.verdicts.cells import CELLS, PLANTED, SUITES, Cell, Suite
+from benchmarks.verdicts.cells import PLANTED, Cell, Suite
 from benchmarks.verdicts.outcomes import QUIET, Outcome, append, others_of, read, runs_of, told, why_left_out
-from benchmarks.verdicts.programs import AFTER, BASELINES, BEFORE, TESTS, check_out, make_project
+from benchmarks.verdicts.programs import AFTER, BASELINES, BEFORE, TESTS, make_project
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.baselines.fingerprint import environment, environment_key
 from pytest_ddpperf.errors import SettingError
@@ -66,7 +66,6 @@ class Bench:
     package: Path  # the folder that holds the package
     tree: str
     machine: str
-    say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
 
 
@@ -116,16 +115,6 @@ def machine_here() -> str:
         return environment_key(here)
 
 
-def chosen(name: str | None, *, suites: bool = False) -> list[Cell]:
-    """Returns the cell of this name, or all; those that run the example suite only if ``suites`` asks for them."""
-    every = {**CELLS, **SUITES}
-    if name is None:
-        return list(every.values() if suites else CELLS.values())
-    if name not in every:
-        raise SettingError(f"--cell {name!r}: there are {', '.join(every)}")
-    return [every[name]]
-
-
 def made(bench: Bench, cells: Sequence[Cell], until: float, number: int | None = None) -> Iterator[list[Outcome]]:
     """Makes runs of these cells, of the one that lacks most, until the time is up or each has what is wanted.
 
@@ -137,22 +126,15 @@ def made(bench: Bench, cells: Sequence[Cell], until: float, number: int | None =
         kept = [each for each in read(bench.file) if each.tree == bench.tree and not each.left_out]
         for name in left:
             left[name] -= len(runs_of(each for each in kept if each.cell == name))
-    waiting: list[str] = []
-    while bench.clock() < until and any(lacking > 0 for lacking in left.values()):
-        lacking = sorted(
-            (cell for cell in cells if left[cell.name] > 0), key=lambda cell: -left[cell.name] / cell.wanted
-        )
-        used = others_now() if any(cell.quiet for cell in lacking) else 0.0
-        possible = [cell for cell in lacking if not cell.quiet or used <= QUIET]
+    while bench.clock() < until and (lacking := [cell for cell in cells if left[cell.name] > 0]):
+        busy_machine = any(cell.quiet for cell in lacking) and others_now() > QUIET
+        possible = [cell for cell in lacking if not (cell.quiet and busy_machine)]
         if not possible:
-            names = [cell.name for cell in lacking]
-            if names != waiting:
-                bench.say(f"not quiet: others use {used:.0%} of the cores; waiting: {', '.join(names)}")
-            waiting = names
-            time.sleep(max(0.0, min(PATIENCE, until - bench.clock())))
+            time.sleep(PATIENCE)
             continue
-        outcomes = run_next(bench, possible[0])
-        left[possible[0].name] -= not outcomes[0].left_out
+        cell = max(possible, key=lambda cell: left[cell.name] / cell.wanted)
+        outcomes = run_next(bench, cell)
+        left[cell.name] -= not outcomes[0].left_out
         yield outcomes
 
 
@@ -191,13 +173,13 @@ def compared(package: Path, project: Path, cell: Cell) -> dict[str, Any]:
         return result
 
     if cell.saved_busy is None:
-        check_out(project, AFTER)
+        git(project, "checkout", "-q", AFTER)
         return told(run(f"--ddpperf-against={BEFORE}", load=cell.busy))
-    check_out(project, BEFORE)
+    git(project, "checkout", "-q", BEFORE)
     saved = run("--ddpperf-save", load=cell.saved_busy)
     if not (project / BASELINES).is_dir():
         raise RunError(f"{cell.name}: nothing was stored: {saved.get('findings')}")
-    check_out(project, AFTER)
+    git(project, "checkout", "-q", AFTER)
     return {**told(run(load=cell.busy)), "others_saved": others_of(saved)}
 
 

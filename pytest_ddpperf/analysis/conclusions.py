@@ -125,15 +125,6 @@ TOO_FAST = 0.5
 runs two collectives at once."""
 
 
-def _predicted_seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
-    """Returns a step's predicted seconds in collectives, if none overlap and all of a kind have the same size."""
-    by_name = {fit.collective: fit for fit in fits}
-    return sum(
-        number * by_name[name].seconds(max(by_name[name].min_bytes, nbytes))
-        for name, number, nbytes in _collectives(counts)
-    )
-
-
 def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
     """Returns each kind of collective that moves bytes in a step: its name, its calls, and their mean bytes."""
     calls, nbytes = (counts.details.get(metric, {}) for metric in ("collective_calls", "collective_bytes"))
@@ -185,7 +176,11 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
             "not_on_network",
             {"reason": reason, "collective": name, "nbytes": size, "most": most, "ranks": ranks, "profiled": profiled},
         )
-    predicted = _predicted_seconds(counts, fits)
+    by_name = {fit.collective: fit for fit in fits}
+    predicted = sum(  # if no collectives overlap, and all of a kind have the same size
+        number * by_name[name].seconds(max(by_name[name].min_bytes, nbytes))
+        for name, number, nbytes in _collectives(counts)
+    )
     measured, how, exposed = _measured_seconds(measurement)
     sent = counts.details.get("collective_calls", {})
     error = max(fit.error for fit in fits if fit.collective in sent)

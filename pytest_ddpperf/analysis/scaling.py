@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,12 +11,12 @@ from typing import Literal
 from pytest_ddpperf.analysis.inputs import require_number, require_one_of
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.stats.intervals import CONFIDENCE, t_quantile
 
 Law = Literal["amdahl", "gustafson"]
 WORDS = ((0.85, "excellent"), (0.7, "good"), (0.5, "fair"), (0.0, "poor"))
 """The word for a scaling efficiency of at least this value; a speedup below 1 is ``negative scaling`` instead."""
 PAYS = 0.5  # the least share of a rank's work that one more rank has to add
-CONFIDENCE = 0.95
 _MOST_RANKS = 2**20
 
 
@@ -98,10 +99,8 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
     errors = [(one - gained) / gained for one, (_, gained) in zip(expected, samples, strict=True)]
     interval = None
     if len(pairs) > 1:
-        from scipy.special import stdtrit
-
         left = math.fsum((y - serial * x) ** 2 for x, y in pairs) / (len(pairs) - 1)
-        half = float(stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(left / squares)
+        half = t_quantile((1 + CONFIDENCE) / 2, len(pairs) - 1) * math.sqrt(left / squares)
         interval = Interval(low=serial - half, high=serial + half, confidence=CONFIDENCE)
     return LawFit(
         law=law,
@@ -125,11 +124,8 @@ def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> in
 
     if gain(_MOST_RANKS) >= wanted:
         return None
-    low, high = base_ranks - 1, _MOST_RANKS  # the gain never grows with the ranks
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if gain(middle) >= wanted else (low, middle)
-    return high
+    # The gain never grows with the ranks.
+    return bisect_right(range(_MOST_RANKS), -wanted, lo=base_ranks, key=lambda ranks: -gain(ranks))
 
 
 def status(efficiency: float, speedup: float) -> str:

@@ -125,12 +125,11 @@ def _check_lines(
     here: Environment, fits: Sequence[CollectiveFit], ranks: Sequence[RankSweep], check: str, gpus: Sequence[str]
 ) -> list[str]:
     """Returns a sentence for each reason why a network is slow; ``check``: the type of link, or ``auto``."""
-    wrong = slowness.wrong_interface(os.environ, interface_speeds(), here.backend)
     best = max(fits, key=lambda fit: network.largest_bandwidths(fit)[1])
     link = hardware.link_of(here.device, gpus) if check == _AUTO else check
     texts = (
         slowness.backend_line(here, len(gpus)),
-        "" if wrong is None else str(wrong),
+        slowness.interface_line(os.environ, interface_speeds(), here.backend),
         *_slow_lines(here, ranks),
         "" if link is None else slowness.reach_line(best, link),
     )
@@ -140,10 +139,8 @@ def _check_lines(
 def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
     """Returns sentences about slow links, or else about late ranks; judges only links if ranks share cores."""
     on_cores = here.device == "cpu" and here.cores >= network.MIN_RANKS
-    links = slowness.slow_links(ranks) if on_cores or not here.oversubscribed else ()
-    if links or here.oversubscribed:
-        return [*map(str, links)]
-    return [*map(str, slowness.late_ranks(ranks))]
+    links = slowness.slow_links(ranks) if on_cores or not here.oversubscribed else []
+    return links if links or here.oversubscribed else slowness.late_ranks(ranks)
 
 
 def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> table.Table:

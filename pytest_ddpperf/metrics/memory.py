@@ -101,8 +101,16 @@ def uneven_memory(measurement: Measurement) -> Finding | None:
     for kind, ranks in memory_by_rank(measurement).items():
         least, most = min(ranks), max(ranks)
         if kind in COMPARED and most > (1 + UNEVEN) * least and most - least > UNEVEN_BYTES:
-            facts = {"least": least, "least_rank": ranks.index(least), "most": most, "most_rank": ranks.index(most)}
-            return Finding("uneven_memory", {"metric": kind, **facts})
+            return Finding(
+                "uneven_memory",
+                {
+                    "metric": kind,
+                    "least": least,
+                    "least_rank": ranks.index(least),
+                    "most": most,
+                    "most_rank": ranks.index(most),
+                },
+            )
     return None
 
 
@@ -129,10 +137,18 @@ def growing_memory(measurement: Measurement) -> Finding | None:
     ranks = [growths for growths in map(_growths, measurement.every) if growths is not None]
     means = [fmean(growths) for growths in zip(*ranks, strict=True)]
     growing = [rank for rank, mean in enumerate(means) if mean > GROWTH_TOLERANCE] or [means.index(max(means))]
-    amounts = {"least": min(*(means[rank] for rank in growing), value), "most": value}
-    ranks_of = {"device": measurement.environment.device, "ranks": tuple(growing), "world_size": len(means)}
-    steps = max(len(launch.ranks[0].held) for launch in measurement.every) - 1
-    return Finding("memory_growth", {**amounts, **ranks_of, "steps": steps, "launches": len(samples)})
+    return Finding(
+        "memory_growth",
+        {
+            "least": min(*(means[rank] for rank in growing), value),
+            "most": value,
+            "device": measurement.environment.device,
+            "ranks": tuple(growing),
+            "world_size": len(means),
+            "steps": max(len(launch.ranks[0].held) for launch in measurement.every) - 1,
+            "launches": len(samples),
+        },
+    )
 
 
 def mean_allocated(measurement: Measurement) -> Samples | None:

@@ -16,13 +16,12 @@ from pytest_ddpperf.records.predictions import Candidate, Standing, StrategyAdvi
 from pytest_ddpperf.run.call.requests import VerbCall, of_size
 from pytest_ddpperf.run.call.variants import GivenStrategy, NamedVariant
 from pytest_ddpperf.settings import overlay_words
-from pytest_ddpperf.strategies.table import resolve, row_of
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.subject import Script, Workload
 from pytest_ddpperf.units import format_value
 
 STRATEGIES = ("ddp", "zero1", "fsdp2[reshard_after_forward=false]", "fsdp2")
 PRECISIONS = ("fp32", "bf16")
-_LIKE = {"ddp": "bucketed"}  # the strategy that is simulated instead: DDP's C++ reads the values of tensors
 _TOO_LARGE = "it is too large to be timed in this machine's memory; name an accelerator"
 _MEASURED = 3  # how many candidates are measured: the fastest ones that fit
 
@@ -128,8 +127,8 @@ def _simulated(
     own = replace(call, settings=overlay_words(call.settings, words, where="ddpperf.advise"))
     own = replace(own, own={**call.own, **words})
     strategy = resolve("ddp" if given is None else given, call.strategies)
-    like = _LIKE.get(strategy.name) if call.settings.accelerator is not None and not strategy.options else None
-    simulated = resolve(like) if like is not None and row_of(strategy).reads_values else strategy
+    plain_ddp = strategy.name == "ddp" and not strategy.options  # its C++ code reads the values of tensors
+    simulated = resolve("bucketed") if plain_ddp and call.settings.accelerator is not None else strategy
     variant = NamedVariant(subject=workload, strategy=simulated)
     name = " ".join((str(strategy), *(f"{word}={value}" for word, value in words.items())))
     candidate = Candidate(name=name, strategy=str(strategy), settings=words)

@@ -39,7 +39,6 @@ class Terms:
 
     messages: float  # number of messages, one after another
     sent: float  # bytes that the rank sends
-    reduced: float = 0.0  # bytes that the rank adds to its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +61,21 @@ def _halving_doubling(n: int) -> Terms:
     """Returns a rank's work in Rabenseifner's all-reduce; some ranks send whole buffers if n is no power of two."""
     part = (n - 1) / n
     if n & (n - 1) == 0:
-        return Terms(2 * _lg(n), 2 * part, part)
-    return Terms(2 * int(math.log2(n)) + 2, 2 * part + 2, 1 + part)
+        return Terms(2 * _lg(n), 2 * part)
+    return Terms(2 * int(math.log2(n)) + 2, 2 * part + 2)
 
 
 _LARGE, _SHORT, _POWERS = "large messages", "short messages", "powers of two"
 _PART = "(n-1)/n S"
 _AR, _RS, _AG, _BROADCAST, _A2A = COLLECTIVES
 _ROWS = (
-    (_AR, "ring", "2(n-1)", "2(n-1)/n S", _LARGE, lambda n: Terms(2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n)),
-    (_AR, "tree", "2 lg n", "2 lg n S", _SHORT, lambda n: Terms(2 * _lg(n), 2 * _lg(n), _lg(n))),
-    (_AR, "recursive_doubling", "lg n", "lg n S", _SHORT, lambda n: Terms(_lg(n), _lg(n), _lg(n))),
+    (_AR, "ring", "2(n-1)", "2(n-1)/n S", _LARGE, lambda n: Terms(2 * (n - 1), 2 * (n - 1) / n)),
+    (_AR, "tree", "2 lg n", "2 lg n S", _SHORT, lambda n: Terms(2 * _lg(n), 2 * _lg(n))),
+    (_AR, "recursive_doubling", "lg n", "lg n S", _SHORT, lambda n: Terms(_lg(n), _lg(n))),
     (_AR, "halving_doubling", "2 lg n", "2(n-1)/n S", _POWERS, _halving_doubling),
-    (_RS, "ring", "n-1", _PART, _LARGE, lambda n: Terms(n - 1, (n - 1) / n, (n - 1) / n)),
-    (_RS, "halving_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n, (n - 1) / n)),
-    (
-        _RS,
-        "recursive_doubling",
-        "lg n",
-        "(lg n - (n-1)/n) S",
-        _SHORT,
-        lambda n: Terms(_lg(n), _lg(n) - (n - 1) / n, _lg(n) - (n - 1) / n),
-    ),
+    (_RS, "ring", "n-1", _PART, _LARGE, lambda n: Terms(n - 1, (n - 1) / n)),
+    (_RS, "halving_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n)),
+    (_RS, "recursive_doubling", "lg n", "(lg n - (n-1)/n) S", _SHORT, lambda n: Terms(_lg(n), _lg(n) - (n - 1) / n)),
     (_AG, "ring", "n-1", _PART, _LARGE, lambda n: Terms(n - 1, (n - 1) / n)),
     (_AG, "recursive_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n)),
     (_AG, "halving_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n)),
@@ -106,15 +98,9 @@ def communication_complexity_analysis() -> tuple[Complexity, ...]:
 
 
 def collective_time(
-    collective: str,
-    size_bytes: float,
-    world_size: int,
-    network: Network,
-    algorithm: str = "ring",
-    *,
-    reduction: float = 0.0,
+    collective: str, size_bytes: float, world_size: int, network: Network, algorithm: str = "ring"
 ) -> float:
-    """Returns seconds of a collective: messages x latency + bytes sent / bandwidth + bytes added up x ``reduction``.
+    """Returns seconds of a collective: messages x latency + bytes sent / bandwidth.
 
     Args:
         collective: one of ``COLLECTIVES``.
@@ -123,14 +109,13 @@ def collective_time(
         world_size: number of ranks; a single rank takes no time.
         network: the links between them.
         algorithm: one of ``ALGORITHMS``, other than hierarchical.
-        reduction: seconds to add up one byte.
 
     Raises:
         SettingError: an argument is impossible. ``halving_doubling`` and ``recursive_doubling`` need a power of two,
             except for an all-reduce.
     """
     n = require_ranks("world_size", world_size)
-    size, per_byte = require_number("size_bytes", size_bytes), require_number("reduction", reduction)
+    size = require_number("size_bytes", size_bytes)
     require_one_of("collective", collective, COLLECTIVES)
     require_one_of("algorithm", algorithm, ALGORITHMS)
     if (collective, algorithm) not in TABLE:
@@ -140,7 +125,7 @@ def collective_time(
     if n == 1:
         return 0.0
     terms = TABLE[collective, algorithm].terms(n)
-    return terms.messages * network.latency + size * (terms.sent / network.bandwidth + terms.reduced * per_byte)
+    return terms.messages * network.latency + size * terms.sent / network.bandwidth
 
 
 def _no_algorithm(collective: str, algorithm: str) -> SettingError:

@@ -77,12 +77,6 @@ def taken_share(ranks: Sequence[network.RankSweep]) -> float:
     return min(1.0, max(0.0, statistics.median(shares))) if shares else 0.0
 
 
-def fit_collectives(measured: Sequence[network.Timing], world_size: int) -> tuple[network.CollectiveFit, ...]:
-    """Fits a cost to the times of each collective, with ``fit_sizes``."""
-    names = dict.fromkeys(timing.collective for timing in measured)
-    return tuple(fit_sizes([one for one in measured if one.collective == name], world_size) for name in names)
-
-
 def fit_sizes(measured: Sequence[network.Timing], world_size: int) -> network.CollectiveFit:
     """Fits one line or two lines to the times of one collective, whichever predicts omitted sizes better.
 
@@ -199,12 +193,13 @@ def measure_network(
         _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
     )
     times = timings(launched.values)
+    names = dict.fromkeys(timing.collective for timing in times)
     fitted = NetworkFile(
         environment=environment_key(found),
         date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
         taken=taken_share(launched.values),
         usual=usual_times(launched.values),
-        fits=fit_collectives(times, found.world_size),
+        fits=tuple(fit_sizes([one for one in times if one.collective == name], found.world_size) for name in names),
         timings=times,
     )
     return fitted, launched.values

@@ -121,18 +121,18 @@ class Predictor:
         """
         __tracebackhide__ = True
         trainings = [self.training(call, variant, name, ranks) for call, variant, name in asked]
-        timed: dict[object, list[RankTimeline]] = {training.key: [] for training in trainings}
+        by_key = {training.key: training for training in trainings}
+        timed: dict[object, list[RankTimeline]] = {key: [] for key in by_key}
         failures: dict[object, RankFailed] = {}
         modelled = all(training.accelerator for training in trainings)
         watched = self.session.sides.watch((), self.session.sides.nodes)
         repeats = 1 if modelled else LAUNCHES
         for repeat in range(repeats):
             for key, launches in timed.items():
-                training = next(training for training in trainings if training.key == key)
                 if key in failures:
                     continue
                 try:
-                    launches.append(self._launched(training, f"launch {repeat + 1} of {repeats}"))
+                    launches.append(self._launched(by_key[key], f"launch {repeat + 1} of {repeats}"))
                 except RankFailed as failure:
                     if not failure.out_of_memory:
                         raise

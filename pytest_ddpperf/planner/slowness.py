@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_ddpperf.planner.hardware import GB, HARDWARE
 from pytest_ddpperf.planner.network import largest_bandwidths
@@ -25,58 +24,8 @@ _MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all
 _TRIANGLE = 3  # the fewest ranks whose links can be compared
 
 
-@dataclass(frozen=True, slots=True)
-class LateRank:
-    """The rank that all others wait for in a collective."""
-
-    rank: int
-    collective: str
-    calls: float  # share of the calls that it begins last
-    waited: float  # share of these calls' time that the others wait for it
-
-    def __str__(self) -> str:
-        return (
-            f"rank {self.rank} is slow: it comes last to {format_percent(self.calls)} of the calls of "
-            f"{self.collective}; the others wait {format_percent(self.waited)} of their time: look at its node, its "
-            "cores and its GPU"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SlowLink:
-    """A slow link between two ranks, or one rank whose links are all slow."""
-
-    ranks: tuple[int, ...]
-    times: float  # time of a message divided by the usual link's time
-
-    def __str__(self) -> str:
-        whose = "every link of rank" if len(self.ranks) == 1 else "the link of ranks"
-        ranks = " and ".join(map(str, self.ranks))
-        return (
-            f"{whose} {ranks} is slow: a message takes {self.times:.1f} times the usual link's time; look at its cable"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class WrongInterface:
-    """A network interface that an environment variable selects, although the interface is down or another is faster."""
-
-    variable: str
-    interface: str
-    speed: float | None  # None if it is not up
-    faster: str = ""
-    faster_speed: float = 0.0
-
-    def __str__(self) -> str:
-        named = f"{self.variable}={self.interface}"
-        if self.speed is None:
-            return f"{named} names no interface that is up; name one that ip -brief link shows, or unset it"
-        own, other = (f"{speed / GB:g} Gbit/s" for speed in (self.speed, self.faster_speed))
-        return f"{named} is an interface of {own}, and {self.faster} has {other}; name that one"
-
-
-def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
-    """Returns, for each collective, the rank that others mostly wait for; omits collectives with short waits.
+def late_ranks(ranks: Sequence[RankSweep]) -> list[str]:
+    """Returns a sentence for each collective with a rank that others mostly wait for, and not for a short time.
 
     A late rank is the last one to hand its work to the backend. The durations of calls cannot show this rank, because a
     slow link also makes calls end at different times.
@@ -95,12 +44,16 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
         rank, times = Counter(rank for rank, _ in calls).most_common(1)[0]
         waited = statistics.median(share for last, share in calls if last == rank)
         if times >= MOSTLY * len(calls) and waited > LATE:
-            named.append(LateRank(rank, collective, times / len(calls), waited))
-    return tuple(named)
+            named.append(
+                f"rank {rank} is slow: it comes last to {format_percent(times / len(calls))} of the calls of "
+                f"{collective}; the others wait {format_percent(waited)} of their time: look at its node, its cores "
+                "and its GPU"
+            )
+    return named
 
 
-def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
-    """Returns the links that are slow in most rounds; one entry for a rank whose links are all slow.
+def slow_links(ranks: Sequence[RankSweep]) -> list[str]:
+    """Returns a sentence for each link that is slow in most rounds; one for a rank whose links are all slow.
 
     A link is slow if even its fastest message takes much longer than messages on the fastest third of the links. A busy
     machine may slow a link for a while, so the link must be slow in most rounds.
@@ -112,18 +65,25 @@ def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
         if rank < other
     }
     if len(ranks) < _TRIANGLE or len(pairs) < _TRIANGLE:
-        return ()
+        return []
     turns = [dict(zip(pairs, turn, strict=True)) for turn in zip(*pairs.values(), strict=True)]
     often = Counter(pair for turn in turns for pair in _slow(turn))
     fastest = _slow({pair: min(seconds) for pair, seconds in pairs.items()})
     slow = {pair: times for pair, times in fastest.items() if often[pair] >= MOSTLY * len(turns)}
-    found = []
+    alone = {}
     for rank in range(len(ranks)):
         own = [slow.get(pair, 1.0) for pair in pairs if rank in pair]
         if len(own) > 1 and min(own) > 1.0 and max(own) <= ALIKE * min(own):
-            found.append(SlowLink((rank,), statistics.median(own)))
-    alone = {rank for link in found for rank in link.ranks}
-    return (*found, *(SlowLink(pair, times) for pair, times in slow.items() if alone.isdisjoint(pair)))
+            alone[rank] = statistics.median(own)
+    found = {f"every link of rank {rank}": times for rank, times in alone.items()} | {
+        f"the link of ranks {pair[0]} and {pair[1]}": times
+        for pair, times in slow.items()
+        if alone.keys().isdisjoint(pair)
+    }
+    return [
+        f"{whose} is slow: a message takes {times:.1f} times the usual link's time; look at its cable"
+        for whose, times in found.items()
+    ]
 
 
 def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
@@ -132,10 +92,8 @@ def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float
     return {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
 
 
-def wrong_interface(
-    environ: Mapping[str, str], speeds: Mapping[str, float | None], backend: str
-) -> WrongInterface | None:
-    """Returns the interface in ``GLOO_SOCKET_IFNAME`` or ``NCCL_SOCKET_IFNAME`` if it is down or slower than another.
+def interface_line(environ: Mapping[str, str], speeds: Mapping[str, float | None], backend: str) -> str:
+    """Returns a sentence if GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names a slow interface, or none; else empty.
 
     ``speeds`` has bits per second of each interface that is up, None if the speed is unknown.
     """
@@ -143,18 +101,19 @@ def wrong_interface(
     named = environ.get(variable, "")
     plain = named.removeprefix("=").partition(",")[0]
     if not plain or plain.startswith("^"):
-        return None
+        return ""
     # NCCL takes a beginning of a name, unless it is preceded by "=".
     by_beginning = backend == "nccl" and not named.startswith("=")
     chosen = next((name for name in speeds if name == plain or (by_beginning and name.startswith(plain))), None)
     if chosen is None:
-        return WrongInterface(variable, named, None)
+        return f"{variable}={named} names no interface that is up; name one that ip -brief link shows, or unset it"
     own = speeds[chosen]
     fastest = max(speeds, key=lambda name: speeds[name] or 0.0)
     best = speeds[fastest]
     if own is None or best is None or own >= best:
-        return None
-    return WrongInterface(variable, named, own, fastest, best)
+        return ""
+    slower, faster = (f"{speed / GB:g} Gbit/s" for speed in (own, best))
+    return f"{variable}={named} is an interface of {slower}, and {fastest} has {faster}; name that one"
 
 
 def backend_line(environment: Environment, gpus: int) -> str:

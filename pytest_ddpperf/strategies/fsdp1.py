@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -60,7 +59,9 @@ def fsdp1(
     replicate(module, ctx)  # torch's own sync_module_states refuses the CPU
     chosen = set(units) - {module}
     mixed = MixedPrecision(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[reduce_dtype])
-    with _known_to_the_user():
+    with warnings.catch_warnings():  # of settings that the test has chosen: NO_SHARD, and a single rank
+        warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD` instead", UserWarning)
         wrapped = FullyShardedDataParallel(
             module,
             sharding_strategy=ShardingStrategy[sharding],
@@ -98,15 +99,6 @@ def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
                 f"fsdp1[use_orig_params=false] cannot flatten a trained parameter ({trained[True]}) together with a "
                 f"frozen one ({trained[False]}): use use_orig_params=true"
             )
-
-
-@contextmanager
-def _known_to_the_user() -> Iterator[None]:
-    """Hides torch's warnings about NO_SHARD and about a single rank, because the test has chosen these settings."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
-        warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD` instead", UserWarning)
-        yield
 
 
 def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:

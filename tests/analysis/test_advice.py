@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,16 +17,22 @@ from tests.factories import make_counts, make_environment, make_launch, make_mea
 FACTS = {"rank": 1, "phase": "forward"}
 
 
-def advised(causes: Mapping[Bottleneck, float], **fields: Any) -> tuple[Advice, ...]:
-    """The advice for a step of which some causes have shares; the first one is its bottleneck."""
-    found = tuple(Cause(bottleneck=each, seconds=share, share=share, facts=FACTS) for each, share in causes.items())
-    diagnosis = Diagnosis(bottleneck=found[0].bottleneck, step=1.0, causes=found)
-    return advice_on(diagnosis, make_measurement(**fields))
+def caused(*causes: Cause, memory: float | None = None, **fields: Any) -> dict[str, Advice]:
+    """The advice by code, the largest gain first, for a step of a second with these causes."""
+    diagnosis = Diagnosis(bottleneck=causes[0].bottleneck, step=1.0, causes=causes, memory=memory)
+    found = {advice.code: advice for advice in advice_on(diagnosis, make_measurement(**fields))}
+    assert all(map(advice_text, found.values()))
+    return found
+
+
+def cause(bottleneck: Bottleneck, seconds: float, **facts: Any) -> Cause:
+    """What takes so many seconds of a step of one."""
+    return Cause(bottleneck=bottleneck, seconds=seconds, share=seconds, facts=facts)
 
 
 def gains(bottleneck: Bottleneck, share: float, **fields: Any) -> dict[str, float | None]:
-    """The advice by code, for a step of which one cause has a share."""
-    return {advice.code: advice.gain for advice in advised({bottleneck: share}, **fields)}
+    """The gains by code, for a step of which one cause has a share."""
+    return {code: advice.gain for code, advice in caused(cause(bottleneck, share, **FACTS), **fields).items()}
 
 
 def phases(**shares: float) -> tuple[Series, ...]:
@@ -65,32 +70,30 @@ def test_communication_is_sent_less_often_or_hidden() -> None:
 
 def test_what_happens_once_in_a_step_has_fewer_steps() -> None:
     # Of 30 % for sending, 20 % for the optimizer and 5 % for the rest of a step, three of four are saved for a sample.
-    whole: dict[Bottleneck, float] = {"communication": 0.3, "memory_bandwidth": 0.7}
     series = phases(forward=0.3, backward=0.45, optimizer=0.2, other=0.05)
-    first = advised(whole, series=series)[0]
+    found = caused(cause("communication", 0.3), cause("memory_bandwidth", 0.7), series=series)
+    first = next(iter(found.values()))
     assert (first.code, first.bottleneck, first.estimated) == ("accumulation", "communication", False)
     assert first.gain == pytest.approx(0.75 * 0.55)
-    assert "larger_batch" not in {
-        advice.code for advice in advised(whole, series=series)
-    }  # it needs memory for no more
+    assert "larger_batch" not in found  # it needs memory for no more
 
 
 def test_a_tiny_batch_is_cured_by_a_larger_one() -> None:
     # Operators take 40 % of the step, of which 25 of the 70 % of computing are the optimizer's: 25.7 % are not.
     series = phases(forward=0.2, backward=0.55, optimizer=0.25)
-    found = advised({"overhead": 0.4, "communication": 0.3, "memory_bandwidth": 0.3}, series=series)
-    assert [advice.code for advice in found[:2]] == ["larger_batch", "accumulation"]
-    assert found[0].gain == pytest.approx(0.75 * (0.3 + 0.25 + 0.4 * 45 / 70))
-    assert found[1].gain == pytest.approx(0.75 * 0.55)
-    assert (found[0].bottleneck, found[0].estimated) == ("overhead", True)  # products may take no longer, too
-    full = advised({"memory_capacity": 0.0, "overhead": 0.6}, series=series)
-    assert "larger_batch" not in {advice.code for advice in full}
+    causes = (cause("overhead", 0.4), cause("communication", 0.3), cause("memory_bandwidth", 0.3))
+    larger, accumulated, *_ = caused(*causes, series=series).values()
+    assert (larger.code, accumulated.code) == ("larger_batch", "accumulation")
+    assert larger.gain == pytest.approx(0.75 * (0.3 + 0.25 + 0.4 * 45 / 70))
+    assert accumulated.gain == pytest.approx(0.75 * 0.55)
+    assert (larger.bottleneck, larger.estimated) == ("overhead", True)  # products may take no longer, too
+    assert "larger_batch" not in caused(cause("memory_capacity", 0.0), cause("overhead", 0.6), series=series)
 
 
 def test_no_gain_is_more_than_all_of_what_happens_once() -> None:
     series = phases(forward=0.1, optimizer=0.9)  # in steps of their own, which are shorter
-    found = advised({"communication": 0.8, "overhead": 0.2}, series=series)
-    assert found[0].gain == 0.75
+    found = caused(cause("communication", 0.8), cause("overhead", 0.2), series=series)
+    assert next(iter(found.values())).gain == 0.75
 
 
 def test_fsdp_gathers_for_each_micro_batch() -> None:
@@ -106,11 +109,8 @@ def test_others_wait_for_the_rank_that_waits_longest_for_data() -> None:
         for rank, wait in enumerate((0.3, 0.7))
         for seconds in [{"data_wait": (wait,) * 4, "forward": (1 - wait,) * 4}]
     )
-    launch = make_launch(ranks=ranks)
-    found = advised({"data": 0.3}, launches=(launch,))
-    assert {advice.code: advice.gain for advice in found} == pytest.approx(
-        {"more_workers": 0.7, "cheaper_loading": 0.7}
-    )
+    found = gains("data", 0.3, launches=(make_launch(ranks=ranks),))
+    assert found == pytest.approx({"more_workers": 0.7, "cheaper_loading": 0.7})
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,6 @@ def test_a_full_gpu_has_room_between_tensors_and_in_half_precision() -> None:
     assert {"expandable_segments", "half_precision"} <= found.keys()
     assert "expandable_segments" not in gains("memory_capacity", 0.0, environment=gpu, series=whole)
     assert "half_precision" not in gains("memory_capacity", 0.0, environment=gpu, recipe={"precision": "bf16"})
-
-
-def caused(*causes: Cause, memory: float | None = None, **fields: Any) -> dict[str, Advice]:
-    """The advice by code, for a step of a second with these causes."""
-    diagnosis = Diagnosis(bottleneck=causes[0].bottleneck, step=1.0, causes=causes, memory=memory)
-    found = {advice.code: advice for advice in advice_on(diagnosis, make_measurement(**fields))}
-    assert all(map(advice_text, found.values()))
-    return found
-
-
-def cause(bottleneck: Bottleneck, seconds: float, **facts: Any) -> Cause:
-    """What takes so many seconds of a step of one."""
-    return Cause(bottleneck=bottleneck, seconds=seconds, share=seconds, facts=facts)
 
 
 @pytest.mark.parametrize(
@@ -268,10 +255,4 @@ def test_an_update_that_takes_most_of_the_time_is_fused() -> None:
 
 @pytest.mark.parametrize("bottleneck", list(BOUND_BY))
 def test_each_advice_has_words(bottleneck: Bottleneck) -> None:
-    found = advice_on(
-        Diagnosis(
-            bottleneck=bottleneck, step=1.0, causes=(Cause(bottleneck=bottleneck, seconds=0.5, share=0.5, facts=FACTS),)
-        ),
-        make_measurement(),
-    )
-    assert all(advice.code in ADVICE and advice_text(advice) for advice in found)
+    assert caused(cause(bottleneck, 0.5, **FACTS)).keys() <= ADVICE.keys()

@@ -17,7 +17,7 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.planner import network as running
 from pytest_ddpperf.planner import slowness
 from pytest_ddpperf.planner.network import sizes_between
-from pytest_ddpperf.planner.slowness import WrongInterface, wrong_interface
+from pytest_ddpperf.planner.slowness import interface_line
 from pytest_ddpperf.planner.volumes import DEFAULT_CAP_MB, MB
 from pytest_ddpperf.records.network import CollectiveFit, RankSweep, Segment, SweepPlan
 from pytest_ddpperf.reports.progress import LiveLine
@@ -28,9 +28,9 @@ from tests.factories import make_environment
 QUICK = ["network", "--device=cpu", "--rounds=1", "--max-size=8KiB", "--collectives=all_reduce,broadcast"]
 
 
-def eth0(speeds: dict[str, float | None], backend: str) -> WrongInterface | None:
+def eth0(speeds: dict[str, float | None], backend: str) -> str:
     """What is said of a variable that names eth0; the ranks of the test do without it, for there is no such one."""
-    return wrong_interface({"GLOO_SOCKET_IFNAME": "eth0"}, speeds, backend)
+    return interface_line({"GLOO_SOCKET_IFNAME": "eth0"}, speeds, backend)
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +112,7 @@ def test_a_timeout_that_is_short_is_named(complaint: Run, monkeypatch: pytest.Mo
 def test_check_names_what_is_wrong_and_fails(printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """8 KiB through gloo are far from NVLink."""
     monkeypatch.setattr(network, "interface_speeds", lambda: {"eth0": 1e9, "ib0": 100e9})
-    monkeypatch.setattr(slowness, "wrong_interface", lambda _, speeds, backend: eth0(speeds, backend))
+    monkeypatch.setattr(slowness, "interface_line", lambda _, speeds, backend: eth0(speeds, backend))
     out = " ".join(printed(*QUICK, "--check=nvlink4", "--no-save", status=1).split())
     assert "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one" in out
     assert "of the 450 GB/s of nvlink4" in out

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-MODEL = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=torch.device("cuda", 0))]))
+from perf_tests import extra_work
+
+MODEL: Any = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=torch.device("cuda", 0))]))
 KERNELS = 10  # of a step
 READING = 1e-6  # seconds that a look at the clock takes
 RATE = 1.5e9  # cycles per second
@@ -53,9 +55,9 @@ class Machine:
 
 
 @pytest.fixture
-def machine(extra_work: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(extra_work.time, "perf_counter", made.read)
+    monkeypatch.setattr("time.perf_counter", made.read)
     for name in ("Event", "_sleep", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, {"Event": made.event, "_sleep": made.sleep}.get(name, made.synchronize))
     return made
@@ -80,21 +82,17 @@ STEPS = [pytest.param(1e-3, 10e-3, id="waits for the GPU"), pytest.param(10e-3, 
 
 @pytest.mark.parametrize("share", [0.03, 0.1])
 @pytest.mark.parametrize(("of_host", "of_gpu"), STEPS)
-def test_a_step_is_slower_by_the_share(
-    extra_work: ModuleType, machine: Machine, of_host: float, of_gpu: float, share: float
-) -> None:
+def test_a_step_is_slower_by_the_share(machine: Machine, of_host: float, of_gpu: float, share: float) -> None:
     longer = seconds_of_a_step(machine, extra_work.ExtraWork(share), of_host, of_gpu)
     assert longer / 10e-3 == pytest.approx(1 + share, abs=0.001)
 
 
 @pytest.mark.parametrize(("of_host", "of_gpu"), STEPS)
-def test_without_a_share_the_step_is_as_long_as_before(
-    extra_work: ModuleType, machine: Machine, of_host: float, of_gpu: float
-) -> None:
+def test_without_a_share_the_step_is_as_long_as_before(machine: Machine, of_host: float, of_gpu: float) -> None:
     assert seconds_of_a_step(machine, extra_work.ExtraWork(0.0), of_host, of_gpu) == pytest.approx(10e-3, rel=0.001)
 
 
-def test_only_the_first_step_is_waited_for(extra_work: ModuleType, machine: Machine) -> None:
+def test_only_the_first_step_is_waited_for(machine: Machine) -> None:
     hook = extra_work.ExtraWork(0.1)
     for _ in range(20):
         hook(MODEL, ())
@@ -102,7 +100,7 @@ def test_only_the_first_step_is_waited_for(extra_work: ModuleType, machine: Mach
     assert machine.waits == 1
 
 
-def test_a_clock_that_changes_is_followed(extra_work: ModuleType, machine: Machine) -> None:
+def test_a_clock_that_changes_is_followed(machine: Machine) -> None:
     """A GPU that was idle when the hook was made runs at a low clock: a sleep of so many cycles gets shorter."""
     machine.rate = RATE / 5
     hook = extra_work.ExtraWork(0.1)
@@ -111,7 +109,7 @@ def test_a_clock_that_changes_is_followed(extra_work: ModuleType, machine: Machi
     assert seconds_of_a_step(machine, hook, 1e-3, 10e-3) == pytest.approx(11e-3, rel=0.001)
 
 
-def test_steps_that_waited_for_a_turn_are_not_taken_for_the_step(extra_work: ModuleType, machine: Machine) -> None:
+def test_steps_that_waited_for_a_turn_are_not_taken_for_the_step(machine: Machine) -> None:
     """Blocks of two steps: half of the intervals between hooks hold 100 ms in which another launch had its turn."""
     hook, longer = extra_work.ExtraWork(0.1), []
     for _ in range(20):

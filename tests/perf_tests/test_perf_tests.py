@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+
+from perf_tests import extra_work
 
 SUITE = Path(__file__).parents[2] / "perf_tests"
 
@@ -38,7 +39,7 @@ def test_the_sweeps_run_when_chosen(inner: pytest.Pytester, monkeypatch: pytest.
     assert "::test_options[ddp[comm_hook=powersgd]]" in run.stdout.str()
 
 
-def test_extra_work_takes_its_share_of_the_step(extra_work: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_work_takes_its_share_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 100 s on a clock that each reading moves by 0.1 s: 15 s more for a share of 0.15, to a few readings."""
     now = [0.0]
 
@@ -46,7 +47,7 @@ def test_extra_work_takes_its_share_of_the_step(extra_work: ModuleType, monkeypa
         now[0] += 0.1
         return now[0]
 
-    monkeypatch.setattr(extra_work.time, "perf_counter", read)
+    monkeypatch.setattr("time.perf_counter", read)
     monkeypatch.setenv("PERF_TESTS_SLOW", "small:0.15")
     model = extra_work.slowed(torch.nn.Linear(2, 2), "small")
     starts = []
@@ -58,9 +59,7 @@ def test_extra_work_takes_its_share_of_the_step(extra_work: ModuleType, monkeypa
     assert longer == pytest.approx([15.0] * 4, abs=0.6)
 
 
-def test_steps_that_waited_for_a_turn_are_not_taken_for_the_step(
-    extra_work: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_that_waited_for_a_turn_are_not_taken_for_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two steps of 10 s: half of the intervals hold 100 s in which another launch had its turn."""
     now = [0.0]
 
@@ -68,7 +67,7 @@ def test_steps_that_waited_for_a_turn_are_not_taken_for_the_step(
         now[0] += 0.01
         return now[0]
 
-    monkeypatch.setattr(extra_work.time, "perf_counter", read)
+    monkeypatch.setattr("time.perf_counter", read)
     hook, model, longer = extra_work.ExtraWork(0.1), torch.nn.Linear(2, 2), []
     for _ in range(20):
         now[0] += 100.0
@@ -80,7 +79,7 @@ def test_steps_that_waited_for_a_turn_are_not_taken_for_the_step(
     assert longer[-20:] == pytest.approx([1.0] * 20, abs=0.06)
 
 
-def test_extra_work_leaves_other_workloads_alone(extra_work: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_work_leaves_other_workloads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def hooks_of(name: str) -> Any:
         return extra_work.slowed(torch.nn.Linear(2, 2), name)._forward_pre_hooks
 

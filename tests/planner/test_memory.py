@@ -18,32 +18,22 @@ def test_the_numbers_of_the_paper(sharding: str, gigabytes: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "precision", "each"),
+    ("ranks", "options", "nbytes"),
     [
-        ("sgd", "fp32", 8),
-        ("momentum", "fp32", 12),
-        ("adam", "fp32", 16),
-        ("adam", "mixed", 16),
-        ("adam", "autocast", 16),
-        ("adam", "bf16", 8),
+        (4, {"optimizer": "sgd", "precision": "fp32"}, 8_000),
+        (4, {"optimizer": "momentum", "precision": "fp32"}, 12_000),
+        (4, {"precision": "fp32"}, 16_000),
+        (4, {}, 16_000),
+        (4, {"precision": "autocast"}, 16_000),
+        (4, {"precision": "bf16"}, 8_000),
+        (32, {"sharding": "HYBRID_SHARD", "ranks_per_node": 8}, 2_000),  # 16 000 bytes over the 8 ranks of a node
+        (4, {"precision": "fp32", "ddp_buckets": True}, 20_000),  # a second gradient
+        (4, {"sharding": "zero3", "precision": "fp32", "unsharded_gradients": True}, 4_000 + 4_000),
+        (4, {"precision": "fp32", "unsharded_gradients": True}, 16_000),
     ],
 )
-def test_bytes_of_a_parameter(optimizer: str, precision: str, each: float) -> None:
-    assert model_state_bytes(1000, 4, optimizer=optimizer, precision=precision) == 1000 * each
-
-
-def test_a_hybrid_shard_is_zero3_over_the_ranks_of_a_node() -> None:
-    """16 000 bytes over the 8 ranks of each of 4 nodes."""
-    assert model_state_bytes(1000, 32, "HYBRID_SHARD", ranks_per_node=8) == 2_000
-
-
-def test_buckets_of_ddp_are_a_second_gradient() -> None:
-    assert model_state_bytes(1000, 4, precision="fp32", ddp_buckets=True) == 20_000
-
-
-def test_gradients_that_are_kept_whole_come_on_top_of_sharded_ones() -> None:
-    assert model_state_bytes(1000, 4, "zero3", precision="fp32", unsharded_gradients=True) == 4_000 + 4_000
-    assert model_state_bytes(1000, 4, "none", precision="fp32", unsharded_gradients=True) == 16_000
+def test_bytes_of_a_thousand_parameters(ranks: int, options: dict[str, Any], nbytes: float) -> None:
+    assert model_state_bytes(1000, ranks, **options) == nbytes
 
 
 @pytest.mark.parametrize(

@@ -28,36 +28,38 @@ def fit(collective: str = "all_reduce", world_size: int = 2, error: float = 0.05
     return CollectiveFit(collective=collective, world_size=world_size, min_bytes=1000, segments=segments, error=error)
 
 
+def levels(name: str, nodes: int, ranks: int) -> float:
+    return hierarchical_time(name, 100 * MB, nodes, ranks, local=LOCAL, between=BETWEEN)
+
+
 class TestCluster:
-    def test_a_group_inside_a_node_uses_its_links(self) -> None:
-        assert NAMED.seconds(transfer()) == collective_time("all_reduce", 100 * MB, 8, LOCAL)
-
-    def test_a_group_over_whole_nodes_works_in_two_levels(self) -> None:
-        expected = hierarchical_time("all_gather", 100 * MB, 4, 8, local=LOCAL, between=BETWEEN)
-        assert NAMED.seconds(transfer("all_gather", ranks=32)) == expected
-
-    def test_a_group_of_one_rank_of_each_node_uses_the_links_between_them(self) -> None:
-        assert NAMED.seconds(transfer(ranks=4, stride=8)) == collective_time("all_reduce", 100 * MB, 4, BETWEEN)
-
-    def test_two_ranks_of_each_node_are_two_levels(self) -> None:
-        expected = hierarchical_time("all_reduce", 100 * MB, 4, 2, local=LOCAL, between=BETWEEN)
-        assert NAMED.seconds(transfer(ranks=8, stride=4)) == expected
+    @pytest.mark.parametrize(
+        ("sent", "expected"),
+        [
+            pytest.param(transfer(), collective_time("all_reduce", 100 * MB, 8, LOCAL), id="inside a node"),
+            pytest.param(transfer("all_gather", ranks=32), levels("all_gather", 4, 8), id="over whole nodes"),
+            pytest.param(
+                transfer(ranks=4, stride=8),
+                collective_time("all_reduce", 100 * MB, 4, BETWEEN),
+                id="one rank of each node",
+            ),
+            pytest.param(transfer(ranks=8, stride=4), levels("all_reduce", 4, 2), id="two ranks of each node"),
+            pytest.param(  # a tree over 16 nodes sends the whole four times, a ring less than twice
+                transfer("broadcast", ranks=128), collective_time("broadcast", 100 * MB, 128, BETWEEN), id="broadcast"
+            ),
+            pytest.param(transfer("send"), LOCAL.latency + 100 * MB / LOCAL.bandwidth, id="a message inside"),
+            pytest.param(
+                transfer("send", ranks=64), BETWEEN.latency + 100 * MB / BETWEEN.bandwidth, id="a message between"
+            ),
+            pytest.param(transfer(ranks=1), 0.0, id="one rank"),
+        ],
+    )
+    def test_a_transfer_uses_the_links_between_its_ranks(self, sent: Transfer, expected: float) -> None:
+        assert NAMED.seconds(sent) == expected
 
     def test_rooted_collectives_cost_what_the_like_ones_do(self) -> None:
         assert NAMED.seconds(transfer("reduce")) == NAMED.seconds(transfer("broadcast"))
         assert NAMED.seconds(transfer("barrier")) == pytest.approx(14 * LOCAL.latency)
-
-    def test_a_broadcast_over_nodes_is_no_dearer_than_a_ring(self) -> None:
-        """A tree over 16 nodes sends the whole four times, a ring less than twice."""
-        ring = collective_time("broadcast", 100 * MB, 128, BETWEEN)
-        assert NAMED.seconds(transfer("broadcast", ranks=128)) == ring
-
-    def test_a_message_crosses_one_link(self) -> None:
-        assert NAMED.seconds(transfer("send")) == LOCAL.latency + 100 * MB / LOCAL.bandwidth
-        assert NAMED.seconds(transfer("send", ranks=64)) == BETWEEN.latency + 100 * MB / BETWEEN.bandwidth
-
-    def test_one_rank_sends_nothing(self) -> None:
-        assert NAMED.seconds(transfer(ranks=1)) == 0.0
 
     def test_a_name_that_is_not_known_is_refused_with_those_that_are(self) -> None:
         with pytest.raises(SettingError, match="pcie-ethernet10"):
@@ -72,19 +74,17 @@ class TestCalibrated:
         assert here.seconds(transfer("barrier", nbytes=0, ranks=2)) == pytest.approx(1e-3 + 1e-6)
         assert here.seconds(transfer(ranks=1)) == 0.0
 
-    def test_another_number_of_ranks_has_to_be_measured(self) -> None:
-        with pytest.raises(
-            SettingError, match=r"was not measured for all_reduce of 4 ranks, .* of 2 ranks; choose another"
-        ):
-            FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer(ranks=4))
-        with pytest.raises(
-            SettingError, match=r"here was not measured for send of 2 ranks, .* choose another network: "
-        ):
-            FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer("send", ranks=2))
-
-    def test_larger_sizes_have_to_be_measured(self) -> None:
-        with pytest.raises(SettingError, match="--max-size"):
-            FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer(ranks=2))
+    @pytest.mark.parametrize(
+        ("sent", "words"),
+        [
+            (transfer(ranks=4), r"was not measured for all_reduce of 4 ranks, .* of 2 ranks; choose another"),
+            (transfer("send", ranks=2), r"here was not measured for send of 2 ranks, .* choose another network: "),
+            (transfer(ranks=2), "--max-size"),
+        ],
+    )
+    def test_what_was_not_measured_has_to_be(self, sent: Transfer, words: str) -> None:
+        with pytest.raises(SettingError, match=words):
+            FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(sent)
 
     def test_its_band_is_twice_the_largest_error_of_a_fit(self) -> None:
         here = FittedNetwork(name="here", fits=(fit(), fit("all_gather", error=0.1)), taken=0.0)

@@ -4,16 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from pytest_ddpperf.planner.slowness import (
-    LateRank,
-    SlowLink,
-    WrongInterface,
-    backend_line,
-    late_ranks,
-    reach_line,
-    slow_links,
-    wrong_interface,
-)
+from pytest_ddpperf.planner.slowness import backend_line, interface_line, late_ranks, reach_line, slow_links
 from pytest_ddpperf.records.network import CollectiveFit, CollectiveTimes, RankSweep, Segment
 from tests.factories import make_environment
 
@@ -53,8 +44,11 @@ def network(ranks: int, slow: dict[tuple[int, int], float], disturbed: int = 0) 
 
 def test_the_rank_that_hands_its_work_over_last_is_late() -> None:
     """The others wait 4 of 5 seconds for it."""
-    (found,) = late_ranks(calls((0.0,) * 4, (4.0,) * 4, (0.0,) * 4))
-    assert found == LateRank(1, "all_reduce", 1.0, 0.8)
+    (line,) = late_ranks(calls((0.0,) * 4, (4.0,) * 4, (0.0,) * 4))
+    assert line == (
+        "rank 1 is slow: it comes last to 100 % of the calls of all_reduce; the others wait 80 % of their time: look "
+        "at its node, its cores and its GPU"
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,21 +63,28 @@ def test_the_rank_that_hands_its_work_over_last_is_late() -> None:
     ],
 )
 def test_ranks_that_need_not_be_slow_are_not_named(sweep: list[RankSweep]) -> None:
-    assert late_ranks(sweep) == ()
+    assert late_ranks(sweep) == []
+
+
+def slow(whose: str, times: float) -> str:
+    return f"{whose} is slow: a message takes {times} times the usual link's time; look at its cable"
 
 
 def test_a_slow_link_is_named_by_its_ranks() -> None:
-    assert slow_links(network(4, {(1, 3): 2.0})) == (SlowLink((1, 3), 2.0),)
+    assert slow_links(network(4, {(1, 3): 2.0})) == [slow("the link of ranks 1 and 3", 2.0)]
 
 
 def test_a_rank_all_of_whose_links_are_slow_is_named_alone() -> None:
-    assert slow_links(network(4, {(0, 2): 3.0, (1, 2): 3.0, (2, 3): 3.0})) == (SlowLink((2,), 3.0),)
-    assert slow_links(network(3, {(0, 2): 3.0, (1, 2): 3.0})) == (SlowLink((2,), 3.0),)
+    assert slow_links(network(4, {(0, 2): 3.0, (1, 2): 3.0, (2, 3): 3.0})) == [slow("every link of rank 2", 3.0)]
+    assert slow_links(network(3, {(0, 2): 3.0, (1, 2): 3.0})) == [slow("every link of rank 2", 3.0)]
 
 
 def test_a_rank_with_one_link_that_is_far_slower_than_its_others_is_not_named_alone() -> None:
     """Its other link is slow for another reason, such as other work."""
-    assert slow_links(network(3, {(0, 1): 1.5, (1, 2): 80.0})) == (SlowLink((0, 1), 1.5), SlowLink((1, 2), 80.0))
+    assert slow_links(network(3, {(0, 1): 1.5, (1, 2): 80.0})) == [
+        slow("the link of ranks 0 and 1", 1.5),
+        slow("the link of ranks 1 and 2", 80.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,45 +96,30 @@ def test_a_rank_with_one_link_that_is_far_slower_than_its_others_is_not_named_al
     ],
 )
 def test_links_that_need_not_be_slow_are_not_named(sweep: list[RankSweep]) -> None:
-    assert slow_links(sweep) == ()
+    assert slow_links(sweep) == []
 
 
 SPEEDS = {"lo": None, "eth0": 1e9, "ib0": 100e9}
+DOWN = "names no interface that is up; name one that ip -brief link shows, or unset it"
+SLOWER = "is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one"
 
 
 @pytest.mark.parametrize(
     ("environ", "backend", "expected"),
     [
-        ({}, "gloo", None),
-        ({"GLOO_SOCKET_IFNAME": "ib0"}, "gloo", None),
-        ({"NCCL_SOCKET_IFNAME": "eth0"}, "gloo", None),  # is not gloo's
-        ({"GLOO_SOCKET_IFNAME": "lo"}, "gloo", None),  # tells no speed
-        ({"GLOO_SOCKET_IFNAME": "eth9"}, "gloo", WrongInterface("GLOO_SOCKET_IFNAME", "eth9", None)),
-        ({"GLOO_SOCKET_IFNAME": "eth0"}, "gloo", WrongInterface("GLOO_SOCKET_IFNAME", "eth0", 1e9, "ib0", 100e9)),
-        ({"NCCL_SOCKET_IFNAME": "eth"}, "nccl", WrongInterface("NCCL_SOCKET_IFNAME", "eth", 1e9, "ib0", 100e9)),
-        ({"NCCL_SOCKET_IFNAME": "=eth"}, "nccl", WrongInterface("NCCL_SOCKET_IFNAME", "=eth", None)),
-        ({"NCCL_SOCKET_IFNAME": "^eth0"}, "nccl", None),
+        ({}, "gloo", ""),
+        ({"GLOO_SOCKET_IFNAME": "ib0"}, "gloo", ""),
+        ({"NCCL_SOCKET_IFNAME": "eth0"}, "gloo", ""),  # is not gloo's
+        ({"GLOO_SOCKET_IFNAME": "lo"}, "gloo", ""),  # tells no speed
+        ({"GLOO_SOCKET_IFNAME": "eth9"}, "gloo", f"GLOO_SOCKET_IFNAME=eth9 {DOWN}"),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, "gloo", f"GLOO_SOCKET_IFNAME=eth0 {SLOWER}"),
+        ({"NCCL_SOCKET_IFNAME": "eth"}, "nccl", f"NCCL_SOCKET_IFNAME=eth {SLOWER}"),
+        ({"NCCL_SOCKET_IFNAME": "=eth"}, "nccl", f"NCCL_SOCKET_IFNAME==eth {DOWN}"),
+        ({"NCCL_SOCKET_IFNAME": "^eth0"}, "nccl", ""),
     ],
 )
-def test_a_wrong_interface_is_found(environ: dict[str, str], backend: str, expected: WrongInterface | None) -> None:
-    assert wrong_interface(environ, SPEEDS, backend) == expected
-
-
-def test_each_finding_is_a_sentence_with_its_cure() -> None:
-    assert str(LateRank(1, "all_reduce", 0.95, 0.8)) == (
-        "rank 1 is slow: it comes last to 95 % of the calls of all_reduce; the others wait 80 % of their time: "
-        "look at its node, its cores and its GPU"
-    )
-    assert str(SlowLink((1, 3), 2.04)) == (
-        "the link of ranks 1 and 3 is slow: a message takes 2.0 times the usual link's time; look at its cable"
-    )
-    assert str(SlowLink((2,), 3.0)).startswith("every link of rank 2 is slow")
-    assert str(WrongInterface("GLOO_SOCKET_IFNAME", "eth0", 1e9, "ib0", 100e9)) == (
-        "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one"
-    )
-    assert str(WrongInterface("GLOO_SOCKET_IFNAME", "eth9", None)) == (
-        "GLOO_SOCKET_IFNAME=eth9 names no interface that is up; name one that ip -brief link shows, or unset it"
-    )
+def test_a_wrong_interface_is_found(environ: dict[str, str], backend: str, expected: str) -> None:
+    assert interface_line(environ, SPEEDS, backend) == expected
 
 
 def test_gloo_beside_gpus_is_told() -> None:

@@ -78,6 +78,7 @@ def test_fewer_than_three_launches_have_no_interval(scale: Scale) -> None:
     assert interval is None
     assert value == pytest.approx(math.sqrt(1.1) if scale == "ratio" else 1.05)
     assert center([1.0, 1.1, 1.05], scale)[1] is not None
+    assert center([0.3], scale) == (0.3, None)
 
 
 @pytest.mark.parametrize(("factor", "told"), [(1.247, True), (1.248, False)])
@@ -94,10 +95,6 @@ def test_launches_that_agree_leave_no_doubt(scale: Scale) -> None:
     value, interval = center([0.1] * 7, scale)
     assert interval is not None
     assert value == interval.low == interval.high == 0.1
-
-
-def test_one_launch_has_a_value_but_no_interval() -> None:
-    assert center([0.3], "ratio") == (0.3, None)
 
 
 def test_two_separate_runs_worked_by_hand() -> None:
@@ -287,22 +284,16 @@ def test_the_baseline_knows_no_more_for_launches_of_this_side() -> None:
     assert (with_launches(found, 50).df, with_launches(found, 50).fixed_variance) == (1.0, 1.0)
 
 
-def test_the_interval_of_none_and_of_all() -> None:
-    """None of 10: the rate whose chance of none is 2.5 %, (1 - p)^10 = 0.025."""
-    none, every = clopper_pearson(0, 10), clopper_pearson(10, 10)
-    assert (none.low, every.high) == (0, 1)
-    assert none.high == pytest.approx(1 - 0.025**0.1)
-    assert every.low == pytest.approx(0.025**0.1)
-
-
-def test_the_interval_of_one_of_two() -> None:
-    """Low end: 1 - (1 - p)^2 = 0.025; the high end mirrors it."""
-    interval = clopper_pearson(1, 2)
-    assert interval.low == pytest.approx(1 - math.sqrt(0.975))
-    assert interval.high == pytest.approx(math.sqrt(0.975))
-
-
-def test_a_rate_is_a_share_of_runs_with_its_interval() -> None:
-    rate = Rate(found=1, of=2)
-    assert rate.value == 0.5
-    assert rate.interval == clopper_pearson(1, 2)
+@pytest.mark.parametrize(
+    ("found", "of", "low", "high"),
+    [
+        (0, 10, 0.0, 1 - 0.025**0.1),  # the rate whose chance of none is 2.5 %: (1 - p)^10 = 0.025
+        (10, 10, 0.025**0.1, 1.0),
+        (1, 2, 1 - math.sqrt(0.975), math.sqrt(0.975)),  # 1 - (1 - p)^2 = 0.025; the high end mirrors it
+    ],
+)
+def test_a_rate_is_a_share_of_runs_with_its_interval(found: int, of: int, low: float, high: float) -> None:
+    rate = Rate(found=found, of=of)
+    assert rate.value == found / of
+    assert rate.interval == clopper_pearson(found, of)
+    assert (rate.interval.low, rate.interval.high) == pytest.approx((low, high))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
@@ -91,6 +93,11 @@ class Net(nn.Module):
         return outputs
 
 
+def share_of(rank: int, step: int = 0, micro_batch: int = 0) -> Tensor:
+    """Different data for every rank, step and micro-batch, of one size: so the mean of means is the mean."""
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(10_000 * step + 100 * micro_batch + rank))
+
+
 def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
@@ -102,6 +109,24 @@ def ready(
     parallel = parallelise(strategy, module.to(ctx.device), ctx, tuple(blocks))
     make = parallel.make_optimizer
     return parallel, factory(parallel.module.parameters()) if make is None else make(factory)
+
+
+@contextmanager
+def all_reduces(noted: Callable[[Tensor], Any] = Tensor.numel) -> Iterator[list[Any]]:
+    """What is sent inside, as it is sent: by its number of values, unless noted otherwise.
+
+    Looked at where it is called: PowerSGD does so in a thread of gloo's, where no dispatch mode sees it.
+    """
+    sent: list[Any] = []
+    real = dist.all_reduce
+
+    def spy(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        sent.append(noted(tensor))
+        return real(tensor, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", spy)
+        yield sent
 
 
 def computed(ctx: RankContext, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -157,6 +182,17 @@ def alone(launcher: Launcher) -> Callable[..., Any]:
         ).values[0]
 
     return launch
+
+
+@pytest.fixture(scope="module")
+def ranks(launcher: Launcher, request: pytest.FixtureRequest) -> tuple[dict[str, Any], ...]:
+    """What each case of a module finds on each of its ranks, in one launch."""
+    cases, number = request.module.CASES, request.module.RANKS
+
+    def each(ctx: RankContext) -> dict[str, Any]:
+        return {one.__name__: one(ctx) for one in cases}
+
+    return launcher.run(each, world_size=number, backend="gloo", device="cpu", timeout=60).values
 
 
 OVERLAPPING = (

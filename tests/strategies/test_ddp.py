@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
@@ -15,7 +14,7 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.strategy import Parallel
 from pytest_ddpperf.strategies.table import parallelise
-from tests.strategies.conftest import ready
+from tests.strategies.conftest import all_reduces, ready
 
 if TYPE_CHECKING:
     from tests.strategies.conftest import Placement
@@ -23,25 +22,30 @@ if TYPE_CHECKING:
 RANK = RankContext(0, 2, 0, 2, torch.device("cpu"), "gloo", None)
 
 
-def two_types(*, second_trains: bool = True) -> nn.Module:
-    second = nn.Linear(2, 2).double().requires_grad_(requires_grad=second_trains)
-    return nn.Sequential(nn.Linear(2, 2), AsDouble(), second)
-
-
 class AsDouble(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs.double()
 
 
-def test_powersgd_on_gloo_takes_parameters_of_one_type() -> None:
-    message = r"^comm_hook=powersgd on gloo .* \(torch.float32 and torch.float64\): train"
+def two_types(*, second_trains: bool = True) -> nn.Module:
+    second = nn.Linear(2, 2).double().requires_grad_(requires_grad=second_trains)
+    return nn.Sequential(nn.Linear(2, 2), AsDouble(), second)
+
+
+@pytest.mark.parametrize(
+    ("options", "module", "message"),
+    [
+        ("", two_types(), r"^comm_hook=powersgd on gloo .* \(torch.float32 and torch.float64\): train"),
+        (
+            ",find_unused_parameters=true",
+            nn.Linear(2, 2),
+            r"^comm_hook=powersgd with find_unused_parameters=true needs backend=nccl",
+        ),
+    ],
+)
+def test_powersgd_on_gloo_is_refused_where_it_would_hang(options: str, module: nn.Module, message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        parallelise("ddp[comm_hook=powersgd]", two_types(), RANK)
-
-
-def test_powersgd_on_gloo_does_not_go_with_looking_for_unused_parameters() -> None:
-    with pytest.raises(SettingError, match=r"^comm_hook=powersgd with find_unused_parameters=true needs backend=nccl"):
-        parallelise("ddp[comm_hook=powersgd,find_unused_parameters=true]", nn.Linear(2, 2), RANK)
+        parallelise(f"ddp[comm_hook=powersgd{options}]", module, RANK)
 
 
 def test_powersgd_on_the_cpu_of_a_machine_with_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,20 +94,9 @@ def prepared(ctx: RankContext, strategy: str) -> tuple[Parallel, torch.optim.Opt
 
 
 def sent_in_steps(ctx: RankContext, strategies: list[str], steps: int) -> list[list[list[tuple[torch.dtype, int]]]]:
-    """The type and the number of the values in each all-reduce of each step.
-
-    Looked at where hooks call it: PowerSGD does so in a thread of gloo's, where no dispatch mode sees it.
-    """
-    sent: list[tuple[torch.dtype, int]] = []
-    real = dist.all_reduce
-
-    def spy(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        sent.append((tensor.dtype, tensor.numel()))
-        return real(tensor, *args, **kwargs)
-
+    """The type and the number of the values in each all-reduce of each step."""
     found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist, "all_reduce", spy)
+    with all_reduces(lambda tensor: (tensor.dtype, tensor.numel())) as sent:
         for strategy in strategies:
             parallel, optimizer = prepared(ctx, strategy)
             by_step = []

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.strategies.table import parallelise
-from tests.strategies.conftest import case, case_anywhere, refusal
+from tests.strategies.conftest import all_reduces, case, case_anywhere, refusal
 
 if TYPE_CHECKING:
     from tests.strategies.conftest import Placement
@@ -116,18 +115,11 @@ def gradients_of(module: nn.Module) -> Gradients:
 def gradients_of_steps(ctx: RankContext, strategy: str) -> dict[str, tuple[list[int], list[Gradients]]]:
     """Of each training, the sizes of what was sent, and the gradients after each step."""
     found = {}
-    real = dist.all_reduce
     for name, training in TRAININGS.items():
         module = built(training, ctx.device, seed=ctx.rank)
         parallel = parallelise(strategy, module, ctx)
-        sent, steps = list[int](), []
-
-        def spy(tensor: Tensor, *args: Any, sent: list[int] = sent, **options: Any) -> object:
-            sent.append(tensor.numel())
-            return real(tensor, *args, **options)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dist, "all_reduce", spy)
+        steps = []
+        with all_reduces() as sent:
             for step in range(training.steps):
                 module.zero_grad()
                 for part in range(training.parts):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.handwritten import MB, Bucket, Reducer, Slot, packed, small_together
 from pytest_ddpperf.strategies.replicas import Trained, replicate
 from pytest_ddpperf.strategies.table import parallelise
-from tests.strategies.conftest import case, refusal
+from tests.strategies.conftest import all_reduces, case, refusal
 
 FLOAT = 4  # bytes
 OnRanks = Callable[..., tuple[Any, ...]]
@@ -91,21 +88,6 @@ def chain() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
 
 
-@contextmanager
-def all_reduces() -> Iterator[list[str]]:
-    """What is sent inside, as it is sent."""
-    sent: list[str] = []
-    real = dist.all_reduce
-
-    def spy(tensor: Tensor, *, async_op: bool) -> object:
-        sent.append(f"send {tensor.numel()}")
-        return real(tensor, async_op=async_op)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist, "all_reduce", spy)
-        yield sent
-
-
 def in_buckets(slots: Sequence[Slot]) -> list[Bucket]:
     return [Bucket(group, buffered=True) for group in packed(slots, cap=300)]
 
@@ -118,7 +100,7 @@ def events_of_steps(ctx: RankContext) -> tuple[list[list[str]], list[bool]]:
     module = chain()
     reducer = Reducer(replicate(module, ctx), ctx, in_buckets)
     steps = []
-    with all_reduces() as events:
+    with all_reduces(lambda tensor: f"send {tensor.numel()}") as events:
         # torch runs it before the gradient is accumulated.
         weight = module.get_parameter("0.weight")
         weight.register_hook(lambda _: events.append("first layer"))  # type: ignore[no-untyped-call]  # torch's
@@ -271,19 +253,20 @@ def calls_after_an_error_in_no_sync(ctx: RankContext) -> int:
         return len(sent)
 
 
-def facts(ctx: RankContext) -> list[Any]:
-    return [one(ctx) for one in (events_of_steps, local_homes, calls_after_an_error_in_no_sync)]
+CASES = (events_of_steps, local_homes, calls_after_an_error_in_no_sync)
 
 
-def test_buckets_are_sent_during_backward_from_the_second_step_on_and_have_all_gradients(launcher: Launcher) -> None:
+def test_buckets_are_sent_during_backward_from_the_second_step_on_and_have_all_gradients(
+    ranks: tuple[dict[str, Any], ...],
+) -> None:
     """Of the last layer 36 floats, of the middle one 72, of the first one 40; a bucket is full with 75 of them.
 
     Whichever of a layer's weight and bias arrives first, the last layer and the middle one fill the first bucket.
     """
-    for (events, inside), local, calls in launcher.run(facts, world_size=2, backend="gloo", device="cpu").values:
-        first, second, third = events
+    for found in ranks:
+        (first, second, third), inside = found["events_of_steps"]
         assert first == ["first layer", "backward done", "send 108", "send 40"]  # it only noted the order
         assert second == third == ["send 108", "first layer", "send 40", "backward done"]
         assert inside == [True] * 6
-        assert local
-        assert calls == 6  # no_sync ends with its block, also by an exception
+        assert found["local_homes"]
+        assert found["calls_after_an_error_in_no_sync"] == 6  # no_sync ends with its block, also by an exception

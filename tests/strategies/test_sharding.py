@@ -9,25 +9,20 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import RankSkipped, SettingError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies import fsdp2, sharding
 from pytest_ddpperf.strategies.sharding import gradients_kept
 from pytest_ddpperf.strategies.strategy import Parallel
 from pytest_ddpperf.strategies.table import parallelise
-from tests.strategies.conftest import Net
+from tests.strategies.conftest import Net, share_of
 
 Ranks = tuple[dict[str, Any], ...]
-
-
-def share_of(rank: int) -> Tensor:
-    return torch.randn(4, 5, generator=torch.Generator().manual_seed(rank))
 
 
 def prepared(ctx: RankContext, strategy: str, model: type[nn.Module] = Net) -> Parallel:
@@ -185,15 +180,7 @@ def models_own_collective(ctx: RankContext) -> tuple[float, bool]:
     return ones.item(), silenced and sender.dist is dist
 
 
-def all_of_it(ctx: RankContext) -> dict[str, Any]:
-    cases = (fsdp_facts, offloaded, interrupted, read_unfinished, refused, models_own_collective)
-    return {case.__name__: case(ctx) for case in cases}
-
-
-@pytest.fixture(scope="module")
-def ranks(launcher: Launcher) -> Ranks:
-    """What each of four ranks finds, in one launch."""
-    return launcher.run(all_of_it, world_size=4, backend="gloo", device="cpu", timeout=60).values
+RANKS, CASES = 4, (fsdp_facts, offloaded, interrupted, read_unfinished, refused, models_own_collective)
 
 
 def test_fsdp_shards_exactly_the_blocks_over_the_mesh_asked_for(ranks: Ranks) -> None:

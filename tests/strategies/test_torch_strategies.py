@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.strategies.strategy import Parallel
 from tests.factories import TORCH
-from tests.strategies.conftest import Net, ready
+from tests.strategies.conftest import Net, ready, share_of
 
 pytestmark = pytest.mark.slow
 
@@ -41,11 +41,6 @@ class Case:
     micro_batches: int = 1
     quiet: bool = True
     model: type[nn.Module] = Net
-
-
-def share_of(rank: int, step: int, micro_batch: int) -> Tensor:
-    """Different data for every rank, step and micro-batch, of one size: so the mean of means is the mean."""
-    return torch.randn(4, 5, generator=torch.Generator().manual_seed(10_000 * step + 100 * micro_batch + rank))
 
 
 def prepared(ctx: RankContext, case: Case) -> tuple[Parallel, torch.optim.Optimizer]:

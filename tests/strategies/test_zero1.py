@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers
 from pytest_ddpperf.strategies.table import parallelise
-from tests.strategies.conftest import ready
+from tests.strategies.conftest import ready, share_of
 
 STEPS = 3
-Ranks = tuple[tuple[dict[str, Any], tuple[int, Tensor], list[str]], ...]
+Ranks = tuple[dict[str, Any], ...]
 
 
 def zero_optimizer() -> Any:
@@ -26,10 +25,6 @@ def zero_optimizer() -> Any:
 
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 3))
-
-
-def share_of(rank: int, step: int) -> Tensor:
-    return torch.randn(4, 5, generator=torch.Generator().manual_seed(100 * step + rank))
 
 
 def in_groups(parameters: Any) -> torch.optim.Optimizer:
@@ -90,14 +85,7 @@ def without_optimizer(ctx: RankContext) -> list[str]:
     return messages
 
 
-def all_of_it(ctx: RankContext) -> tuple[dict[str, Any], tuple[int, Tensor], list[str]]:
-    return zero1_facts(ctx), adagrad(ctx), without_optimizer(ctx)
-
-
-@pytest.fixture(scope="module")
-def ranks(launcher: Launcher) -> Ranks:
-    """What each of three ranks finds, in one launch."""
-    return launcher.run(all_of_it, world_size=3, backend="gloo", device="cpu", timeout=60).values
+RANKS, CASES = 3, (zero1_facts, adagrad, without_optimizer)
 
 
 def test_zero1_shares_out_the_state_of_the_users_own_optimizer(ranks: Ranks) -> None:
@@ -105,7 +93,7 @@ def test_zero1_shares_out_the_state_of_the_users_own_optimizer(ranks: Ranks) -> 
 
     The second group's is then set to 0.007, which the third step uses.
     """
-    facts = [facts for facts, _, _ in ranks]
+    facts = [found["zero1_facts"] for found in ranks]
     names = [f"module.{name}" for name, _ in network().named_parameters()]
     assert sorted(name for fact in facts for name in fact["state"]) == sorted(names)
     for fact in facts:
@@ -122,13 +110,13 @@ def test_zero1_keeps_no_state_of_others_and_may_leave_a_rank_without_any(ranks: 
     for rank in range(3):
         (alone(share_of(rank, 0)).square().mean() / 3).backward()
     optimizer.step()
-    results = [result for _, result, _ in ranks]
+    results = [found["adagrad"] for found in ranks]
     assert sorted(states for states, _ in results) == [0, 1, 1]
     assert all(torch.allclose(weight, alone.weight, rtol=1e-5, atol=1e-7) for _, weight in results)
 
 
 def test_what_is_no_optimizer_is_refused_in_clear(ranks: Ranks) -> None:
-    for sharded, averaged in (messages for _, _, messages in ranks):
+    for sharded, averaged in (found["without_optimizer"] for found in ranks):
         assert sharded.startswith(
             "strategy zero1 needs a torch.optim.Optimizer, but the Workload's optimizer(parameters) returned"
         )

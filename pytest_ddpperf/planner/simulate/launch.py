@@ -25,7 +25,6 @@ from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, Rank
 from pytest_ddpperf.training.memory_limit import limited
 
 T = TypeVar("T")
-MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # limits of the number of timed steps; seconds that are enough
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,14 +120,8 @@ def _timed(
         opened.enter_context(recorder.watching_waits())
         if accelerator is not None:
             opened.enter_context(roofline)
-
-        def goes_on(steps: int, seconds: float) -> bool:
-            if accelerator is not None:  # modelled operators always take the same time
-                return False
-            return steps < MIN_TIMED or (steps < MAX_TIMED and seconds < TIMED_SECONDS)
-
-        with collector_paused():
-            timeline = timeline_of(recorder, step.taken, goes_on, step.work_period)
+        with collector_paused():  # modelled operators always take the same time
+            timeline = timeline_of(recorder, step.taken, step.work_period, once=accelerator is not None)
         return RankTimeline(timeline=timeline, samples=step.samples_per_step)
 
 

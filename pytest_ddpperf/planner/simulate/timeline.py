@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from pytest_ddpperf.instruments.torch_internals import backward_under_way, repla
 from pytest_ddpperf.planner.hardware import Accelerator
 from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
 
+MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # limits of the number of timed steps; seconds that are enough
 KEPT = 0.75  # share of the steps that are averaged: the fastest ones
 _NOWHERE = -1  # no backward is under way
 _ON_HOST = frozenset({None, "aten._local_scalar_dense"})  # names of operators that no kernel computes
@@ -120,13 +121,11 @@ def _memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  tensors without values have no address
 
 
-def timeline_of(
-    recorder: TimelineRecorder, run: Callable[[], object], again: Callable[[int, float], bool], period: int
-) -> Timeline:
+def timeline_of(recorder: TimelineRecorder, run: Callable[[], object], period: int, *, once: bool) -> Timeline:
     """Returns the mean timeline of ``period`` steps over several repetitions, without the slowest quarter of them.
 
-    ``run`` makes one step. ``again`` gets the number of repetitions and their total seconds, and returns whether to go
-    on. Raises WorkloadError if repetitions send different transfers.
+    ``run`` makes one step; if ``once``, nothing is repeated. Raises WorkloadError if repetitions send different
+    transfers.
     """
     made: list[tuple[_Recorded, Sequence[float]]] = []
 
@@ -135,7 +134,8 @@ def timeline_of(
             run()
 
     spent = 0.0
-    while not made or again(len(made), spent):
+    least, most = (1, 1) if once else (MIN_TIMED, MAX_TIMED)
+    while len(made) < least or (len(made) < most and spent < TIMED_SECONDS):
         made.append(recorder.step(several))
         spent += math.fsum(made[-1][1])
     first = made[0][0]
@@ -146,13 +146,10 @@ def timeline_of(
         )
     kept = sorted((seconds for _, seconds in made), key=math.fsum)[: math.ceil(KEPT * len(made))]
     times = [fmean(each) for each in zip(*kept, strict=True)]
-    wholes = [math.fsum(seconds) for seconds in kept]
-    scatter = stdev(wholes) / fmean(wholes) / math.sqrt(len(wholes)) if len(wholes) > 1 and fmean(wholes) else 0.0
     return Timeline(
         transfers=tuple(first.transfers),
         moments=streamed([*_moments(first, times)], _sharded(first)),
         rest=times[-1],
-        scatter=scatter,
         steps=period,
     )
 

@@ -207,10 +207,7 @@ def _diagnosis_steps(steps: int) -> int:
 
 
 INTERLEAVED = frozenset({"cpu"})
-"""The devices on which launches interleave by default.
-
-On GPUs whole launches alternate; ``turns_small`` in benchmarks/gpu.py will compare this with interleaved blocks.
-"""
+"""The devices on which launches interleave by default. On GPUs whole launches alternate."""
 
 MAX_GPU_SHARE = 0.9  # of each GPU's memory: the most that launches interleaved on it may use together
 

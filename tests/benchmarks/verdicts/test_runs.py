@@ -17,7 +17,7 @@ from benchmarks.verdicts import runs
 from benchmarks.verdicts.cells import CELLS, PLANTED, SUITES, Cell
 from benchmarks.verdicts.outcomes import Outcome, append, read
 from benchmarks.verdicts.programs import AFTER, BEFORE, make_project
-from benchmarks.verdicts.runs import SUITE, Bench, Ticks, chosen, compared, made, plant, run_next, touch, tree_of
+from benchmarks.verdicts.runs import SUITE, Bench, Ticks, compared, made, plant, run_next, touch, tree_of
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.errors import SettingError
 
@@ -34,7 +34,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Where each run takes a second, and nothing is run; what is said is in its file's folder."""
+    """Where each run takes a second, and nothing is run."""
     seconds = iter(range(10_000))
 
     def run_next(bench: Bench, cell: Cell) -> list[Outcome]:
@@ -46,8 +46,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
     monkeypatch.setattr(runs, "run_next", run_next)
     monkeypatch.setattr("benchmarks.verdicts.runs.time.sleep", lambda _: None)
-    said: Any = (tmp_path / "said").write_text
-    return Bench(tmp_path / "runs.jsonl", ROOT, "3f2a1c0", "cpu-2c", said, lambda: float(next(seconds)))
+    return Bench(tmp_path / "runs.jsonl", ROOT, "3f2a1c0", "cpu-2c", lambda: float(next(seconds)))
 
 
 def names(bench: Bench, cells: list[Cell], until: float = 1e9, number: int | None = None) -> list[str]:
@@ -69,8 +68,6 @@ def test_quiet_runs_wait_while_others_use_the_machine(bench: Bench, used: list[f
     found = names(bench, [QUIET, replace(BUSY, wanted=1)])
     assert found[0] == BUSY.name
     assert found[1:] == [QUIET.name] * 4
-    said = bench.file.with_name("said").read_text()
-    assert said == f"not quiet: others use 50% of the cores; waiting: {QUIET.name}"
 
 
 def test_no_run_is_begun_when_the_time_is_up(bench: Bench, used: list[float]) -> None:
@@ -91,7 +88,7 @@ def test_the_package_is_named_by_its_tree_and_has_no_changes(tmp_path: Path) -> 
 
 def test_a_run_of_the_suite_is_kept_whatever_it_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one ends without results, the second one with an open benchmark while others use 20 % of the cores."""
-    bench = Bench(tmp_path / "runs.jsonl", ROOT, "3f2a1c0", "cpu-2c", print, iter(map(float, range(9))).__next__)
+    bench = Bench(tmp_path / "runs.jsonl", ROOT, "3f2a1c0", "cpu-2c", iter(map(float, range(9))).__next__)
     found: list[list[dict[str, Any]]] = [[], [{"test": "a", "verdict": "inconclusive", "took": 301.0, "others": 0.2}]]
 
     def suite_run(*_: object) -> list[dict[str, Any]]:
@@ -109,15 +106,6 @@ def test_a_run_of_the_suite_is_kept_whatever_it_comes_to(tmp_path: Path, monkeyp
     assert second.left_out == "not quiet: others used 20% of the cores while it was compared"
 
 
-def test_a_cell_is_chosen_by_name() -> None:
-    assert chosen("pauses-busy") == [CELLS["pauses-busy"]]
-    assert chosen("suite-same") == [SUITES["suite-same"]]
-    assert chosen(None) == [*CELLS.values()]
-    assert chosen(None, suites=True) == [*CELLS.values(), *SUITES.values()]
-    with pytest.raises(SettingError, match=r"--cell 'no': there are same-20s-quiet, .*, suite-1min$"):
-        chosen("no")
-
-
 def test_the_programs_of_a_run_are_always_the_same_and_those_of_a_cell_differ() -> None:
     cell = CELLS["pauses-quiet"]
     drawn = [cell.drawn(number) for number in range(40)]
@@ -127,13 +115,6 @@ def test_the_programs_of_a_run_are_always_the_same_and_those_of_a_cell_differ() 
     assert all(before == replace(after, pause=0.0, every=10, spins=False, alone=False) for before, after in drawn)
     with pytest.raises(TypeError, match="suite-same runs the example suite, which has no programs to draw"):
         SUITES["suite-same"].drawn(0)
-
-
-def test_stored_baselines_are_saved_and_compared_on_other_machines() -> None:
-    eight = [cell for name, cell in CELLS.items() if name.startswith(("stored-latency", "stored-compute"))]
-    assert len(eight) == 8
-    assert all(cell.saved_busy is not cell.busy and cell.wanted == 12 for cell in eight)
-    assert sum(cell.git for cell in eight) == 4
 
 
 def test_what_differs_between_two_commits_is_what_is_slower(tmp_path: Path) -> None:

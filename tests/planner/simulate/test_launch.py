@@ -85,15 +85,18 @@ def job(strategy: str | None, subject: Any = WORKLOAD, **settings: Any) -> Launc
     return LaunchJob(subject, resolved, replace(Settings(), **settings), Plan(warmup=3, steps=1))
 
 
+def of_one_rank(launcher: Launcher, function: Any, *args: object) -> Any:
+    """What the only rank of a launch gives, which makes a group of its own."""
+    group: Any = {"world_size": 1, "backend": "gloo", "device": "cpu", "own_group": True}
+    return launcher.run(function, *args, timeout=120, **group).values[0]
+
+
 @pytest.fixture
 def simulated(launcher: Launcher) -> Simulate:
     """What a simulated rank finds out."""
 
-    def simulate(one: LaunchJob, world_size: int, rank: int = 0) -> RankPrepared:
-        launch = (SIMULATE_LAUNCH, PrepareJob(one, counted=True), rank, world_size)
-        group = {"backend": "gloo", "device": "cpu", "own_group": True}
-        found: RankPrepared = launcher.run(*launch, world_size=1, timeout=120, **group).values[0]  # type: ignore[arg-type]
-        return found
+    def simulate(one: LaunchJob, world_size: int, rank: int = 0) -> Any:
+        return of_one_rank(launcher, SIMULATE_LAUNCH, PrepareJob(one, counted=True), rank, world_size)
 
     return simulate
 
@@ -203,7 +206,7 @@ def test_the_peak_is_that_of_torchs_own_tracker(
     """By category, but for flat: its vector of gradients looks like an activation to that tracker."""
     one = job(strategy, TRAINED)
     counts = simulated(one, ranks).counts
-    theirs = launcher.run(peaks, one, ranks, world_size=1, backend="gloo", device="cpu", own_group=True).values[0]
+    theirs = of_one_rank(launcher, peaks, one, ranks)
     assert counts is not None
     assert counts.totals["peak_tensor_bytes"] == pytest.approx(theirs["Total"], rel=0.02)
     if strategy != "flat":

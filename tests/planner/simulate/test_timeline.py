@@ -20,7 +20,7 @@ from pytest_ddpperf.planner.simulate.launch import Modelled, RankTimeline
 from pytest_ddpperf.planner.simulate.timeline import Sharded, of_fsdp, streamed
 from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
 from pytest_ddpperf.training.jobs import TIMELINE_LAUNCH, LaunchJob
-from tests.planner.simulate.test_launch import WORKLOAD, job
+from tests.planner.simulate.test_launch import WORKLOAD, job, of_one_rank
 
 Record: TypeAlias = "Callable[..., RankTimeline]"  # job, world size, accelerator
 ROUND = 4
@@ -30,12 +30,9 @@ ROUND = 4
 def recorded(launcher: Launcher) -> Record:
     """What the only rank of a launch tells of a simulated step."""
 
-    def record(one: LaunchJob, world_size: int = 4, accelerator: str | None = None) -> RankTimeline:
+    def record(one: LaunchJob, world_size: int = 4, accelerator: str | None = None) -> Any:
         modelled = None if accelerator is None else Modelled(name=accelerator, tf32=False)
-        launch = (TIMELINE_LAUNCH, one, world_size, modelled)
-        group = {"backend": "gloo", "device": "cpu", "own_group": True}
-        found: RankTimeline = launcher.run(*launch, world_size=1, timeout=120, **group).values[0]  # type: ignore[arg-type]
-        return found
+        return of_one_rank(launcher, TIMELINE_LAUNCH, one, world_size, modelled)
 
     return record
 
@@ -50,6 +47,15 @@ def sizes(timeline: Timeline) -> list[tuple[str, int, int]]:
 
 
 PARAMETERS = 8147  # of the workload that are trained, of four bytes each
+
+
+def fitting(strategy: str, model: Callable[[], nn.Module], *shape: int, **fields: Any) -> LaunchJob:
+    """A model that is fitted to random numbers of a shape."""
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(shape), torch.randn(shape)
+
+    return job(strategy, subject=replace(WORKLOAD, model=model, batch=batch, loss=nn.functional.mse_loss, **fields))
 
 
 def test_a_flat_buffer_is_sent_after_backward_and_waited_for(recorded: Record) -> None:
@@ -125,18 +131,12 @@ def computing(launcher: Launcher, *steps: tuple[LaunchJob, Modelled]) -> list[fl
 
         return [timeline_launch(ctx, one, 4, modelled).timeline.computing for one, modelled in steps]
 
-    found: list[float] = launcher.run(each, world_size=1, backend="gloo", device="cpu", own_group=True).values[0]
+    found: list[float] = of_one_rank(launcher, each)
     return found
 
 
 def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
-    def wide() -> nn.Module:
-        return nn.Linear(4096, 4096)
-
-    def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(4096, 4096), torch.randn(4096, 4096)
-
-    one = job("flat", subject=replace(WORKLOAD, model=wide, batch=batch, loss=nn.functional.mse_loss))
+    one = fitting("flat", lambda: nn.Linear(4096, 4096), 4096, 4096)
     seconds = computing(launcher, *((one, Modelled(name="h100", tf32=tf32)) for tf32 in (False, True)))
     # Forward and the gradient of the weight: 2 x 4096^3 operations each. The input needs no gradient.
     assert seconds[0] - seconds[1] == pytest.approx(4 * 4096**3 * (1 / 66.9e12 - 1 / 494.7e12))
@@ -144,14 +144,8 @@ def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
 
 def test_an_accelerator_takes_no_memory_for_the_model(recorded: Record) -> None:
     """A layer of 64 GB does not fit into this machine."""
-
-    def large() -> nn.Module:
-        return nn.Sequential(nn.Linear(128 * 2**10, 128 * 2**10, bias=False))
-
-    def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(2, 128 * 2**10), torch.randn(2, 128 * 2**10)
-
-    one = job("flat", subject=replace(WORKLOAD, model=large, batch=batch, loss=nn.functional.mse_loss))
+    width = 128 * 2**10
+    one = fitting("flat", lambda: nn.Sequential(nn.Linear(width, width, bias=False)), 2, width)
     timeline = recorded(one, 16, "h100").timeline
     assert sizes(timeline) == [("all_reduce", 4 * 2**34, 16)]
     # Forward and the gradient of the weight read or write it, and the optimizer does so several times.
@@ -163,11 +157,7 @@ def test_fsdp_gathers_ahead_on_an_accelerator(recorded: Record, strategy: str) -
     def layers() -> nn.Module:
         return nn.Sequential(*[nn.Sequential(nn.Linear(512, 512)) for _ in range(4)])
 
-    def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(64, 512), torch.randn(64, 512)
-
-    subject = replace(WORKLOAD, model=layers, batch=batch, loss=nn.functional.mse_loss)
-    timeline = recorded(job(strategy, subject=subject), 8, "h100").timeline
+    timeline = recorded(fitting(strategy, layers, 64, 512), 8, "h100").timeline
     cost = timeline.computing / 100
     costs = [cost] * len(timeline.transfers)
     # The first gathering and the last reduction are exposed; hardly any other is.
@@ -180,15 +170,9 @@ def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once_with_fsdp2(la
     def layers() -> nn.Module:
         return nn.Sequential(*[nn.Linear(8, 8) for _ in range(25)])
 
-    def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(2, 8), torch.randn(2, 8)
-
-    small = replace(WORKLOAD, model=layers, batch=batch, loss=nn.functional.mse_loss)
-    steps = []
-    for optimizer in (torch.optim.SGD, torch.optim.AdamW):
-        subject = replace(small, optimizer=partial(optimizer, lr=1e-3))
-        steps.append((job("fsdp2", subject=subject), Modelled(name="h100", tf32=False)))
-    simple, adam = computing(launcher, *steps)
+    optimizers = (partial(optimizer, lr=1e-3) for optimizer in (torch.optim.SGD, torch.optim.AdamW))
+    jobs = (fitting("fsdp2", layers, 2, 8, optimizer=optimizer) for optimizer in optimizers)
+    simple, adam = computing(launcher, *((one, Modelled(name="h100", tf32=False)) for one in jobs))
     assert 0 < adam - simple < 20 * 3e-6  # a dozen operators, and not one for each of 50 tensors
 
 

@@ -221,7 +221,7 @@ def nodes() -> Iterator[TwoNodes]:
 
 def on_nodes(nodes: TwoNodes, folder: Path, *arguments: str, processes: int = 1) -> Sequence[tuple[int, str]]:
     given = ["-p", "no:cacheprovider", "--rootdir", str(folder), *arguments]
-    return [(ended.status, ended.text) for ended in nodes.run(given, folder, processes=processes, seconds=SECONDS)]
+    return nodes.run(given, folder, processes=processes, seconds=SECONDS)
 
 
 @pytest.mark.slow
