@@ -312,7 +312,7 @@ COMMANDS: Mapping[tuple[str, ...], str] = {
     ("list", "--baselines", "none"): r"ddpperf: error: the folder of baselines none does not exist; .*--baselines",
     ("show",): r".*the following arguments are required: TEST\|FILE",
     ("show", "test_x"): r"ddpperf: error: the folder of baselines baselines does not exist",
-    ("show", "text.txt"): r"ddpperf: error: baseline file .*text.txt: holds something else than JSON; restore",
+    ("show", "text.txt"): r"ddpperf: error: the folder of baselines baselines does not exist; write baselines",
     ("trend", "--history", "text.txt"): r"ddpperf: error: history file text.txt: .*it is broken or no history; ",
     ("trend", "--last", "0"): r".*argument --last: expected a whole number of at least 1",
     ("trend", "--least", "2"): r".*argument --least: expected a fraction",

@@ -267,7 +267,7 @@ def test_a_type_of_objects_that_each_step_leaves_behind_has_the_line_that_makes_
 
 def test_a_recompilation_has_its_function_and_the_guard_that_failed(launcher: Launcher) -> None:
     """On a rank: from then on memory is traced, which would slow down all other tests."""
-    job = LaunchJob(recompiling, None, Settings(), Plan(warmup=2, steps=1))
+    job = LaunchJob(recompiling, None, Settings(), Plan(warmup=3, steps=1))
     on: Any = {"world_size": 1, "backend": "gloo", "device": "cpu"}
     (counts,) = launcher.run(partial(count_launch, steps=1), job, **on).values
     assert counts.details["recompiles"] == {
