@@ -94,7 +94,7 @@ def colour_of(made: Outputs) -> str:
     if made.unmeasured or any(one.failure for one in made.results):
         return "red"
     is_open = any(one.verdict.severity >= Verdict.DOES_NOT_FIT.severity for one in made.results)
-    return "yellow" if made.complaints or is_open else "green"
+    return "yellow" if made.complaints or made.interrupted or is_open else "green"
 
 
 def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> list[str]:

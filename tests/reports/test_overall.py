@@ -11,7 +11,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.remarks import common_text, headline, overall_lines
-from pytest_ddpperf.reports.summary import last_lines, summary_parts
+from pytest_ddpperf.reports.summary import colour_of, last_lines, summary_parts
 from pytest_ddpperf.stats.suites import change_of_suite
 from tests.factories import known, make_interval
 from tests.reports.golden_runs import outputs
@@ -50,6 +50,14 @@ def test_a_run_has_not_passed_if_a_test_could_not_be_measured() -> None:
     assert last_lines(Outputs(results=[timed(Verdict.OK)], unmeasured={"perf/test_a.py::test_b": "no such file"})) == [
         "ddpperf: FAILED: 1 test could not be measured, 1 passed | against the baseline of 3f2a1c0"
     ]
+
+
+def test_a_run_that_ended_early_has_not_passed() -> None:
+    made = Outputs(results=[timed(Verdict.OK)], interrupted="stopping after 1 failures")
+    assert headline(made) == "INCOMPLETE: 1 passed | against the baseline of 3f2a1c0"
+    assert [colour_of(each) for each in (made, replace(made, interrupted=None))] == ["yellow", "green"]
+    made.unmeasured["t.py::test_b"] = "no such file"
+    assert (headline(made).partition(":")[0], colour_of(made)) == ("FAILED", "red")
 
 
 def test_a_benchmark_whose_test_failed_has_not_passed() -> None:
