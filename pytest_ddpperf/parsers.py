@@ -298,7 +298,7 @@ def reports(value: object) -> tuple[tuple[str, Path], ...]:
     given = [str(part).strip() for part in parts] if isinstance(parts, Iterable) else [""]
     below = given[len(given) - given[::-1].index("none") :] if "none" in given else given
     found = [(kind, Path(file)) for kind, _, file in (part.partition(":") for part in below if part)]
-    if (not found and given[-1] != "none") or not all(kind and str(file) != "." for kind, file in found):
+    if (not found and given[-1:] != ["none"]) or not all(kind and str(file) != "." for kind, file in found):
         raise ValueError("KIND:FILE, such as markdown:comment.md")
     return tuple(found)
 

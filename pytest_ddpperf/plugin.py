@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import pytest_ddpperf.run.session  # noqa: F401 - what follows is loaded by it
-
-# isort: split
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError, reason
 from pytest_ddpperf.run.session import configuration
 

@@ -89,9 +89,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
             also = [each for each in result.comparisons if _follows(each, one.series.metric)]
             unsteady = {each.series.metric for each in also if each.note and each.note.code == "unsteady_count"}
             worse = {each.series.metric for each in also if each.verdict is Verdict.REGRESSED} - unsteady
-            worse -= {
-                each.series.metric for each in also if acceptance.covers(each) or each.series.rules.repeats_step_time
-            }
+            worse -= {each.series.metric for each in also if acceptance.covers(each)}
             known |= {each.series.metric: replace(each, gated=each.series.metric in worse) for each in (one, *also)}
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
     if result.verdict is not Verdict.REGRESSED:

@@ -153,11 +153,19 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
     return tuple(wrong)
 
 
+_OF_NO_SHAPE = {"collective_calls", "optimizer_steps", "synchronisations"}
+
+
 def gate_changed_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a step does another amount of work, only the counts of this amount stay gated."""
-    if not any(_is_other_work(each) for each in comparisons):
+    """Returns the comparisons; if a step does another amount of work, only the counts of this amount stay gated.
+
+    If only the shape of batches differs, counts that depend on no shape stay gated, too.
+    """
+    other = [each for each in comparisons if _is_other_work(each)]
+    if not other:
         return tuple(comparisons)
-    return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)
+    gated = {each.series.metric for each in other} | (set() if any(each.change for each in other) else _OF_NO_SHAPE)
+    return tuple(each if each.series.metric in gated else replace(each, gated=False) for each in comparisons)
 
 
 def _is_other_work(comparison: Comparison) -> bool:

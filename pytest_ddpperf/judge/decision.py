@@ -196,7 +196,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     ``incompatible``.
     """
     row = count_row(metric)
-    gone = row.needed and then.totals[metric] > 0 == now.totals[metric]
+    gone = row.needed and not now.totals[metric] and bool(beyond_floor(metric, then, now))
     if gone or row.wanted_of:
         return Verdict.REGRESSED if gone or is_lost(metric, then, now) else Verdict.UNCHANGED
     totals = _direction(beyond_floor(metric, then, now))

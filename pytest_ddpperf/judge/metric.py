@@ -70,7 +70,9 @@ def compare_metric(
         sides = stored, _beside_stored(base, measurement, reference)
         slower = None if series.rules.alarm_only else not_the_code(sides, context)
         if slower is not None and decision.verdict is not Verdict.REGRESSED:
-            return _by_stored_times(replace(stored, tolerance=tolerance), stored.base, slower, gated=True)
+            if fresh is None or not detection.looks_worse(fresh, better=series.better, tolerance=tolerance):
+                return _by_stored_times(replace(stored, tolerance=tolerance), stored.base, slower, gated=True)
+            decision = slower
     judged, note = (change if obstacle is None else None), decision.note
     if note is None and judged is not None and not evidence.negligible:
         made = {"paired": paired, "launches": len(measurement.launches)}

@@ -263,9 +263,11 @@ def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, fl
     before, after = rhythm_of_all(old), rhythm_of_all(new)
     size = max((max(values) - min(values) for values in (*old, *new)), default=0.0)
     unseen = size / then.steps * (len(old) < len(new)) + size / now.steps * (len(new) < len(old))
-    periods = [sorted(map(period_of, components)) for components in (old, new)]
-    if all(periods) and periods[0] != periods[1]:  # an epoch's end may have cut a period
-        unseen += in_few_periods(old, then.steps) + in_few_periods(new, now.steps)
+    seen = [set(map(period_of, components)) for components in (old, new)]
+    gone = tuple(each for each in old if period_of(each) not in seen[1])
+    come = tuple(each for each in new if period_of(each) not in seen[0])
+    if gone and come:  # they may be the same work, of which an epoch's end has cut a period
+        unseen += in_few_periods(gone, then.steps) + in_few_periods(come, now.steps)
     more = after.mean - after.low + before.high - before.mean + unseen
     less = after.high - after.mean + before.mean - before.low + unseen
     return more * (1 - _ROUNDED), less * (1 - _ROUNDED)
@@ -279,7 +281,7 @@ def may_be_another_step(metric: str, then: Counts, now: Counts) -> bool:
 
 def has_other_shapes(metric: str, then: Counts, now: Counts) -> bool:
     """Returns whether batches have as many rows of another shape, such as longer sequences, and other forward FLOPs."""
-    known = metric in then.details and metric in now.details
+    known = metric in then.details and metric in now.details and then.totals[metric] == now.totals[metric]
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return known and abs(after - before) > _ROUNDED * after and bool(changed_parts(metric, then, now))
 

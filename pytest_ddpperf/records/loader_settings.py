@@ -37,7 +37,7 @@ class LoaderSettings:
 
     def __post_init__(self) -> None:
         for name, parse in {**_PARSERS, "auto": switch}.items():
-            if (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None or (parse is switch and name == "auto"):
                 object.__setattr__(self, name, _parsed(name, value, parse))
         picked = [name for name in _PARSERS if name != "sampler" and getattr(self, name) is not None]
         if self.auto and picked:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.faults.exceptions import failed_report
+from pytest_ddpperf.launch.faults.exceptions import failed_report, to_stderr
 from pytest_ddpperf.strategies.strategy import mesh_of
 
 
@@ -54,7 +53,7 @@ def call(ctx: RankContext, given: GroupCall) -> Any:
         if given.keep is None:
             raise
         report = failed_report(error, "run")
-        sys.stderr.write(f"{report.traceback}\n")  # for a launch that fails by another rank
+        to_stderr(report.traceback)  # for a launch that fails by another rank
         return RankError(
             type=report.type, text=report.text, traceback=report.traceback, expected=isinstance(error, given.keep)
         )

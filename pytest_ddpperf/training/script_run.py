@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from pytest_ddpperf.errors import TrainingEnded, WorkloadError
 from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups, replaced
-from pytest_ddpperf.launch.faults.exceptions import traceback_text
+from pytest_ddpperf.launch.faults.exceptions import to_stderr, traceback_text
 from pytest_ddpperf.strategies.strategy import RankView, nothing
 from pytest_ddpperf.training.subject import Script
 from pytest_ddpperf.training.without_gpu import GpuCalls
@@ -158,7 +157,7 @@ class ScriptRun:
             pass
         except BaseException as error:  # noqa: BLE001  it may be sys.exit
             if self._order is None:  # a consequence of being stopped
-                sys.stderr.write(f"{traceback_text(error) or error}\n")  # print may be the script's own
+                to_stderr(traceback_text(error) or str(error))
             elif not (isinstance(error, SystemExit) and not error.code):
                 self._error = error
         finally:

@@ -535,6 +535,13 @@ def test_rows_of_another_shape_are_another_step() -> None:
 
     result = counted(of(64, 5.0), of(128, 10.0))
     assert (result.verdict, result["flops"].gated) == (Verdict.INCOMPATIBLE, False)
+    then, now = (
+        replace(each, totals={**each.totals, "collective_calls": calls})
+        for each, calls in ((of(64, 5.0), 8.0), (of(128, 10.0), 4.0))
+    )
+    assert counted(then, now).verdict is Verdict.REGRESSED  # the number of calls depends on no shape
+    more = replace(of(64, 5.0), totals={"batch_rows": 9.0, "flops_forward": 5.0})
+    assert decide_count("batch_rows", of(128, 10.0), more) is Verdict.UNCHANGED
     told = "a step has 8 x 64 int64, 8 x 128 int64 in the baseline: batches differ, so nothing else is compared"
     assert told in findings(result)
     assert decide_count("batch_rows", of(128), of(64)) is Verdict.UNCHANGED  # the model does as much as before

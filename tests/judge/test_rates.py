@@ -159,3 +159,15 @@ def test_a_baseline_from_before_rates_has_looked_at_two_steps() -> None:
     assert then.steps == 2
     assert decide_count(CALLS, then, calls(every(3))) is Verdict.UNCHANGED
     assert decide_count(CALLS, then, calls(every(2))) is Verdict.REGRESSED
+
+
+def test_work_of_another_period_beside_the_old_is_new() -> None:
+    """In ten steps, all-reduces in each 5th step, and now others in each 4th step, too."""
+
+    def of(*components: tuple[float, ...]) -> Counts:
+        mean = sum(rhythm_of(values).mean for values in components)
+        varying = {CALLS: {"": components}}
+        return Counts(totals={CALLS: mean}, details={}, unstable={}, steps=10, varying=varying)
+
+    old, new = every(5, 10, usual=0.0), every(4, 10, usual=0.0)
+    assert decide_count(CALLS, of(old), of(old, new)) is Verdict.REGRESSED

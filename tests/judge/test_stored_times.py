@@ -244,6 +244,14 @@ def test_a_slow_side_alone_does_not_clear_the_code() -> None:
     assert (one.verdict, one.note, one.paired) == (Verdict.REGRESSED, None, True)
 
 
+def test_the_part_of_a_shared_slowdown_that_the_code_made_is_still_looked_for() -> None:
+    """Both sides are grossly slower, and the candidate looks 10 % slower still, which wide samples do not show."""
+    then, now = (slower(each, samples=(0.9, 1.0, 1.1, 1.2, 0.8, 1.0, 1.1, 0.9)) for each in (2.4, 2.64))
+    base = with_commit(found(slower(1.0, samples=STEADY)), replace(then, samples=then.samples[::-1]))
+    one = judged(on_machine(measured(now)), base, resolution=0.1)["step_time"]
+    assert (one.verdict, one.paired, one.suspicious) == (Verdict.REGRESSED, True, True)
+
+
 @pytest.mark.parametrize("paired", [False, True])
 def test_a_rate_is_not_red_if_the_step_time_is_as_it_was(*, paired: bool) -> None:
     """A corrected ``samples_per_step`` changes the rate alone."""

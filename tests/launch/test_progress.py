@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ddpperf.errors import RanksTimedOut
+from pytest_ddpperf.instruments.clock import system_time
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.progress import Overdue, Progress, ProgressFile, StageWatch, advanced, told
 from pytest_ddpperf.parsers import STAGES
@@ -29,7 +30,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProgressFile]:
 
 def test_what_a_rank_says_is_read_at_any_time(shared: ProgressFile, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 12.0, 13.5, 20.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(system_time, "monotonic", lambda: next(now))
     progress.begin(shared.descriptor, 1)
     assert shared.read(1) is None
     progress.stage("timed step")  # at 10
@@ -68,7 +69,7 @@ def test_each_stage_that_has_a_name_for_its_deadline_is_one_of_the_setting() -> 
 
 def test_a_stage_is_overdue_where_a_rank_has_been_in_it_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(system_time, "monotonic", lambda: now)
     watch = StageWatch({"start": 5.0, "warm_up": 3.0})
     assert watch.overdue({0: None, 1: Progress(progress.BUILD, 0, 0.0)}) is None
     now = 105.5
@@ -79,7 +80,7 @@ def test_a_stage_is_overdue_where_a_rank_has_been_in_it_for_too_long(monkeypatch
 
 
 def test_a_rank_that_waits_in_a_later_stage_is_not_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(system_time, "monotonic", lambda: 100.0)
     watch = StageWatch({"build": 5.0, "compile": 5.0})
     stuck = {0: Progress(progress.WARM_UP, 1, 6.0), 1: Progress(progress.BUILD, 0, 6.0)}
     assert watch.overdue(stuck) == Overdue("build", 5.0, (1,))

@@ -168,6 +168,13 @@ def _text(error: BaseException) -> str:
     return str(error)
 
 
+def to_stderr(text: str) -> None:
+    """Writes a line to stderr, although the user's code may have replaced ``print`` or removed the stream."""
+    stream = sys.stderr or sys.__stderr__
+    if stream is not None:
+        stream.write(f"{text}\n")
+
+
 def traceback_text(error: BaseException) -> str:
     """Returns an exception's traceback without frames of this plugin; never raises."""
     return _in_words(_traceback, error)

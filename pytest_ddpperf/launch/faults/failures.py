@@ -38,6 +38,7 @@ _DEVICE_ASSERT = re.compile(r"^.*block: \[.*Assertion `.*` failed.*$", re.MULTIL
 _NOTICED = re.compile(r"\[E(\d+) ([\d:.]+) [^\]]*\].*(?:CUDA|HIP) error: ")  # a line of torch's log: day, time
 _STAGES = {"join": " while it joined the group", "verify": " while it was compared with a single process"}
 _LONG = 150  # characters of a headline
+_SENTENCES = re.compile(r".*[a-z)]\.(?= [A-Z])")
 _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
 
 
@@ -276,10 +277,11 @@ def _raised(report: Failed, warnings: str) -> str:
 
 
 def _headline(text: str) -> str:
-    """Returns the first line of an error; of a long line that ends within a sentence, only the whole sentences."""
-    line = text.partition("\n")[0]
-    whole, stop, _ = line.rpartition(". ")
-    return f"{whole}." if stop and len(line) > _LONG and not line.rstrip().endswith(".") else line
+    """Returns the first line of an error; of a long line that breaks within a sentence, only the whole sentences."""
+    line, more, _ = text.partition("\n")
+    breaks = more and len(line) > _LONG and not line.rstrip().endswith(".")
+    whole = _SENTENCES.match(line) if breaks else None
+    return line if whole is None else whole[0]
 
 
 def _details(end: RankEnd) -> str:

@@ -199,7 +199,8 @@ def test_the_cure_of_a_well_known_error_is_in_its_line(kind: str, message: str, 
         (raised(0, "EOFError", "Ran out of input", 1), "raised EOFError: Ran out of input"),  # nobody knows a cure
         (raised(0, "AssertionError", "assert 1 == 2\n + where", 1), "raised AssertionError: assert 1 == 2"),
         (raised(0, "Failed", "no good", 1, "failed"), "failed: no good"),
-        (raised(0, "E", f"{'x' * 150}. y and\nz", 1), f"raised E: {'x' * 150}."),  # as torch breaks its long messages
+        (raised(0, "E", f"{'x' * 150}. Y and\nz", 1), f"raised E: {'x' * 150}."),  # as torch breaks its long messages
+        (raised(0, "E", f"{'x' * 150} of 2. 3. and", 1), f"raised E: {'x' * 150} of 2. 3. and"),
         (raised(0, "E", f"{'x' * 150}. y.\nz", 1), f"raised E: {'x' * 150}. y."),
         (raised(0, "E", "x", 1, stage="join"), "raised E: x while it joined the group"),
         (raised(0, "E", "x", 1, stage="verify"), "raised E: x while it was compared with a single process"),
