@@ -110,8 +110,8 @@ def power_of_two(nbytes: float, *, above: bool = False) -> str:
 
 
 def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
-    """Formats counts in one unit, with as many digits as show that the counts differ."""
-    values = list(values)
+    """Formats counts in one unit, with as many digits as show that the counts differ by more than rounding."""
+    values = [float(f"{value:.12g}") for value in values]
     plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
     scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}
     for texts in (scaled[unit]() if unit in scaled else plain, plain):

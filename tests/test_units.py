@@ -111,6 +111,7 @@ def test_a_power_of_two_is_what_an_option_takes(nbytes: float, below: str, above
         ([526844.0, 526848.0], ["526,844 B", "526,848 B"]),  # in KiB 514 and 515
         ([514.0 * 1024, 515.0 * 1024], ["514 KiB", "515 KiB"]),
         ([2048.0, 2048.0], ["2.00 KiB", "2.00 KiB"]),
+        ([2048 + 0.1 + 0.2, 2048.3], ["2.00 KiB", "2.00 KiB"]),  # sums of fractions
         ([0.0, 0.0], ["0 B", "0 B"]),
     ],
 )

@@ -157,10 +157,7 @@ _OF_NO_SHAPE = {"collective_calls", "optimizer_steps", "synchronisations"}
 
 
 def gate_changed_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a step does another amount of work, only the counts of this amount stay gated.
-
-    If only the shape of batches differs, counts that depend on no shape stay gated, too.
-    """
+    """Returns the comparisons; of a step of other work, only counts of this work (and of no shape) stay gated."""
     other = [each for each in comparisons if _is_other_work(each)]
     if not other:
         return tuple(comparisons)

@@ -17,6 +17,7 @@ class CountRow:
 
     unit: str = "1"  # or B, or FLOP
     gated: bool = True  # whether it can fail a test; the others are only shown, as they are parts of another count
+    numbered: bool = False  # whether its parts are numbered in an order that means nothing
     made_up: bool = False  # whether its parts are compared too; parts of other counts are modules, which may be renamed
     by_kernel: bool = False  # whether it depends on the kernels that torch picks: on the GPU's model and on CUDA
     follows: str = ""  # another count, whose change usually changes this count too
@@ -58,7 +59,7 @@ COUNTS: Mapping[str, CountRow] = {
     "loaders_without_workers": CountRow(guessed=True),
     "loaders_unpinned": CountRow(guessed=True),
     "loaders_kept": CountRow(guessed=True),
-    "ddp_buckets": CountRow(made_up=True),
+    "ddp_buckets": CountRow(made_up=True, numbered=True),
     "graph_breaks": CountRow(),
     "recompiles": CountRow(),
     "kernel_launches": CountRow(by_kernel=True, symptom=True, profiled=True),
@@ -221,6 +222,9 @@ def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, f
     """Returns the (before, now) values of a count's parts that surely changed, for all ranks together and each rank."""
     parts = {name: [pair] for name, pair in _parts(metric, then, now).items()}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
+    before, after = (sorted(counts.details.get(metric, {}).values()) for counts in (then, now))
+    if count_row(metric).numbered and before == after:
+        return []  # two models take their steps in another order
     return [pair for name, pairs in found for pair in surely_changed(metric, name, then, now, pairs)]
 
 

@@ -545,3 +545,12 @@ def test_rows_of_another_shape_are_another_step() -> None:
     told = "a step has 8 x 64 int64, 8 x 128 int64 in the baseline: batches differ, so nothing else is compared"
     assert told in findings(result)
     assert decide_count("batch_rows", of(128), of(64)) is Verdict.UNCHANGED  # the model does as much as before
+
+
+def test_buckets_of_two_models_that_swap_places_are_the_same() -> None:
+    def of(*sizes: float) -> Counts:
+        details = {"ddp_buckets": {f"bucket {number}": size for number, size in enumerate(sizes)}}
+        return Counts(totals={"ddp_buckets": float(len(sizes))}, details=details, unstable={})
+
+    assert decide_count("ddp_buckets", of(41.0, 20.0), of(20.0, 41.0)) is Verdict.UNCHANGED
+    assert decide_count("ddp_buckets", of(41.0, 20.0), of(20.0, 42.0)) is Verdict.REGRESSED
