@@ -285,10 +285,14 @@ def test_a_signal_to_the_run_leaves_nothing_and_the_next_run_passes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "how"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "was stopped")]
+    ("number", "told"),
+    [
+        (signal.SIGKILL, "the process that forks ranks was killed by SIGKILL"),
+        (signal.SIGSTOP, "a signal stopped the process that forks ranks"),
+    ],
 )
 def test_what_happens_to_the_process_that_forks_ranks_is_told_and_the_next_test_has_another(
-    project: Project, number: int, how: str
+    project: Project, number: int, told: str
 ) -> None:
     done = project.run(
         "test_long.py",
@@ -297,7 +301,7 @@ def test_what_happens_to_the_process_that_forks_ranks_is_told_and_the_next_test_
         "--ddpperf-timeout=6",
         harm=lambda _: os.kill(int(project.reached.read_text()), number),
     )
-    assert f"FAILED test_long.py::test_long - the process that forks ranks {how}" in done.output
+    assert f"FAILED test_long.py::test_long - {told}" in done.output
     assert "1 failed, 1 passed" in done.output
     assert project.left() == ([], [])
 
