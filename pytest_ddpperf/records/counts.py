@@ -71,6 +71,7 @@ COUNTS: Mapping[str, CountRow] = {
     "model_size": CountRow(unit="B", gated=False),
     "retained_bytes": CountRow(unit="B", floor=1024.0),
     "python_objects": CountRow(floor=8.0),
+    "graphs_kept": CountRow(guessed=True),
 }
 """The counts by name, in the order of reports. A new count needs a row here, and code in instruments/counting."""
 

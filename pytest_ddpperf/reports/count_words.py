@@ -29,13 +29,14 @@ _NOUNS = {
     "graph_breaks": " graph breaks",
     "recompiles": " recompilations",
     "python_objects": " that stay",
+    "graphs_kept": " kept without detach()",
 }
 _EVERY = {  # what is not counted by the step
     "peak_tensor_bytes": " at the peak",
     **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", *LOADERS), ""),
 }
 _SITES = 3  # lines of code that are named, one of an operator; of the others only the number is shown
-_MADE = ("ddp_buckets", "python_objects")
+_MADE = ("ddp_buckets", "python_objects", "graphs_kept")
 
 
 def change_text(metric: str, before: float, after: float) -> str:

@@ -45,7 +45,7 @@ class Seen:
         """Returns the counts of a step after the warm-up and of compilation; adds findings to ``remarks``."""
         watch, left = CopyWatch(), self.objects.left_behind()
         subject = replace(countable(ctx, step, job), called=watch.called)
-        plain = {**compiled, **({} if left is None else {"python_objects": left})}
+        plain = {**compiled, **left}
         any_rank = partial(on_any_rank, ctx, step)
         ran = 0
 
@@ -63,9 +63,9 @@ class Seen:
         totals = {metric: float(len(places)) for metric, places in made.items()}
         details = {metric: {"DataLoaders": number} for metric, number in totals.items()}
         placed: SiteCounts = {**sites, **watch.buckets(counts.details["peak_tensor_bytes"].get("buckets", 0.0))}
-        if any_rank(many := sum((left or {}).values()) > COUNTS["python_objects"].floor):
-            left_at = lines_of_left(step.run, traces=many)
-            placed = {**placed, "python_objects": {("memory", place): blocks for place, blocks in left_at.items()}}
+        if any_rank(many := any(sum(by_type.values()) > COUNTS[metric].floor for metric, by_type in left.items())):
+            for metric, at in lines_of_left(step.run, traces=many, graphs=bool(left.get("graphs_kept"))).items():
+                placed = {**placed, metric: {("memory", place): number for place, number in at.items()}}
         found = call_sites([placed], subject.roots, subject.strategy)
         at_peak = (*counts.sites.get("peak_tensor_bytes", ()), *found.get("peak_tensor_bytes", ()))
         found |= {"peak_tensor_bytes": at_peak} if at_peak else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,8 +16,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import pairwise, takewhile
 from multiprocessing import process
+from traceback import FrameSummary
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 from weakref import ReferenceType, ref
 
 import torch
@@ -40,6 +42,9 @@ _SHARED = (type, ModuleType, FunctionType)  # objects that a batch refers to, an
 _TRACED = 3  # steps whose memory has its lines
 _BLOCKS = 4  # of memory that a line has to leave behind in each
 _FRAMES = 40  # of a stack that are kept: frames of torch lie between the allocation and the user's code
+
+_TRACE_LINE = re.compile(r'  File "(.+)", line (\d+), in ')
+_GRAPHS = "nodes of graphs"  # of autograd, in a census
 
 _COSTLY = (  # functions that wait, give memory back, walk through all objects, start a process, save, make a group
     ("allocator_calls", gc, "gc", ("collect",)),
@@ -151,24 +156,46 @@ class ObjectCensus:
         objects = gc.get_objects()
         found = Counter(map(_kind, objects))
         found.subtract(map(_kind, _waiting(objects)))
+        found[_GRAPHS] = len(_nodes(_ends_of_graphs(objects)))
         self._taken.append((steps, found))
 
-    def left_behind(self) -> dict[str, float] | None:
-        """Returns how many objects each step leaves behind, by type; None after fewer than three counts."""
+    def left_behind(self) -> dict[str, dict[str, float]]:
+        """Returns how many objects each step leaves behind, by count and type; empty after fewer than three counts."""
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
             for (steps_before, before), (steps, after) in pairwise(self._taken)
         ]
         if len(grown) < 2:  # noqa: PLR2004
-            return None
+            return {}
         # A cache grows only for a while.
         least = {kind: min(each.get(kind, 0.0) for each in grown) for kind in grown[-1]}
-        return {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
+        left = {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
+        graphs = {_GRAPHS: left.pop(_GRAPHS)} if _GRAPHS in left else {}
+        return {"python_objects": left, "graphs_kept": graphs}
 
 
 def _kind(each: object) -> str:
     kind = type(each)
     return f"{getattr(kind, '__module__', '')}.{kind.__qualname__}"  # C types may have no module
+
+
+def _ends_of_graphs(objects: Iterable[object]) -> Iterator[Any]:
+    """Yields the ``grad_fn`` of each tensor in ``objects`` that keeps a graph alive, which ``detach`` would free."""
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
+        for each in objects:
+            with suppress(RuntimeError):  # a tensor of a transformation that has ended
+                if issubclass(type(each), Tensor) and (end := cast("Tensor", each).grad_fn) is not None:
+                    yield end
+
+
+def _nodes(ends: Iterable[Any]) -> set[Any]:
+    """Returns all nodes of the graphs of autograd that end in ``ends``."""
+    found, left = set[Any](), list(ends)
+    while left:
+        if (node := left.pop()) not in found:
+            found.add(node)
+            left += [before for before, _ in node.next_functions if before is not None]
+    return found
 
 
 def _waiting(objects: Iterable[object]) -> Iterator[object]:
@@ -184,25 +211,49 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
                 yield inside
 
 
-def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, float]:
-    """Runs three more steps; returns, by line of code, how many memory blocks per step stay allocated.
+def lines_of_left(run: Callable[[], object], *, traces: bool, graphs: bool = False) -> dict[str, dict[Place, float]]:
+    """Runs three more steps; returns, by count and line of code, what a step leaves behind: memory blocks, and graphs.
 
-    The result is empty unless this rank ``traces`` memory. Tracing goes on until the process ends, because stopping it
-    can crash another thread (fixed in Python 3.12.9 and 3.13.2).
+    The result is empty unless this rank ``traces`` memory, and has no graphs unless steps leave ``graphs`` behind.
+    Tracing goes on until the process ends, because stopping it can crash another thread (fixed in Python 3.12.9 and
+    3.13.2).
     """
     if traces and not tracemalloc.is_tracing():
         tracemalloc.start(_FRAMES)
     traces = traces and tracemalloc.get_traceback_limit() >= _FRAMES  # other code may have started it with fewer
     taken, found = list[tracemalloc.Snapshot](), Counter[Place]()
-    with collector_paused(), suppress(TrainingEnded, StopIteration):
+    notes_lines = autograd.set_detect_anomaly(traces and graphs, check_nan=False)  # in each node of a graph
+    with collector_paused(), suppress(TrainingEnded, StopIteration), notes_lines:
         for _ in range(_TRACED):
             run()
             gc.collect()
             taken += [tracemalloc.take_snapshot()] if traces else []
     for grown in taken[-1].compare_to(taken[0], "traceback") if taken else ():
         inside = takewhile(lambda frame: frame.filename != __file__, reversed(grown.traceback))  # of the call of a step
-        found[place_of(inside, file_of_trace, lambda frame: (frame.lineno, ""), backward=False)] += grown.count_diff
-    return {at: more / (_TRACED - 1) for at, more in found.items() if at.file and more >= _BLOCKS * (_TRACED - 1)}
+        found[place_of(inside, file_of_trace, _line, backward=False)] += grown.count_diff
+    made = set[tuple[Place, Any]]()  # nodes of the kind and line of a tensor that keeps them
+    for end in _ends_of_graphs(gc.get_objects() if graphs else ()):
+        same = ((_made_at(node), node) for node in _nodes([end]) if node.name() == end.name())
+        made |= {(at, node) for at, node in same if at == _made_at(end)}
+    return {
+        "python_objects": _per_step(found, _BLOCKS, _TRACED - 1),
+        "graphs_kept": _per_step(Counter(at for at, _ in made), LEAST, _TRACED),
+    }
+
+
+def _line(frame: tracemalloc.Frame | FrameSummary) -> tuple[int, str]:
+    return frame.lineno or 0, ""
+
+
+def _made_at(node: Any) -> Place:
+    """Returns the line that made a node of a graph, if detection of anomalies was on."""
+    lines = reversed("".join(node.metadata.get("traceback_", ())).splitlines())
+    frames = [FrameSummary(at[1], int(at[2]), "") for at in map(_TRACE_LINE.match, lines) if at]
+    return place_of(frames, file_of_trace, _line, backward=False)
+
+
+def _per_step(found: Mapping[Place, int], least: float, steps: int) -> dict[Place, float]:
+    return {at: more / steps for at, more in found.items() if at.file and more >= least * steps}
 
 
 def shape_of(*given: Any) -> tuple[int, ...]:
