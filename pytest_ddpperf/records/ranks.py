@@ -149,7 +149,8 @@ def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
             if one.model != other.model or not one.parameters:
                 return None, ""
             for name, (most, *sums) in one.parameters.items():
-                if any(abs(a - b) > most for a, b in zip(sums, other.parameters[name][1:], strict=True)):
+                pairs = zip(sums, other.parameters[name][1:], strict=True)
+                if not all(abs(a - b) <= most or str(a) == str(b) for a, b in pairs):  # also NaN and infinity
                     found |= {first: name, rank: name}
                     break
     return (tuple(sorted(found)), next(iter(found.values()), "")) if len(teams) < len(ranks) else (None, "")

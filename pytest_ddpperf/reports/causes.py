@@ -58,10 +58,7 @@ def causes(result: Result, heads: Sequence[Comparison]) -> list[str]:
         leading = [c for c in counts if not count_row(c.series.metric).symptom and c.series.metric not in said]
         noted = [c.note for c in counts if c not in (leading or counts) and c.note and c.note.code == "count_changed"]
         lost = [text for note in noted for text in setup_changes(**note.facts) if text.startswith(CHECKPOINT)]
-        return lost + [
-            phrases.count_text(c) if c.note or c.difference else f"{c.series.metric} {phrases.count_text(c)}"
-            for c in leading or counts
-        ]
+        return [*lost, *map(_count_text, leading or counts)]
     skew, timed = phrases.find(result, "straggler_skew"), "step_time" in metrics
     codes = {"long_steps"} | ({"memory_growth"} & metrics)
     told = [finding_text(each) for each in phrases.every_finding(result) if each.code in codes]
@@ -74,14 +71,20 @@ def causes(result: Result, heads: Sequence[Comparison]) -> list[str]:
     return told or [f"not known{': by its counts a step does the same as before' if same else ''}"]
 
 
+def _count_text(count: Comparison) -> str:
+    name = "" if count.note or count.difference else f"{count.series.metric} "
+    return f"{name}{phrases.count_text(count)}"
+
+
 def gains(result: Result, heads: Sequence[Comparison]) -> list[str]:
-    """Returns a text on counts that improved while the failing metrics, ``heads``, got worse; empty if none did."""
+    """Returns texts on counts that improved while ``heads`` got worse; the second text has the line of the first."""
     if not any(head.series.scale == "exact" and head.verdict is Verdict.REGRESSED for head in heads):
         return []
     improved = [each for each in phrases.decisive(result, {Verdict.IMPROVED}) if each not in heads]
     better = [each for each in improved if each.series.scale == "exact" and each.change]
     better.sort(key=lambda c: -abs(c.change or 0.0) / max(c.baseline or 0.0, c.series.value))
-    return [f"in exchange: {', '.join(map(phrases.short_text, better[:_GAINS]))}"] if better else []
+    short = ", ".join(map(phrases.short_text, better[:_GAINS]))
+    return [f"in exchange: {short}", *(finding_text(each.note) for each in better[:1] if each.note)] if better else []
 
 
 def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:

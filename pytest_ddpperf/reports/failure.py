@@ -23,7 +23,7 @@ WIDTH = 80  # columns, if the width of the terminal is unknown
 LINES = 20  # of a failure, with the line of the test, which is added to it
 _ROWS, _FEW_ROWS = 8, 4  # rows at most; before fewer rows than the second are shown, blank lines go
 _FEWEST_COLUMNS = 4  # name, both values and verdict
-_PARAGRAPH = 2  # lines; twice as many of the cause
+_PARAGRAPH = 2  # lines; twice as many of a cause
 MOST_OF_RANKS = 12  # lines on what ranks did, without their stacks
 # The label of the command that stores the result. An undecided benchmark may hide a slowdown, so it has none.
 _CURES = {
@@ -82,6 +82,13 @@ def _under(label: str, texts: Sequence[str], width: int) -> list[str]:
     return [line for i, text in enumerate(texts) for line in labelled("" if i else label, text, width)]
 
 
+def _causes(told: Sequence[str], width: int, most: int | None) -> list[str]:
+    """Returns the lines of causes: at most ``most``, but the first two causes get up to ``most`` lines each."""
+    paragraphs = [cut_after(most, _under("" if i else "Cause", [text], width), width) for i, text in enumerate(told)]
+    first = sum(map(len, paragraphs[:2]))
+    return cut_after(most and max(most, first), [line for each in paragraphs for line in each], width)
+
+
 def _joined(sections: Sequence[Sequence[str]], gap: str) -> str:
     return gap.join("\n".join(section) for section in sections if section)
 
@@ -98,10 +105,7 @@ def _sections(
     paragraphs = [*_paragraphs(result, heads), *details]
     return [
         cut_after(most, folded(printable(_title(result, verdict)), width, INDENT), width),
-        [
-            *cut_after(most and 2 * most, _under("Cause", told, width), width),
-            *cut_after(most and most + 1, better, width),
-        ],
+        [*_causes(told, width, most and 2 * most), *cut_after(most and 2 * most, better, width)],
         [*table, *([f"{more} more: -v"] if more else [])],
         [line for label, text in paragraphs for line in cut_after(most, labelled(label, text, width), width)],
     ]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row
 from pytest_ddpperf.records.sites import BACKWARD, CHECKPOINT, SETTINGS, CallSite, part_of, same_lines, setting_of
 from pytest_ddpperf.reports.count_words import place_text
-from pytest_ddpperf.reports.lines import some_of
+from pytest_ddpperf.reports.lines import some_of, words_of
 from pytest_ddpperf.units import format_count
 
 _MEMORY = ("model_state_bytes", "peak_tensor_bytes")
@@ -146,7 +146,7 @@ def _kind_text(kind: str, number: float) -> str:
 
 
 def _settings(before: _Side, after: _Side) -> list[_Change]:
-    told: list[_Change] = []
+    found: dict[_Change, list[str]] = {}  # kinds by their common change
     parts = [setting_of(part) for part in (*after.numbers, *before.numbers) if setting_of(part)[1]]
     for kind, name in dict.fromkeys((kind, name) for kind, name, _ in parts):
         if kind != BACKWARD and not (kind in before.numbers and kind in after.numbers):
@@ -157,8 +157,11 @@ def _settings(before: _Side, after: _Side) -> list[_Change]:
         if set(old) == set(new):
             continue
         value, was = (next((each for each in one if each not in other), "") for one, other in ((new, old), (old, new)))
-        text = f"has {name}={value} now{f', {was} before' * bool(was)}" if value else f"has no {name}={was} any more"
+        text = f"{name}={value} now{f', {was} before' * bool(was)}" if value else f"no {name}={was} any more"
         place = after.place(part_of(kind, name, value), "made " * (kind != BACKWARD))
         moves = _MOVES.get(name, _MOVES.get(_split(kind)[0], _MOVED))
-        told.append((f"{kind.removeprefix(f'{_OPTIMIZER} ')} {text}{place}", moves))
-    return told
+        found.setdefault((f"{text}{place}", moves), []).append(kind.removeprefix(f"{_OPTIMIZER} "))
+    return [
+        (f"{words_of([first, *(_split(kind)[1] or kind for kind in more)])} ha{'ve' if more else 's'} {text}", moves)
+        for (text, moves), (first, *more) in found.items()
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pytest_ddpperf.records.counts import Alike, RankCopy
@@ -40,10 +42,15 @@ def test_ranks_with_other_parts_of_a_model_are_not_compared() -> None:
     assert (told.samples, told.apart, told.parameter) == ((), (0, 2), "w")
 
 
-@pytest.mark.parametrize(("value", "apart"), [(1.0, ()), (1.009, ()), (1.02, (0, 1))])
+@pytest.mark.parametrize(("value", "apart"), [(1.0, ()), (1.009, ()), (1.02, (0, 1)), (math.nan, (0, 1))])
 def test_parameters_are_apart_beyond_what_rounding_explains(value: float, apart: tuple[int, ...]) -> None:
     told = found(copy(v=2.0, w=1.0), copy(v=2.0, w=value))
     assert (told.apart, told.parameter) == (apart, "w" * bool(apart))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_parameters_that_are_not_finite_on_any_rank_are_equal(value: float) -> None:
+    assert found(copy(w=value), copy(w=value)).apart == ()
 
 
 def test_parameters_are_unknown_of_shards_and_of_other_models() -> None:

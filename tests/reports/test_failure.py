@@ -146,7 +146,8 @@ SAME = replace(counted("collective_calls", 2, 2, ""), verdict=Verdict.UNCHANGED)
         pytest.param((OPERATORS, WAITS), "item 1 -> 2 waits for the device per step (+1)", id="what they are made of"),
         pytest.param(
             (STATE, FEWER),
-            "parameters 100 B -> 200 B per step (+100 B) in exchange: collective_calls 2 -> 1",
+            "parameters 100 B -> 200 B per step (+100 B) in exchange: collective_calls 2 -> 1 "
+            "all_gather 2 -> 1 calls per step (-1): 1 gone from a:2",
             id="what a step does less of",
         ),
         pytest.param(

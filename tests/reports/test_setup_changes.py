@@ -17,7 +17,7 @@ from pytest_ddpperf.reports.setup_changes import setup_changes
 from tests.reports.made import counted, make_result
 
 DDP, UNUSED = "DistributedDataParallel", "DistributedDataParallel: find_unused_parameters=True"
-BLOCKS = "fully_shard of Block"
+BLOCKS, HEAD = "fully_shard of Block", "fully_shard of Head"
 SGD, ADAM, MOMENTUM = "optimizer SGD", "optimizer Adam", "optimizer SGD: momentum=0.9"
 CHECKPOINTS = "activation checkpointing"
 CALLS, PEAK, STATE = "collective_calls", "peak_tensor_bytes", "model_state_bytes"
@@ -89,6 +89,19 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
             ["fully_shard of Block has mesh=(2, 1) now, (1, 2) before: made at train.py:7 in build"],
         ),
         (
+            SENT,
+            counts(
+                BLOCKS, "fully_shard of Head", *(f"fully_shard of {kind}: mesh=(1, 2)" for kind in ("Block", "Head"))
+            ),
+            counts(
+                BLOCKS,
+                "fully_shard of Head",
+                *(f"fully_shard of {kind}: mesh=(2, 1)" for kind in ("Block", "Head")),
+                collective_send_bytes=4 * MIB,
+            ),
+            ["fully_shard of Block and Head have mesh=(2, 1) now, (1, 2) before: made at train.py:7 in build"],
+        ),
+        (
             PEAK,
             counts(SGD),
             counts(SGD, "backward: retain_graph=True", peak_tensor_bytes=10 * MIB),
@@ -107,7 +120,7 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
     ],
     ids=[
         *("setting", "lost setting", "other value", "lost units", "another optimizer"),
-        *("of an optimizer", "of a mesh", "of backward", "of two wrappers"),
+        *("of an optimizer", "of a mesh", "of two kinds", "of backward", "of two wrappers"),
         *("renamed class", "moves another count", "moves nothing", "old baseline"),
     ],
 )

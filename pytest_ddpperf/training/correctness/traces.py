@@ -127,6 +127,8 @@ def _different_parameters(ranks: Sequence[TracedStep], twin: TracedStep, number:
 
 
 def _beyond(quantity: Any, name: str, error: float, tolerance: float, **where: Any) -> Iterator[Discrepancy]:
+    if math.isnan(error):
+        where, error = {"fault": "is not finite", **where}, math.inf
     if error > tolerance:
         yield Discrepancy(quantity=quantity, name=name, error=error, tolerance=tolerance, **where)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -249,6 +250,14 @@ def test_ranks_that_start_or_end_a_step_differently_are_named_first() -> None:
         assert found is not None
         assert (found.quantity, found.rank) == (quantity, where)
     assert compared([trace(good)] * 2, trace(good)).discrepancy is None
+
+
+def test_gradients_that_are_not_finite_agree_with_nothing() -> None:
+    good, lost = step(tensor(3.0, 4.0), tensor(1.0)), step(tensor(math.nan, 4.0), tensor(1.0))
+    for rank, twin in ((good, lost), (lost, good), (lost, lost)):
+        found = compared([trace(good), trace(rank)], trace(twin)).discrepancy
+        assert found is not None
+        assert (found.quantity, found.error, found.fault) == ("gradients", math.inf, "is not finite")
 
 
 def test_a_step_without_an_optimizer_of_torch_is_not_verified(traces: Traces) -> None:
