@@ -90,15 +90,8 @@ def counts(*parts: str | CallSite, details: Any = None, **totals: float) -> Coun
         ),
         (
             SENT,
-            counts(
-                BLOCKS, "fully_shard of Head", *(f"fully_shard of {kind}: mesh=(1, 2)" for kind in ("Block", "Head"))
-            ),
-            counts(
-                BLOCKS,
-                "fully_shard of Head",
-                *(f"fully_shard of {kind}: mesh=(2, 1)" for kind in ("Block", "Head")),
-                collective_send_bytes=4 * MIB,
-            ),
+            counts(BLOCKS, HEAD, *(f"{kind}: mesh=(1, 2)" for kind in (BLOCKS, HEAD)), collective_send_bytes=3 * MIB),
+            counts(BLOCKS, HEAD, *(f"{kind}: mesh=(2, 1)" for kind in (BLOCKS, HEAD)), collective_send_bytes=4 * MIB),
             ["fully_shard of Block and Head have mesh=(2, 1) now, (1, 2) before: made at train.py:7 in build"],
         ),
         (

@@ -134,7 +134,7 @@ def test_a_loss_kept_or_summed_with_its_graph_is_counted_and_has_its_line(*, sum
 
     def step() -> None:
         loss = torch.nn.functional.mse_loss(weight * 1 * 2, torch.zeros(3))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if summed:
             last["total"] = last["total"] + loss
         else:
