@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from pytest_ddpperf.errors import RankSkipped, SettingError, TargetMissed, hidden
-from pytest_ddpperf.launch.environment import real_clocks
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Better, Environment, Measurement, Mode
 from pytest_ddpperf.records.verdict import Verdict
@@ -59,7 +58,6 @@ class Ddpperf:
         """The numbers of ranks that the settings ask for, ascending."""
         return self._session.world_sizes(self._settings)
 
-    @real_clocks()
     def check(
         self,
         subject: Subject,
@@ -105,7 +103,6 @@ class Ddpperf:
         self._put_on_network(call, subject, strategy, name)
         return self._last
 
-    @real_clocks()
     def measure(
         self,
         subject: Subject,
@@ -130,7 +127,6 @@ class Ddpperf:
         self._put_on_network(call, subject, strategy, name)
         return measured[-1]
 
-    @real_clocks()
     def scaling(
         self,
         subject: Subject,
@@ -193,7 +189,6 @@ class Ddpperf:
         self._last = ScalingCurve(mode=mode, points=self._judged_run(call, variants).judged(variants, derive))
         return self._last
 
-    @real_clocks()
     def compare(
         self,
         subject: Subject | Mapping[str, Subject],
@@ -251,7 +246,6 @@ class Ddpperf:
         self._last = SideBySide(over=over_key, names=names, measurements=measured, canonical=found.canonical)
         return self._last
 
-    @real_clocks()
     def converge(
         self,
         subject: Workload,
@@ -308,7 +302,6 @@ class Ddpperf:
         require_quality(found, call.settings.failing)
         return found
 
-    @real_clocks()
     def predict(
         self,
         subject: Subject,
@@ -346,7 +339,6 @@ class Ddpperf:
         call = self._call("predict", knobs, samples_per_step, tokens_per_step)
         return self._predictor.predict(call, NamedVariant(subject=subject, strategy=strategy), name)
 
-    @real_clocks()
     def what_if(
         self,
         subject: Subject | Mapping[str, Subject],
@@ -379,7 +371,6 @@ class Ddpperf:
         call = self._call("what_if", knobs, samples_per_step, tokens_per_step)
         return self._predictor.what_if(call, subject, variants, strategy)
 
-    @real_clocks()
     def advise(
         self,
         subject: Workload | Callable[[int], Workload],
@@ -475,7 +466,6 @@ class Ddpperf:
 
             raise TargetMissed("\n".join(finding_text(each.finding) for each in failed))
 
-    @real_clocks()
     def find_batch_size(
         self,
         workload_of: Callable[[int], Workload],

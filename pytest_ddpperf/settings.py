@@ -221,7 +221,7 @@ class Settings:
         example="--ddpperf-budget=10min",
     )
     quick: bool = _switch(
-        "measure each benchmark with 2 launches, for about 5 s, and store nothing",
+        "measure each benchmark with 2 launches, in about 5 s after imports if steps are short, and store nothing",
         per_test=False,
         example="--ddpperf-quick",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ _BINARY = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
 _RATES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _ROUNDING = 1e-9  # share of the largest value: the difference that rounding may leave
+_FEW = 10  # bytes: fewer have a decimal, if they are a mean
+_TINY = re.compile(r"-?(?:0\.00|\d\S*e-)")  # numbers that read better in a smaller unit
 _PLAIN_RATE_LIMIT = 1e4  # 2450 samples/s reads better than 2.45 k; 123456 does not
 
 
@@ -29,7 +32,8 @@ class Scale:
     def number(self, value: float) -> str:
         """Formats the value in this unit, without the unit's name: to three digits, or to a whole number if exact."""
         scaled = value / self.factor
-        return f"{scaled:.0f}" if self.exact else significant(scaled)
+        exactly = f"{scaled:.2g}" if abs(scaled) < _FEW else f"{scaled:.0f}"
+        return exactly if self.exact else significant(scaled)
 
     def text(self, value: float) -> str:
         """Returns the value in this unit, with the unit's name."""
@@ -90,10 +94,11 @@ def format_value(value: float, unit: str) -> str:
 
 
 def format_values(values: Iterable[float], unit: str) -> tuple[str, ...]:
-    """Formats several quantities, all in one unit; see `scale`."""
+    """Formats several quantities in one unit (see `scale`); a value below 0.01 of it has a unit of its own."""
     group = tuple(values)
     common = scale(group, unit)
-    return tuple(map(common.text, group))
+    texts = ((value, common.text(value)) for value in group)
+    return tuple(format_value(value, unit) if _TINY.match(text) else text for value, text in texts)
 
 
 def ordinal(number: int) -> str:
@@ -113,10 +118,11 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
     """Formats counts in one unit, with as many digits as show that the counts differ by more than rounding."""
     values = [float(f"{value:.12g}") for value in values]
     plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
-    scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}
+    scaled = {"B": lambda: list(map(scale(values, unit).text, values)), "FLOP": lambda: _flop_texts(values)}
     for texts in (scaled[unit]() if unit in scaled else plain, plain):
         if _differ_as(values, texts):
-            return texts
+            each = zip(values, texts, strict=True)
+            return [exact_texts(unit, [x])[0] if values[1:] and _TINY.match(text) else text for x, text in each]
     return [f"{value!r} {unit}".removesuffix(" 1") for value in values]
 
 

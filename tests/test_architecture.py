@@ -324,6 +324,25 @@ def test_a_session_has_few_methods() -> None:
     assert len(methods) <= MAX_OF_SESSION, methods
 
 
+def reads_clocks(tree: ast.AST) -> bool:
+    """Whether a module reads clocks that users' code may freeze or mock."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    names = {alias.name for node in imports for alias in node.names}
+    return "time" in names | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+
+
+def test_clocks_are_read_in_one_module() -> None:
+    """In ``instruments/clock.py``, which has clocks that nobody else can freeze. The other one only sleeps."""
+    assert {path for path, tree in trees().items() if reads_clocks(tree)} == {"against/guard.py"}
+    assert "time.monotonic" not in (PACKAGE / "against/guard.py").read_text()
+
+
+@pytest.mark.parametrize("code", ["import time", "import os, time as t", "from time import monotonic"])
+def test_a_planted_clock_is_found(code: str) -> None:
+    assert reads_clocks(ast.parse(code))
+    assert not reads_clocks(ast.parse("from pytest_ddpperf.instruments.clock import system_time as time"))
+
+
 @pytest.mark.parametrize(
     ("code", "found"),
     [

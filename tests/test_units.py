@@ -39,6 +39,11 @@ def test_a_group_has_one_unit_fit_for_its_typical_value() -> None:
     assert units.format_values([0.0009, 0.040, 2.0], "s") == ("0.900 ms", "40.0 ms", "2000 ms")
 
 
+def test_a_value_too_small_for_the_unit_of_its_group_has_its_own() -> None:
+    assert units.format_values([2.0, 3e-6, 0.0], "s") == ("2.00 s", "3.00 us", "0 s")
+    assert units.exact_texts("FLOP", [4.3e10, 3e5]) == ["43 GFLOP", "300 kFLOP"]
+
+
 def test_an_empty_group_has_the_base_unit() -> None:
     assert units.scale([], "s").unit == "s"
     assert units.scale([float("nan"), 0.04, 0.05], "s").unit == "ms"
@@ -113,6 +118,8 @@ def test_a_power_of_two_is_what_an_option_takes(nbytes: float, below: str, above
         ([2048.0, 2048.0], ["2.00 KiB", "2.00 KiB"]),
         ([2048 + 0.1 + 0.2, 2048.3], ["2.00 KiB", "2.00 KiB"]),  # sums of fractions
         ([0.0, 0.0], ["0 B", "0 B"]),
+        ([43.2 * 1024, 0.8], ["43.2 KiB", "0.8 B"]),  # a mean of steps
+        ([3.0 * 2**30, 1.5, 0.0], ["3.00 GiB", "1.5 B", "0 GiB"]),
     ],
 )
 def test_counts_differ_as_texts_by_what_they_differ_by(values: list[float], texts: list[str]) -> None:

@@ -53,9 +53,8 @@ def remove(tree: Path, root: Path) -> None:
 
 def _end_others(tree: Path) -> None:
     """Ends the processes that a run left behind: first with SIGTERM, so that git cleans up, then with SIGKILL."""
-    kill_from = time.monotonic() + _TERM_SECONDS
-    while time.monotonic() < kill_from + _TERM_SECONDS:
-        kill = time.monotonic() > kill_from
+    polls = int(_TERM_SECONDS / _POLL_SECONDS)
+    for kill in [False] * polls + [True] * polls:
         if not sum(_ended(file.parent, tree, kill=kill) for file in Path("/proc").glob("[0-9]*/environ")):
             return
         time.sleep(_POLL_SECONDS)

@@ -10,12 +10,12 @@ import secrets
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import private_folder
 
 STANDARD_OUTPUT = Path("-")

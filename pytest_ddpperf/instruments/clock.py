@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     import torch
 
 _TOOLS = 6  # of sys.monitoring
+_time: Any = importlib.util.module_from_spec(cast("ModuleSpec", importlib.util.find_spec("time")))
+_time.__spec__.loader.exec_module(_time)
 
 
 class system_time:  # noqa: N801  it takes the place of the module ``time``
-    """The clocks of ``time`` at the start of a rank, which users' code may later freeze or mock in the module."""
+    """The clocks of our own copy of the module ``time``, because users' code may freeze or mock the module's clocks."""
 
-    monotonic, perf_counter, process_time = time.monotonic, time.perf_counter, time.process_time
-    sleep, time_ns = time.sleep, time.time_ns
+    monotonic: Callable[[], float] = _time.monotonic
+    perf_counter: Callable[[], float] = _time.perf_counter
+    process_time: Callable[[], float] = _time.process_time
+    sleep: Callable[[float], None] = _time.sleep
+    time: Callable[[], float] = _time.time
+    time_ns: Callable[[], int] = _time.time_ns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,6 @@ import math
 import os
 import resource
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,6 +14,7 @@ from statistics import fmean, median
 from typing import Generic, TypeVar
 
 from pytest_ddpperf.instruments import nvml
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import group_folders, kernel_number, kernel_table, kernel_text
 from pytest_ddpperf.records.launch import CpuHealth, GpuHealth, Health, Window
 

@@ -12,10 +12,11 @@ import platform
 import re
 import stat
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+
+from pytest_ddpperf.instruments.clock import system_time as time
 
 _ROOT = Path("/")
 _OTHERS = 0o077  # the rights of group and others

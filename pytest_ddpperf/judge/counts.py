@@ -13,6 +13,7 @@ from pytest_ddpperf.records.results import Comparison, Reference
 from pytest_ddpperf.records.verdict import Verdict
 
 OF_GRADIENTS = 0.25  # least share of the gradients' bytes that ranks send if they synchronise (compressed) gradients
+_OF_NO_SHAPE = {"collective_calls", "optimizer_steps", "synchronisations"}  # counts that no shape of a batch changes
 
 
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
@@ -151,9 +152,6 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
         apart, parameter, sites = now.apart, now.parameter, now.sites.get("deferred", ())
         wrong.append(Finding("parameters_apart", {"ranks": apart, "parameter": parameter, "sites": sites}))
     return tuple(wrong)
-
-
-_OF_NO_SHAPE = {"collective_calls", "optimizer_steps", "synchronisations"}
 
 
 def gate_changed_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:

@@ -6,13 +6,13 @@ import contextlib
 import ctypes
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import core_list, group_folders, kernel_numbers, kernel_text, nodes_of_cores
 from pytest_ddpperf.launch.environment import thread_count
 from pytest_ddpperf.launch.messages import grouped

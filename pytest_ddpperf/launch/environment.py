@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import re
 import socket
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 
-_CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns")
 Variables: TypeAlias = "tuple[tuple[str, str], ...]"
 """Environment variables that ``env=`` gives the ranks of a call, as sorted pairs of name and value."""
 
@@ -142,20 +138,6 @@ def thread_count(environ: Mapping[str, str]) -> int:
 def search_path() -> tuple[str, ...]:
     """Returns this process's ``sys.path`` without entries that are not strings, because Python ignores them."""
     return tuple(entry for entry in sys.path if isinstance(entry, str))
-
-
-@contextlib.contextmanager
-def real_clocks() -> Iterator[None]:
-    """Restores the real functions of ``time`` in this context, because deadlines fail if a test has frozen the time."""
-    spec = importlib.util.find_spec("time")
-    assert spec is not None  # noqa: S101  it is built in
-    fresh = importlib.util.module_from_spec(spec)
-    of_test = {name: getattr(time, name) for name in _CLOCKS}
-    vars(time).update({name: getattr(fresh, name) for name in _CLOCKS})
-    try:
-        yield
-    finally:
-        vars(time).update(of_test)
 
 
 def current_folder() -> str:

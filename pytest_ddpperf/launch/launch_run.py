@@ -9,12 +9,12 @@ import selectors
 import signal
 import socket
 import threading
-import time
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.faults import failures
 from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
 from pytest_ddpperf.launch.progress import Overdue, Progress, StageWatch

@@ -12,12 +12,12 @@ import itertools
 import json
 import secrets
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, in_a_line
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.messages import Answer, Ask
 from pytest_ddpperf.launch.streams import Channel, Frames, GarbledMessage, readable
 

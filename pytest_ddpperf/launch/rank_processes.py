@@ -10,13 +10,13 @@ import select
 import selectors
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import streams
 from pytest_ddpperf.launch.faults import stacks
 from pytest_ddpperf.launch.faults.failures import RankEnd

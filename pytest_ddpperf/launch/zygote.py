@@ -18,12 +18,12 @@ import shutil
 import signal
 import socket
 import sys
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from pytest_ddpperf.errors import in_a_line
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import environment, processes
 from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Ended, Ready, ZygoteEvent
 from pytest_ddpperf.launch.preloading import imports

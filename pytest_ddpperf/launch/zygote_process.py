@@ -12,13 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import environment, processes, streams
 from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Preload, Preloaded, Ready, ZygoteEvent
 from pytest_ddpperf.launch.processes import CopiedProcess

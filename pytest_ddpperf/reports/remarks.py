@@ -159,7 +159,8 @@ def cause_in_words(result: Result, *, below: bool = False) -> str:
     With ``below``, the text omits the step time, and ends with the number of omitted causes.
     """
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
-        return broken_reason(result).partition("\n")[0]
+        reason = broken_reason(result).partition("\n")[0]
+        return reason.partition(": ")[0] if below and result.red else reason  # the failure's message has the rest
     counts, others = [], []
     for line in reasons(result):
         metric, _, told = line.partition(": ")

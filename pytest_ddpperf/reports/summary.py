@@ -231,7 +231,8 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = (), *
     alone = [f" ({remarks.STORED_TIMES})" * phrases.by_stored_times(one) for one in results]
     column("verdict", "", [remarks.verdict_word(one, accepted) + by for one, by in zip(results, alone, strict=True)])
     title = phrases.machines_text(results) if results and not brief else ""
-    return Table(headers=tuple(made), rows=tuple(zip(*made.values(), strict=True)), title=title)
+    notes = tuple(phrases.meaning_of_mark(filter(None, judged)))
+    return Table(headers=tuple(made), rows=tuple(zip(*made.values(), strict=True)), title=title, notes=notes)
 
 
 def worst_first(results: Sequence[Result]) -> list[Result]:
@@ -248,10 +249,8 @@ def _change(step: Comparison | None, *, brief: bool) -> str:
         return ""
     noisy = phrases.interval_text(step) == phrases.NOISY
     text = with_interval(signed_percent, step.change, step.change_interval, noisy=noisy)
-    if not brief:
-        return text
     change, space, rest = text.partition(" ")
-    if step.bound is not None and step.verdict in {Verdict.UNCHANGED, Verdict.OK}:
+    if brief and step.bound is not None and step.verdict in {Verdict.UNCHANGED, Verdict.OK}:
         rest = f"[{_MOST_OF} {signed_percent(step.bound)}]"
     return f"{change}{phrases.MARK * bool(phrases.mean_change(step))}{space}{rest}"
 

@@ -70,7 +70,9 @@ def _same_data(
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
     beside = "" if paired is None else f", but the ranks of {reference_text(paired)} do not"
     by = [f"the {site.part} at {place_text(site)}" for site in sites]
-    cure = f"let {words_of(by) if by else 'their sampler (DistributedSampler)'} or their dataset know the rank"
+    cure = "give each rank its own part of the samples, for example by a DistributedSampler, or a seed of its own"
+    if by:
+        cure = f"let {words_of(by)} or their dataset know the rank"
     if alone:
         what += " and send each other nothing"
         cure = "let them join a process group and wrap the model (DistributedDataParallel, FSDP), or give world_size=1"

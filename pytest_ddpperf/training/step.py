@@ -132,6 +132,9 @@ def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode 
     passes = int(counts.totals["backward_passes"])
     shapes = [tuple(map(int, shape.split()[2::2])) for shape in counts.details["batch_rows"]]
     size, second = contradicting_size(shapes, samples / passes), [shape[1:2] for shape in shapes]
+    # PPO, for example, optimizes several times on the same samples, and a GAN once for each of its models.
+    if counts.totals.get("optimizer_steps", 0) > 1 and size is not None and samples % size == 0:
+        return []
     # One graph, one packed row, a mean of packed ones, a row for each token, or samples along the second dimension.
     if size is None or samples <= 1 or samples % 1 or rows == step.tokens_per_step or (samples,) in second:
         return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,21 +12,9 @@ from pytest_ddpperf.launch.environment import (
     inherited,
     pinned,
     read_at_import,
-    real_clocks,
     search_path,
     thread_count,
 )
-
-
-def test_clocks_that_a_test_has_frozen_go_on_within_and_are_frozen_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("monotonic", "perf_counter", "time"):
-        monkeypatch.setattr(time, name, lambda: 7.0)
-    with real_clocks():
-        begun = time.monotonic(), time.perf_counter(), time.time()
-        time.sleep(0.01)
-        ended = time.monotonic(), time.perf_counter(), time.time()
-    assert all(later - earlier >= 0.01 for earlier, later in zip(begun, ended, strict=True))
-    assert time.monotonic() == time.perf_counter() == time.time() == 7.0
 
 
 def test_a_rank_has_one_thread_unless_the_user_sets_more_and_its_interface_is_loopback() -> None:

@@ -82,7 +82,16 @@ def test_a_brief_row_marks_a_change_that_is_no_quotient_of_its_two_times() -> No
     table = brief_table([make_result(comparisons=(time,))])
     assert (table.headers[2], table.rows[0][1:3]) == ("change\n%", ("20.6 -> 32.8", "+57.6*"))
     assert table.notes == ("* mean change of the rounds; both values are means of all launches",)
+    whole = summary_table([make_result(comparisons=(time,))])
+    assert (whole.rows[0][1], whole.notes) == ("+57.6*", table.notes)
     assert brief_table([make_result(comparisons=(replace(time, change=0.592),))]).notes == ()
+
+
+def test_a_row_says_in_a_few_words_why_a_benchmark_broke() -> None:
+    """Its failure's message has the rest. What only does not fit into memory has no such message."""
+    same = Finding("same_data", {"ranks": (0, 1), "drawn": True, "paired": None, "alone": False, "sites": ()})
+    rows = brief_table([make_result(verdict=Verdict.BROKEN, findings=(same,), comparisons=())]).rows
+    assert rows[1][0] == "    ranks 0 and 1 draw the same samples from the dataset"
 
 
 def test_a_mark_in_a_row_that_is_summed_up_has_no_note() -> None:

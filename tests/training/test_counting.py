@@ -159,3 +159,19 @@ def test_other_samples_than_the_test_says_are_told(
     job = LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=1, steps=1), samples_per_step=samples)
     remarks = prepare_launch(make_ctx(), PrepareJob(job, counted=True)).remarks
     assert [finding.facts for finding in remarks if finding.code == "other_batch_size"] == told
+
+
+@pytest.mark.parametrize(("samples", "told"), [(8, []), (4, []), (6, [{"size": 4, "samples": 6, "passes": 4}])])
+def test_a_step_may_optimize_several_times_on_the_same_samples(make_ctx: Any, samples: int, told: Any) -> None:
+    """As PPO does: here in two epochs over two minibatches, or in four epochs over one."""
+    model = linear()
+    optimizer = sgd(model.parameters())
+
+    def step() -> None:
+        for _ in range(4):
+            model(torch.ones(4, WIDTH)).sum().backward()
+            optimizer.step()
+
+    job = LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=1, steps=1), samples_per_step=samples)
+    remarks = prepare_launch(make_ctx(), PrepareJob(job, counted=True)).remarks
+    assert [finding.facts for finding in remarks if finding.code == "other_batch_size"] == told

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from pytest_ddpperf.cli.bisect.bisector import Bisector, RunProbe
 from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.cli.bisect.ranges import ALONE, PackageRange, Pins, packages_between, read_pins
 from pytest_ddpperf.errors import DdpperfError, SettingError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.processes import printed_by
 from pytest_ddpperf.launch.redirection import PACKAGES
 from pytest_ddpperf.reports.phrases import first_of

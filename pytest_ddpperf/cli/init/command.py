@@ -83,6 +83,7 @@ _NAMES = {"trl": "TRL", "fabric": "Fabric", "lightning": "Lightning", "accelerat
 _LIGHTNING = {"lightning", "fabric"}
 UNKNOWN = "URL-OF-THE-REPOSITORY"
 PLAIN = re.compile(r"(?!-)[\w./-]+")  # a name that a shell and YAML take as it is
+_NUMBER = re.compile("0|[1-9][0-9]*")
 _LISTED = 5  # other scripts that are named, at most
 _HEAD = '"""Is training as fast as it was? Written by ddpperf init: change it as you like."""\n'
 _SCRIPT = """
@@ -123,7 +124,7 @@ def found_lines(project: Project) -> list[str]:
     if not project.scripts:
         return [f"no training script in {project.root}: the test trains a small model; replace it by your own"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
-    needs = ", ".join(script.needs)
+    needs = ", ".join(script.needs) * (not script.given)
     lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it unchanged"]
     if needs:
         lines = [f"{file} needs {needs} to run: add these arguments after the file name in the test"]
@@ -209,6 +210,10 @@ def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[s
     literal = json.dumps(path, ensure_ascii=False) if path.isprintable() else repr(path)
     single = script.framework in _LIGHTNING
     devices = (script.devices, "2") if single and script.devices else ()
-    words = [literal, *(word if word.isdecimal() else f'"{word}"' for word in (*script.longer, *devices))]
+    given, (option, *_) = list(script.given), (*script.longer, "")
+    if option in given:
+        del given[(place := given.index(option)) : place + 2]
+    arguments = (*given, *script.longer, *devices)
+    words = [literal, *(word if _NUMBER.fullmatch(word) else json.dumps(word) for word in arguments)]
     ranks = [f"world_size={2 if devices else script.processes}"] * (single or not script.joins)
     return [f"Script({', '.join(words)})", *ranks, *([] if script.longer else [f"steps={STEPS}"])]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_ddpperf.cli.inifile import project
 from pytest_ddpperf.cli.init.code import Code, Module, Program, read
@@ -29,7 +30,8 @@ _LONGER = {  # options that let a script train for longer than any launch, witho
     **dict.fromkeys(("iterations", "numiterations", "iters", "numiters", "steps", "numsteps"), "100000"),
 }
 _LIGHTNING = {"lightning", "pytorch_lightning"}
-_PARSERS = {"HfArgumentParser", "TrlParser", "LightningCLI"}  # whose arguments the code does not show
+# Whose arguments the code does not show, or that need the name of a command.
+_PARSERS = {"HfArgumentParser", "TrlParser", "LightningCLI", "CLI", "auto_cli", "add_subparsers", "add_subcommands"}
 # By these calls, or by the variables that they read, scripts say that they train on several ranks.
 _JOINING = re.compile(
     "init_process_group|init_distributed|init_device_mesh|DDP|FSDP|(Fully|Distributed).*Parallel|fully_shard|"
@@ -49,6 +51,7 @@ _NAMED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b|-m +(\w+(?:\.\w+)*)|= *[\"'](\w
 _STARTER = r"(?:python3?|torchrun|accelerate launch|deepspeed|srun) (?![^`\n]* --(?:help|eval|test)\b)"
 _COMMAND = re.compile(rf"(?:^|`)[ $]*((?:\w+=[^\s`]+ +)*{_STARTER}[^`\n]+)", re.MULTILINE)
 MOST_OF_COMMAND = 300  # letters that are shown
+_WORD = re.compile(r"(?!.*path/to)(?=.*\w)[\w./:=,@+-]+", re.ASCII)  # a shell and Python take it as it is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +68,7 @@ class TrainingScript:
     starts: bool = False  # whether it starts processes of its own
     named: int = FAR  # parts of the path of the README or run script next to the root that names it
     command: str = ""  # that starts it in a README or run script, behind the name of that file
+    given: tuple[str, ...] = ()  # the arguments of that command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +87,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     root, _ = project(folder)
     here = Path(os.path.relpath(folder, root))
     named: defaultdict[Path, int] = defaultdict(lambda: FAR)
-    commands: defaultdict[Path, str] = defaultdict(str)
+    commands: defaultdict[Path, dict[str, Any]] = defaultdict(dict)
     modules = dict(_modules(root, named, commands))
     # Others call nothing when they are run.
     files = [file for file, module in modules.items() if module[""].words]
@@ -96,7 +100,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
         modules[files[0]] = module
     program = Program(modules)
     scripts = [
-        replace(each, framework=each.framework or "torch", named=named[each.file], command=commands[each.file])
+        replace(each, framework=each.framework or "torch", named=named[each.file], **commands[each.file])
         for each in (_script(file, program.reached(file)) for file in files)
         if each.framework or chosen
     ]
@@ -110,11 +114,11 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     )
 
 
-def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> Iterator[tuple[Path, Module]]:
+def _modules(root: Path, named: dict[Path, int], commands: dict[Path, dict[str, Any]]) -> Iterator[tuple[Path, Module]]:
     """Yields the modules of a project with their files, until ``MOST_BYTES_OF_ALL`` bytes have been read.
 
     Also fills two dicts. ``named`` gets each file that a README or a shell script mentions, and how deep that README or
-    script lies in the project. ``commands`` gets each file that a command starts, and the command.
+    script lies in the project. ``commands`` gets each file that a command starts, the command, and its arguments.
     """
     left = MOST_BYTES_OF_ALL
     for path in _files(root):
@@ -128,9 +132,20 @@ def _modules(root: Path, named: dict[Path, int], commands: dict[Path, str]) -> I
                 named.setdefault(each, len(where.parts))  # which grows from file to file
             for command in _COMMAND.findall(text):
                 for each in _named(command, path.parent, root):
-                    commands.setdefault(each, f"{where} starts it by: {command[:MOST_OF_COMMAND].strip()}")
+                    told = f"{where} starts it by: {command[:MOST_OF_COMMAND].strip()}"
+                    commands.setdefault(each, {"command": told, "given": _arguments(command, each)})
         elif (module := read(path.relative_to(root), code)) is not None:
             yield path.relative_to(root), module
+
+
+def _arguments(command: str, file: Path) -> tuple[str, ...]:
+    """Returns the words after a script in a command; none if they are prose, or if one is not plain text."""
+    module = ".".join(file.with_suffix("").parts).removeprefix("src.").removesuffix(".__main__")
+    words = re.split(r"\s(?:[|;&>#]|\d>)", command)[0].split()
+    places = [i for i, word in enumerate(words, 1) if Path(word).name == file.name or word == module]
+    found = words[places[0] :] if places else []
+    code = any(re.match(r"-|.*(?:[=/]|\w\.\w)", word) for word in found)
+    return tuple(found) if code and all(map(_WORD.fullmatch, found)) else ()
 
 
 def _named(text: str, folder: Path, root: Path) -> Iterator[Path]:
@@ -217,9 +232,17 @@ def _script(file: Path, code: Code) -> TrainingScript:
 
 
 def _likely(script: TrainingScript, here: Path) -> tuple[bool | int | str, ...]:
-    """Returns a sort key: first scripts below the current folder, then scripts that train on several ranks."""
+    """Returns a sort key: first scripts below the current folder, then those that a README starts."""
     stem = script.file.stem.lower()
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))
-    facts = (not script.file.is_relative_to(here), odd, not script.joins, script.starts, bool(script.needs))
+    started = bool(script.command) and script.named == 1 and not script.starts  # by a file at the root
+    facts = (
+        not script.file.is_relative_to(here),
+        odd,
+        not started,
+        not script.joins,
+        script.starts,
+        bool(script.needs),
+    )
     return *facts, script.named, name, len(script.file.parts), len(str(script.file)), str(script.file)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.environment import RAS_ADDRESS
 from pytest_ddpperf.launch.faults import roll_call, stacks

@@ -7,11 +7,11 @@ import os
 import selectors
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.health import Watch, watch_health
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.launcher import Launcher

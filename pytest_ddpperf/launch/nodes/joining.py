@@ -7,12 +7,12 @@ import hashlib
 import os
 import platform
 import socket
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, SettingError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.instruments.nvml import uuids
 from pytest_ddpperf.launch import context, environment

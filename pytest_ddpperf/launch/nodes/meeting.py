@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import stat
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import open_shared, private_folder
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.link import ForeignPeer, connect

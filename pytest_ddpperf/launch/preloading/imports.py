@@ -9,13 +9,13 @@ import signal
 import sys
 import sysconfig
 import threading
-import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import in_a_line
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.environment import LAUNCHER_VARIABLES, MARK
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport

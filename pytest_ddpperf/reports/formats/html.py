@@ -54,7 +54,7 @@ def html(run: Run, *, title: str = "", compared: Table | None = None) -> str:
             lines=(*run_lines(run), *notes),
             headers=table.headers[:-1],
             rows=tuple(_rows(run, table, charts)),
-            notes=tuple(f"{word}: {meaning}" for word, meaning in table.legend.items()),
+            notes=(*table.notes, *(f"{word}: {meaning}" for word, meaning in table.legend.items())),
             sections=_shared(run, charts, compared),
         )
     )

@@ -47,6 +47,7 @@ def latex(run: Run) -> str:
         *map(_row, table.rows),
         r"\bottomrule",
         r"\end{tabular}",
+        *(f"% {printable(note)}" for note in table.notes),
     ]
     return "\n".join(lines) + "\n"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_ddpperf.errors import NotTimed
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.units import format_clock, format_count
 

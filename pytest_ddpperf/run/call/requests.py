@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.environment import require_free
 from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.parsers import world_sizes

@@ -8,13 +8,13 @@ import fcntl
 import os
 import re
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import kernel_text, open_shared
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.records.finding import Finding

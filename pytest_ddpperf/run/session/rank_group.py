@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddpperf.errors import RankFailed, RanksDiffer, RanksTimedOut, SettingError, extended, hidden
 from pytest_ddpperf.launch.context import Gpus
-from pytest_ddpperf.launch.environment import real_clocks, require_free
+from pytest_ddpperf.launch.environment import require_free
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.messages import numbers
 from pytest_ddpperf.run.session.session import Session
@@ -159,7 +159,6 @@ class RankGroup:
             raise RanksDiffer("\n  ".join([f"not every rank raised {expected}", *lines]))
         return results
 
-    @real_clocks()
     def _run(self, verb: str, function: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> RankResults[Any]:
         if not callable(function):
             kind = type(function).__name__

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
 
 from pytest_ddpperf.errors import RanksTimedOut, extended
+from pytest_ddpperf.instruments.clock import system_time as time
 
 T = TypeVar("T")
 _REPORT_SECONDS = 5.0  # for the report of a launch after its deadline

@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import sys
-import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.nodes.cluster import Cluster
 from pytest_ddpperf.launch.nodes.joining import control, follow, hello
 from pytest_ddpperf.launch.nodes.tasks import Task, task_of

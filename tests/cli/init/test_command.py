@@ -100,6 +100,24 @@ def test_the_command_of_a_readme_stands_in_the_test_and_on_the_screen(here: Path
     assert all(line.isprintable() for line in (text + out).split("\n"))
 
 
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        ("--data=x --epochs 3 --lr 007", '"--data=x", "--lr", "007", "--epochs", 1000'),
+        ('--data=x"),exec("1', '"--epochs", 1000'),
+        ("--data=\\x --lr $(id)", '"--epochs", 1000'),
+    ],
+)
+def test_the_arguments_of_a_readme_become_text_and_no_code(here: Path, printed: Run, words: str, call: str) -> None:
+    (here / "train.py").write_text(f"parser.add_argument('data')\nparser.add_argument('--epochs')\n{TRAIN}")
+    (here / "README.md").write_text(f"torchrun train.py {words}\n")
+    out = printed("init")
+    text = (here / "perf" / "test_training.py").read_text()
+    assert f'    ddpperf.check(Script("../train.py", {call})' in text
+    assert ("train.py needs data" in out) is (call == '"--epochs", 1000')
+    ast.parse(text)
+
+
 HOSTILE = "m\nraise SystemExit\n#\x1b]0;owned\x07\u202e"
 
 

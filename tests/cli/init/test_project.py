@@ -382,6 +382,10 @@ REPOSITORIES = {
         {"cli.py": f"import torch, typer\napp = typer.Typer()\n@app.command()\ndef train():\n{STEP}{GUARD}    app()\n"},
         ["cli.py torch"],
     ),
+    "one that the README starts": (
+        {"train.py": DDP, "kit/go.py": PLAIN, "README.md": "See train.py.\n```\npython kit/go.py --lr 1\n```\n"},
+        ["kit/go.py torch", "train.py torch"],
+    ),
     "a star": (
         {"main.py": "import torch\nfrom engine import *\nfit_once()\n", "engine.py": LIBRARY},
         ["main.py torch"],
@@ -448,6 +452,32 @@ def test_the_command_by_which_a_readme_starts_a_script_is_shown(
 ) -> None:
     (script,) = project(tmp_path, {"train.py": DDP, file: text}).scripts
     assert script.command == (f"{file} starts it by: {command}" if command else "")
+
+
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [
+        ("torchrun --nproc_per_node=2 train.py --config small.yaml", ("--config", "small.yaml")),
+        ("python train.py config/small.py 2> log | tail", ("config/small.py",)),
+        ("python train.py trains the model.", ()),
+        ("python train.py --data $DATA", ()),
+        ("python train.py --data path/to/data", ()),
+        ("python train.py --lr 1 ...", ()),
+        ("python train.py --x 'a b'", ()),
+    ],
+)
+def test_plain_arguments_of_a_command_are_those_of_the_script(
+    tmp_path: Path, command: str, given: tuple[str, ...]
+) -> None:
+    (script,) = project(tmp_path, {"train.py": DDP, "README.md": f"{command}\n"}).scripts
+    assert script.given == given
+
+
+def test_a_subcommand_of_a_module_is_an_argument(tmp_path: Path) -> None:
+    code = f"from jsonargparse import CLI\n{DDP}CLI({{'train': 1}})\n"
+    files = {"kit/__main__.py": code, "README.md": "python -m kit train --steps 3\n"}
+    (script,) = project(tmp_path, files).scripts
+    assert (script.given, script.needs) == (("train", "--steps", "3"), ("the arguments of CLI",))
 
 
 @pytest.mark.parametrize("file", ["mytrain/__main__.py", "src/mytrain/__main__.py", "src/mytrain.py", "mytrain.py"])

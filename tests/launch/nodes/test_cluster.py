@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, RankSkipped, RanksTimedOut, SettingError
+from pytest_ddpperf.instruments.clock import system_time
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
@@ -476,7 +477,7 @@ def test_a_launch_after_an_interrupted_sweep_hears_nothing_of_the_one_before(
 def test_the_clock_of_a_node_is_read_from_its_fastest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sent at 1000, answered by 1600 with 5300 on the other clock: 300 each way, so the clock is 4000 ahead."""
     now = iter([0, 900, 1000, 1600, 2000, 3000, 4000, 4700])
-    monkeypatch.setattr(time, "time_ns", lambda: next(now))
+    monkeypatch.setattr(system_time, "time_ns", lambda: next(now))
     answers = iter([9999, 5300, 1, 2])
 
     class Answering:

@@ -21,7 +21,7 @@ from tests.factories import make_interval, make_launch
 from tests.reports.formats.samples import BROKEN, HOSTILE, REGRESSED, STEP, UNCHANGED
 from tests.reports.formats.test_files import ADVICE
 from tests.reports.golden_runs import RUNS, result
-from tests.reports.made import make_document
+from tests.reports.made import make_comparison, make_document, make_result
 
 ESCAPED = HOSTILE.replace("\n", "\\n")
 
@@ -193,6 +193,13 @@ def test_what_lies_far_out_is_cut_off_and_the_scale_is_common() -> None:
 def test_lines_are_broken_behind_the_marks_of_names() -> None:
     text = html(make_document(result("t.py::test_a_b[x-y]", Verdict.NEW, 0.1, measured={"name": "<b>&"})))
     assert '<a href="#entry-0">test_<wbr>a_<wbr>b[<wbr>x-<wbr>y] &lt;b&gt;&amp; ddp<wbr></a>' in text
+
+
+def test_the_overview_marks_a_change_that_is_no_quotient_of_its_two_values() -> None:
+    step = make_comparison("step_time", 0.0328, Verdict.REGRESSED, baseline=0.0206, change=0.576, paired=True)
+    page = Read(html(make_document(make_result(comparisons=(step,)))))
+    assert "+57.6*" in map(str.strip, page.text["td"])
+    assert "* mean change of the rounds; both values are means of all launches" in page.text["li"]
 
 
 def test_verdicts_without_a_change_have_none_drawn() -> None:

@@ -111,37 +111,31 @@ def test_owned(ddpperf_group):
     )
 
 
-def test_a_test_that_freezes_clocks_freezes_none_of_ours(inner: pytest.Pytester) -> None:
-    """No deadline would ever come. An object that is sent notes what the test session's clock says meanwhile."""
-    run = run_tests(
-        inner,
-        """
+def test_a_test_that_freezes_clocks_freezes_none_of_ours(pytester: pytest.Pytester) -> None:
+    """Else no deadline would ever come. The package is imported while they stand still."""
+    pytester.makepyfile(
+        test_group=SUITE
+        + """
 import time
+from pytest_ddpperf.errors import RanksTimedOut
 
-class Notes:
-    seen = []
+@pytest.fixture(autouse=True)
+def frozen(monkeypatch):
+    for name in ("monotonic", "perf_counter", "time", "time_ns"):
+        monkeypatch.setattr(time, name, lambda: 0)
 
-    def __reduce__(self):
-        Notes.seen.append(time.monotonic())
-        return str, ()
+@pytest.mark.ddpperf(timeout=1)
+def test_ranks(ddpperf_group):
+    with pytest.raises(RanksTimedOut):
+        ddpperf_group.run(lambda ctx: signal.pause())
+    assert time.monotonic() == 0
 
-@pytest.fixture
-def notes(monkeypatch):
-    Notes.seen.clear()
-    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    yield Notes()
-    assert time.monotonic() == 0.0
-    assert min(Notes.seen) > 0.0
-
-def test_ranks(ddpperf_group, notes):
-    ddpperf_group.run(lambda ctx, notes: None, notes)
-
-@pytest.mark.ddpperf(launches=1, steps=1, warmup=0, counts='off', timeout=20)
-def test_benchmark(ddpperf, notes):
-    ddpperf.measure(lambda ctx: lambda: float(len(notes)), samples_per_step=1)
-""",
+@pytest.mark.ddpperf(max_time=0.1, counts='off')
+def test_benchmark(ddpperf):
+    assert len(ddpperf.measure(lambda ctx: lambda: None, samples_per_step=1).launches) == 2  # the least
+"""
     )
-    run.assert_outcomes(passed=2)
+    pytester.runpytest_subprocess("-q", timeout=120).assert_outcomes(passed=2)
 
 
 def test_every_rank_has_to_raise(inner: pytest.Pytester) -> None:

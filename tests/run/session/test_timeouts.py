@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from pytest_ddpperf.errors import RanksTimedOut
+from pytest_ddpperf.instruments.clock import system_time
 from pytest_ddpperf.run.session.timeouts import TestTimeout
 
 pytest.importorskip("pytest_timeout")
@@ -25,7 +24,7 @@ def test_a_launch_ends_before_its_test(
     monkeypatch: pytest.MonkeyPatch, passed: float, asked: float, had: float
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(system_time, "monotonic", lambda: now)
     timeouts = TestTimeout()
     timeouts.pytest_timeout_set_timer(Given())
     now += passed
@@ -40,7 +39,7 @@ def test_a_launch_ends_before_its_test(
 
 def test_only_an_early_end_names_pytest_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(system_time, "monotonic", lambda: now[0])
     timeouts = TestTimeout()
     timeouts.pytest_timeout_set_timer(Given())
 
