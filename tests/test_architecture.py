@@ -372,7 +372,6 @@ LIMITED = {  # a pattern of what has to be among the arguments
 }
 NEVER_LIMITED = {"accept", "getaddrinfo", "input", "recv", "recv_fds"}  # a socket may have a limit of its own
 WAITS = {
-    "launch/faults/deadline.py late_ranks": "the question has a limit of its own",
     "launch/preloading/imports.py threads": "for a child that was killed",
     "launch/interleaving.py hear": "reads what has come",
     "launch/interleaving.py run_interleaved": "for launches, which have deadlines",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +45,6 @@ TASK_VARIABLES = re.compile(
 MARK = "PYTEST_DDPPERF_ZYGOTE"
 """The environment variable with the id of a process's fork server, by which processes that outlive it are found."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-RAS_ADDRESS = "NCCL_RAS_ADDR"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -146,11 +144,3 @@ def current_folder() -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         raise LaunchError("the current folder was removed; run pytest in a folder that exists") from None
-
-
-def with_ras(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns ``environ`` with an address for NCCL's RAS service on a free port, unless ``environ`` has an address."""
-    if RAS_ADDRESS in environ or environ.get("NCCL_RAS_ENABLE") == "0":
-        return {**environ}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return {**environ, RAS_ADDRESS: f"127.0.0.1:{free.getsockname()[1]}"}

@@ -283,8 +283,6 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
                 zygotes = found.of(job.local_world_size)
             if job.device != "cpu" and zygotes[0].remark:
                 self.remarks["forked"] = zygotes[0].remark
-            if job.group == "nccl":
-                job = replace(job, environ=environment.with_ras(job.environ))
             files: contextlib.AbstractContextManager[Job] = contextlib.nullcontext(job)
             if job.projects and job.nodes == 1:  # ranks of several nodes have the project's, which they may share
                 from pytest_ddpperf.launch.own_files import own_files

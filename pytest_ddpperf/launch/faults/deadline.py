@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
-from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch import progress
-from pytest_ddpperf.launch.environment import RAS_ADDRESS
 from pytest_ddpperf.launch.faults import roll_call, stacks
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.faults.flight_recorder import Stall, stall, waits_in
@@ -23,9 +19,6 @@ from pytest_ddpperf.launch.streams import titled
 
 _LOOK_SECONDS = 0.5  # between the two stacks of a rank: a slow launch may end a step meanwhile
 _AGAIN_SECONDS = 0.25  # to wait for the second stacks if a rank has not given the first
-_RAS_SECONDS = 2.0
-_OTHERS_SECONDS = 1  # in which the process that answers waits for the others
-_MOST = 16 * 1024  # bytes of an answer
 
 
 class _Launch(Protocol):  # the methods of LaunchedRanks that this module calls
@@ -49,7 +42,6 @@ class LateRanks:
     stalled: Stall | None = None  # what ranks wait for, according to torch's flight recorder
     waits_in: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # collectives and their numbers
     progress: Mapping[int, Progress] = field(default_factory=dict)
-    ras: str = ""  # what NCCL's RAS service says
     advances: bool = False  # whether a rank reached another step between the two stacks
 
     @property
@@ -106,16 +98,13 @@ class LateRanks:
             rank=guilty,
             stack=first,
             others=others,
-            sections=(*titled((end.rank, end.output) for end in ends), *([("NCCL RAS", self.ras)] if self.ras else [])),
+            sections=titled((end.rank, end.output) for end in ends),
         )
 
 
 def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
     """Collects stacks and progress of late ranks twice, to see whether ranks move, ``seconds`` after the start."""
     nccl = job.group == "nccl"
-    asking = ThreadPoolExecutor(1)  # while stacks are collected
-    ras = asking.submit(ras_status, job.environ if nccl else {})
-    asking.shutdown(wait=False)
     first, before = launch.stacks(), launch.progress()
     launch.look(_LOOK_SECONDS)
     later = launch.stacks(STACK_SECONDS if all(first.values()) else _AGAIN_SECONDS)
@@ -136,34 +125,5 @@ def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
         stalled=stalled,
         waits_in={rank: call for rank, answer in calls.items() if (call := waits_in(answer)) is not None},
         progress=now,
-        ras=ras.result(),
         advances=progress.advanced(before, now),
     )
-
-
-def ras_status(environ: Mapping[str, str], seconds: float = _RAS_SECONDS) -> str:
-    """Returns NCCL's state as its RAS service reports it at the address in ``environ``; empty if it takes too long.
-
-    NCCL serves RAS over TCP on each node, from version 2.24 on.
-    """
-    host, _, port = environ.get(RAS_ADDRESS, "").rpartition(":")
-    answer = b""
-    deadline = time.monotonic() + seconds
-    with (
-        contextlib.suppress(OSError, ValueError),
-        socket.create_connection((host.strip("[]"), int(port)), seconds) as peer,
-        peer.makefile("rb") as lines,
-    ):
-        peer.sendall(b"CLIENT PROTOCOL 2\n")
-        if not lines.readline(_MOST).upper().startswith(b"SERVER PROTOCOL "):
-            return ""
-        peer.sendall(b"TIMEOUT %d\n" % _OTHERS_SECONDS)
-        if lines.readline(_MOST).upper() != b"OK\n":
-            return ""
-        peer.sendall(b"STATUS\n")
-        while len(answer) < _MOST and (left := deadline - time.monotonic()) > 0:
-            peer.settimeout(left)
-            if not (part := lines.read1(_MOST)):
-                break
-            answer += part
-    return answer[:_MOST].decode(errors="replace").strip()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,8 +14,7 @@ import torch
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import launch_run, progress
-from pytest_ddpperf.launch.environment import with_ras
-from pytest_ddpperf.launch.faults.deadline import LateRanks, ras_status
+from pytest_ddpperf.launch.faults.deadline import LateRanks
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.messages import Finished, Job
 from pytest_ddpperf.launch.progress import Overdue
@@ -53,15 +49,14 @@ def test_a_slow_stage_names_its_own_deadline_as_the_setting_to_raise() -> None:
     assert late.pace.endswith("may only be slow: then raise build of stage_timeouts")
 
 
-def test_who_has_finished_is_to_blame_and_what_nccl_says_of_itself_is_a_section_of_the_report() -> None:
+def test_a_rank_that_has_finished_is_to_blame() -> None:
     job = Job(call=b"", world_size=2, device="cuda", group="nccl", mode=None, timeout=10.0)
     collective = 'File "/x/site-packages/torch/distributed/distributed_c10d.py", line 1 in all_reduce'
     stack = f'Thread 0x1 (most recent call first):\n  {collective}\n  File "/x/t.py", line 2 in step'
     ends = [RankEnd(rank=0), RankEnd(rank=1, report=Finished(b"", 1))]
-    for ras, sections in (("Job summary", (("NCCL RAS", "Job summary"),)), ("", ())):
-        late = LateRanks(seconds=10.0, stacks={0: stack}, ras=ras).error(ends, job, 0)
-        assert late.headline == "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:2 in step); rank 1 had finished"
-        assert (late.rank, late.sections) == (1, sections)
+    late = LateRanks(seconds=10.0, stacks={0: stack}).error(ends, job, 0)
+    assert late.headline == "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:2 in step); rank 1 had finished"
+    assert late.rank == 1
 
 
 def deadline_of(launcher: Launcher, function: Any, world_size: int) -> RanksTimedOut:
@@ -219,65 +214,3 @@ def test_a_session_that_is_blocked_tells_so_past_what_pytest_captures(pytester: 
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["*a launch with a deadline of 0.1 s had not ended after 0.5 s: the test session was bl*"])
     run.stderr.fnmatch_lines(['*conftest.py", line * in waits_for_ever'])
-
-
-ASKED = b"CLIENT PROTOCOL 2\nTIMEOUT 1\nSTATUS\n"
-TEXT = b"NCCL version 2.27.5 compiled with CUDA 12.9\n\nJob summary\n===========\n\n  Errors\n======\n\nINCOMPLETE\n"
-
-
-@contextmanager
-def served(*replies: bytes, asked: bytes = ASKED, silent: bool = False) -> Iterator[dict[str, str]]:
-    """The variables of ranks whose service gives these replies, or with ``silent`` keeps its connection open."""
-    heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def speak() -> None:
-            peer, _ = server.accept()
-            with peer, peer.makefile("rb") as requests:
-                peer.sendall(b"".join(replies))
-                if not silent:
-                    peer.shutdown(socket.SHUT_WR)
-                heard.append(requests.read())
-
-        thread = threading.Thread(target=speak)
-        thread.start()
-        yield {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
-        thread.join()
-    assert heard == [asked]
-
-
-HELLO, OK = b"SERVER PROTOCOL 2\n", b"OK\n"
-
-
-LONG = b"x" * 99 + b"\n" + b"y" * 20_000 + b"\n"
-
-
-@pytest.mark.parametrize(
-    ("replies", "asked", "told"),
-    [
-        ([HELLO, OK, TEXT], ASKED, TEXT.decode().strip()),
-        ([HELLO, OK, LONG], ASKED, LONG.decode()[: 16 * 1024]),
-        ([b"HTTP/1.1 400 Bad Request\n"], b"CLIENT PROTOCOL 2\n", ""),  # another service
-        ([HELLO, b"ERROR: Invalid timeout value 1\n"], b"CLIENT PROTOCOL 2\nTIMEOUT 1\n", ""),
-        ([HELLO, OK], ASKED, ""),  # it closes the connection
-    ],
-)
-def test_the_status_is_the_text_up_to_the_end_of_the_connection(replies: list[bytes], asked: bytes, told: str) -> None:
-    with served(*replies, asked=asked) as environ:
-        assert ras_status(environ) == told
-
-
-def test_a_service_that_does_not_answer_or_listen_holds_up_nothing() -> None:
-    with served(HELLO, OK, silent=True) as environ:
-        assert ras_status(environ, seconds=0.2) == ""
-    for unserved in ({}, {"NCCL_RAS_ADDR": "127.0.0.1"}, {"NCCL_RAS_ADDR": "127.0.0.1:1"}):
-        assert ras_status(unserved) == ""
-
-
-def test_a_launch_has_an_address_of_its_own_unless_the_user_has_chosen_one() -> None:
-    first, second = (with_ras({"A": "b"}) for _ in range(2))
-    assert first["A"] == "b"
-    assert first["NCCL_RAS_ADDR"].startswith("127.0.0.1:")
-    assert set(second) == {"A", "NCCL_RAS_ADDR"}
-    for chosen in ({"NCCL_RAS_ADDR": "localhost:28028"}, {"NCCL_RAS_ENABLE": "0"}):
-        assert with_ras(chosen) == chosen
