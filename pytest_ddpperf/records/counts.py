@@ -81,6 +81,7 @@ def count_row(metric: str) -> CountRow:
 
 
 _OF_RHYTHM = 2  # most different values of a component that is compared step by step
+_BY_CHANCE = 0.005  # a larger probability that steps drawn at random differ like these proves nothing
 _OF_WRAPPER = 4  # operators that a wrapper may add or remove, such as those of DDP's forward
 _ROUNDED = 1e-9  # relative rounding error of sums of fractions
 WORK = ("collective_calls", "flops", "synchronisations")  # counts that name additional work of a step
@@ -210,12 +211,15 @@ def surely_changed(
 ) -> list[tuple[float, float]]:
     """Returns the (before, now) ``pairs`` that surely changed, whichever steps were counted.
 
-    The pairs are values of one ``part`` of a count, or of the total if ``part`` is empty.
+    The pairs are values of one ``part`` of a count, or of the total if ``part`` is empty. If the mean of a pair may not
+    have changed, but all steps of one side do more than most steps of the other, the values of these steps replace it.
     """
     more, less = _doubt(metric, part, then, now)
-    pairs = [pair for pair in pairs if abs(pair[1] - pair[0]) > _ROUNDED * max(pair)]
-    shifts = ((pair, pair[1] - pair[0], _shift(metric, part, then, now, pair) or 0.0) for pair in pairs)
-    return [pair for pair, change, shift in shifts if change >= more or -change >= less or change * shift > 0]
+    found: list[tuple[float, float]] = []
+    for old, new in pairs:
+        sure = (new - old >= more or old - new >= less) and abs(new - old) > _ROUNDED * max(old, new)
+        found += [(old, new)] if sure else _in_each_step(metric, part, then, now, (old, new))
+    return found
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
@@ -250,12 +254,34 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
 def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]) -> float | None:
     """Returns the amount by which all steps changed equally; None if they did not change equally."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
-    (old, before), (new, after) = map(unusual_of, sides)
+    old, new = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
-    if levels > _OF_RHYTHM or old != new or metric in {**then.by_rank, **now.by_rank}:
+    if levels > _OF_RHYTHM or old.steps != new.steps or metric in {**then.by_rank, **now.by_rank}:
         return None
-    shift = pair[1] - after - (pair[0] - before)
+    shift = pair[1] - new.mean - (pair[0] - old.mean)
     return shift if abs(shift) > _ROUNDED * max(pair) else 0.0
+
+
+def _in_each_step(
+    metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]
+) -> list[tuple[float, float]]:
+    """Returns (most steps before, least step now) if each step does more than most did; the mirrored pair if less."""
+    old, new = (unusual_of(counts.varying.get(metric, {}).get(part, ())) for counts in (then, now))
+    usual, every = [pair[0] - old.mean, pair[1] - new.mean], then.steps + now.steps
+    floor = _ROUNDED * max(pair)
+
+    def proven(counts: Counts, above: float) -> bool:
+        """Returns whether so many steps of ``counts`` are not below all steps of the other side by chance."""
+        below = math.floor(counts.steps * max(0.0, 1 - above) + _ROUNDED)
+        drawn = every - counts.steps
+        return math.comb(every - below, drawn) <= _BY_CHANCE * math.comb(every, drawn)
+
+    if metric in {**then.by_rank, **now.by_rank}:
+        return []  # only one rank's values by step are known
+    if usual[1] + new.least > usual[0] + floor and proven(then, old.above):
+        return [(usual[0], usual[1] + new.least)]
+    fell = pair[1] < pair[0] and usual[0] + old.least > usual[1] + floor
+    return [(usual[0] + old.least, usual[1])] if fell and proven(now, new.above) else []
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:

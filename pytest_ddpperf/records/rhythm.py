@@ -86,10 +86,20 @@ def in_few_periods(components: Components, steps: int) -> float:
     return math.fsum((max(values) - min(values)) / steps for values, each in periods if 0 < steps < 3 * each)
 
 
-def unusual_of(components: Components) -> tuple[list[list[float]], float]:
-    """Returns the sorted deviations of each component from its most frequent value, and their mean per step."""
+class Unusual(NamedTuple):
+    """The deviations of steps from the usual value, which is the sum of each component's most frequent value."""
+
+    steps: list[list[float]]  # of each component, sorted and without zeros
+    mean: float
+    least: float  # of a step that has the least of each component
+    above: float  # most steps, as a share, that have more than the usual value
+
+
+def unusual_of(components: Components) -> Unusual:
+    """Returns how steps deviate from the usual step."""
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
-    return sorted([*filter(None, each)] for each in more), math.fsum(math.fsum(each) / len(each) for each in more)
+    mean, above = (math.fsum(math.fsum(map(of, each)) / len(each) for each in more) for of in (float, (0.0).__lt__))
+    return Unusual(sorted([*filter(None, each)] for each in more), mean, math.fsum(each[0] for each in more), above)
 
 
 class Levels(NamedTuple):
