@@ -86,20 +86,15 @@ def in_few_periods(components: Components, steps: int) -> float:
     return math.fsum((max(values) - min(values)) / steps for values, each in periods if 0 < steps < 3 * each)
 
 
-class Unusual(NamedTuple):
-    """The deviations of steps from the usual value, which is the sum of each component's most frequent value."""
+def unusual_of(components: Components) -> tuple[list[list[float]], float, float, float]:
+    """Returns how steps deviate from the usual one, which has the most frequent value of each component.
 
-    steps: list[list[float]]  # of each component, sorted and without zeros
-    mean: float
-    least: float  # of a step that has the least of each component
-    above: float  # most steps, as a share, that have more than the usual value
-
-
-def unusual_of(components: Components) -> Unusual:
-    """Returns how steps deviate from the usual step."""
+    The result has the sorted deviations of each component, their mean per step, the least sum of deviations that a step
+    can have, and the largest share of steps that can have more than the usual one.
+    """
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
     mean, above = (math.fsum(math.fsum(map(of, each)) / len(each) for each in more) for of in (float, (0.0).__lt__))
-    return Unusual(sorted([*filter(None, each)] for each in more), mean, math.fsum(each[0] for each in more), above)
+    return sorted([*filter(None, each)] for each in more), mean, math.fsum(each[0] for each in more), above
 
 
 class Levels(NamedTuple):

@@ -25,6 +25,7 @@ _NOUNS = {
     "synchronisations": " waits for the device",
     "allocator_calls": " calls",
     "checkpoints_saved": " calls",
+    "optimizers_made": " made",
     "slow_modes": " backward passes",
     "graph_breaks": " graph breaks",
     "recompiles": " recompilations",

@@ -142,6 +142,14 @@ def test_a_doubled_mean_is_a_suspect_that_times_have_to_clear() -> None:
     )
 
 
+def test_a_mean_that_grew_by_half_is_told_though_steps_vary() -> None:
+    short, long = ([float(length * each % 97 + 100) for each in range(20)] for length in (13, 29))
+    then, now = calls(tuple(short)), calls(tuple(1.5 * each for each in long))
+    words = "may have changed: collective_calls 141.05 -> 221.325 calls per step (+80.275); steps vary, so times decide"
+    assert words in findings(counted(now, then))
+    assert words.partition(":")[0] not in " ".join(findings(counted(calls(tuple(long)), then)))
+
+
 def test_luck_of_one_rank_is_no_change() -> None:
     """The other rank does one more in each 13th step: twice in the 24 steps of the baseline, once in these."""
     before, after = (merged([calls((2.0,) * 24), calls(every(13, first=first))]) for first in (0, 11))
