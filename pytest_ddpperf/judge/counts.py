@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import pstdev
 
 from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts, count_row, steps_to_tell, surely_changed
@@ -12,6 +14,7 @@ from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, Reference
 from pytest_ddpperf.records.verdict import Verdict
 
+_ERRORS = 3.0  # standard errors by which the means of irregular steps may differ by chance
 OF_GRADIENTS = 0.25  # least share of the gradients' bytes that ranks send if they synchronise (compressed) gradients
 _OF_NO_SHAPE = {"collective_calls", "optimizer_steps", "synchronisations"}  # counts that no shape of a batch changes
 
@@ -205,10 +208,19 @@ def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, refere
     then, now = counts_of(reference), measurement.counts
     if then is None or now is None:
         return ()
-    same = [each.series.metric for each in exact if each.gated and each.verdict is Verdict.UNCHANGED]
-    steps = {metric: steps_to_tell(metric, then, now) for metric in same if not count_row(metric).follows}
-    told = {metric: number for metric, number in steps.items() if number}
+    same = [each for each in exact if each.series.gated and each.verdict is Verdict.UNCHANGED]
+    leading = {each.series.metric: each.gated for each in same if not count_row(each.series.metric).follows}
+    told = {metric: steps_to_tell(metric, then, now) * gated for metric, gated in leading.items()}
+    told = {metric: steps for metric, steps in told.items() if steps or _mean_moved(metric, then, now)}
     return (Finding("unsure_counts", {"steps": told, "then": then, "now": now}),) if told else ()
+
+
+def _mean_moved(metric: str, then: Counts, now: Counts) -> bool:
+    """Returns whether the mean of steps that differ irregularly changed by more than these differences explain."""
+    sides = [(counts.varying.get(metric, {}).get("", ()), counts.steps) for counts in (then, now)]
+    error = math.hypot(*(math.fsum(map(pstdev, values)) / math.sqrt(steps) for values, steps in sides))
+    irregular = any(metric in counts.unstable and metric in counts.varying for counts in (then, now))
+    return irregular and abs(now.totals[metric] - then.totals[metric]) > _ERRORS * error
 
 
 def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:

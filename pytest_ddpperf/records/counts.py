@@ -48,6 +48,7 @@ COUNTS: Mapping[str, CountRow] = {
     "operator_bytes": CountRow(unit="B", gated=False),
     "synchronisations": CountRow(),
     "optimizer_steps": CountRow(made_up=True, needed=True),
+    "optimizers_made": CountRow(guessed=True),
     "backward_passes": CountRow(of_work=True, needed=True),
     "slow_modes": CountRow(),
     "batch_rows": CountRow(of_work=True, guessed=True),
@@ -82,6 +83,8 @@ def count_row(metric: str) -> CountRow:
 
 
 _OF_RHYTHM = 2  # most different values of a component that is compared step by step
+Pair = tuple[float, float]  # a value before and now
+_BY_CHANCE = 0.005  # a larger probability that steps drawn at random differ like these proves nothing
 _OF_WRAPPER = 4  # operators that a wrapper may add or remove, such as those of DDP's forward
 _ROUNDED = 1e-9  # relative rounding error of sums of fractions
 WORK = ("collective_calls", "flops", "synchronisations")  # counts that name additional work of a step
@@ -206,17 +209,19 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
     return [pair for pair, floor in zip(pairs, floors, strict=True) if abs(pair[1] - pair[0]) > floor]
 
 
-def surely_changed(
-    metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[tuple[float, float]]
-) -> list[tuple[float, float]]:
+def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[Pair]) -> list[Pair]:
     """Returns the (before, now) ``pairs`` that surely changed, whichever steps were counted.
 
-    The pairs are values of one ``part`` of a count, or of the total if ``part`` is empty.
+    The pairs are values of one ``part`` of a count, or of the total if ``part`` is empty. If the mean of a pair may not
+    have changed, but all steps of one side do more than most steps of the other, the values of these steps replace it.
     """
     more, less = _doubt(metric, part, then, now)
-    pairs = [pair for pair in pairs if abs(pair[1] - pair[0]) > _ROUNDED * max(pair)]
-    shifts = ((pair, pair[1] - pair[0], _shift(metric, part, then, now, pair) or 0.0) for pair in pairs)
-    return [pair for pair, change, shift in shifts if change >= more or -change >= less or change * shift > 0]
+    found: list[Pair] = []
+    for old, new in pairs:
+        sure = (new - old >= more or old - new >= less) and abs(new - old) > _ROUNDED * max(old, new)
+        fell = [(most, least) for least, most in _grown_steps(metric, part, now, then, (new, old)) if new < old]
+        found += [(old, new)] if sure else _grown_steps(metric, part, then, now, (old, new)) or fell
+    return found
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
@@ -241,22 +246,32 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     parts = {"": (then.totals[metric], now.totals[metric]), **_parts(metric, then, now)}
     for part in dict.fromkeys((*then.varying.get(metric, {}), *now.varying.get(metric, {}))):
         old, new = parts[part]
-        floor = max(row.floor, row.floor_share * old) if _shift(metric, part, then, now, (old, new)) != 0 else math.inf
+        same = _as_before(metric, part, then, now, (old, new))
+        floor = math.inf if same else max(row.floor, row.floor_share * old)
         if abs(new - old) > floor and not surely_changed(metric, part, then, now, [(old, new)]):
             doubt = _doubt(metric, part, then, now)[new < old]
             needed = max(needed, min(then.steps, now.steps) * doubt / abs(new - old))
     return math.ceil(needed - _ROUNDED)
 
 
-def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]) -> float | None:
-    """Returns the amount by which all steps changed equally; None if they did not change equally."""
+def _as_before(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> bool:
+    """Returns whether usual and unusual steps have the values that they had, so that only their numbers may differ."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
-    (old, before), (new, after) = map(unusual_of, sides)
+    (old, before, *_), (new, after, *_) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
-    if levels > _OF_RHYTHM or old != new or metric in {**then.by_rank, **now.by_rank}:
-        return None
-    shift = pair[1] - after - (pair[0] - before)
-    return shift if abs(shift) > _ROUNDED * max(pair) else 0.0
+    alike = levels <= _OF_RHYTHM and old == new and metric not in {**then.by_rank, **now.by_rank}
+    return alike and abs(pair[1] - after - (pair[0] - before)) <= _ROUNDED * max(pair)
+
+
+def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> list[Pair]:
+    """Returns the usual step before and the least step now, if it is no chance that the latter does more."""
+    sides = (unusual_of(counts.varying.get(metric, {}).get(part, ())) for counts in (then, now))
+    (_, before, _, above), (_, after, least, _) = sides
+    usual, every, first = pair[0] - before, then.steps + now.steps, pair[1] - after + least
+    others = every - math.floor(then.steps * max(0.0, 1 - above) + _ROUNDED)  # than the steps that are surely below
+    chance = math.comb(others, now.steps) / math.comb(every, now.steps)
+    by_rank = metric in {**then.by_rank, **now.by_rank}  # of which the values by step are one rank's
+    return [(usual, first)] * (first - usual > _ROUNDED * max(pair) and chance <= _BY_CHANCE and not by_rank)
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:

@@ -86,10 +86,15 @@ def in_few_periods(components: Components, steps: int) -> float:
     return math.fsum((max(values) - min(values)) / steps for values, each in periods if 0 < steps < 3 * each)
 
 
-def unusual_of(components: Components) -> tuple[list[list[float]], float]:
-    """Returns the sorted deviations of each component from its most frequent value, and their mean per step."""
+def unusual_of(components: Components) -> tuple[list[list[float]], float, float, float]:
+    """Returns how steps deviate from the usual one, which has the most frequent value of each component.
+
+    The result has the sorted deviations of each component, their mean per step, the least sum of deviations that a step
+    can have, and the largest share of steps that can have more than the usual one.
+    """
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
-    return sorted([*filter(None, each)] for each in more), math.fsum(math.fsum(each) / len(each) for each in more)
+    mean, above = (math.fsum(math.fsum(map(of, each)) / len(each) for each in more) for of in (float, (0.0).__lt__))
+    return sorted([*filter(None, each)] for each in more), mean, math.fsum(each[0] for each in more), above
 
 
 class Levels(NamedTuple):

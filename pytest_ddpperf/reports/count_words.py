@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.records.counts import Counts, count_row, surely_changed
 from pytest_ddpperf.records.rhythm import Levels, levels_of
 from pytest_ddpperf.records.sites import RECORDED_LINES, CallSite, SiteChange, changed_sites, of_lines, same_lines
 from pytest_ddpperf.reports.lines import words_of
@@ -25,6 +25,7 @@ _NOUNS = {
     "synchronisations": " waits for the device",
     "allocator_calls": " calls",
     "checkpoints_saved": " calls",
+    "optimizers_made": " made",
     "slow_modes": " backward passes",
     "graph_breaks": " graph breaks",
     "recompiles": " recompilations",
@@ -54,7 +55,9 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
     before, after = (value_of(metric, part, counts) for counts in (then, now))
     rates = _rates(metric, part, then, now, alone=alone)
     if rates is None:
-        return change_text(metric, before, after)
+        ((old_step, new_step),) = surely_changed(metric, part, then, now, [(before, after)]) or [(before, after)]
+        elsewhere = ", and more in some steps" * ((old_step, new_step) != (before, after))
+        return f"{change_text(metric, old_step, new_step)}{elsewhere}"
     old, new = rates
     noun, unit = _NOUNS.get(metric, ""), count_row(metric).unit
     usual, rare, other, more = exact_texts(

@@ -73,7 +73,8 @@ def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison,
     def place(comparison: Comparison) -> tuple[bool, bool, bool, bool]:
         series = comparison.series
         grows = series.rules.diagnosed and not series.drifts
-        return series.scale != "exact", not grows, count_row(series.metric).symptom, series.rules.after_steps
+        row = count_row(series.metric)
+        return series.scale != "exact", not grows, row.symptom or row.floor_alone, series.rules.after_steps
 
     told = without_derived([c for c in result.comparisons if c.gated and c.verdict in verdicts])
     return tuple(sorted(told, key=place))

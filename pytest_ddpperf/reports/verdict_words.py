@@ -229,8 +229,8 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "other_work": _other_work,
     "ungated_counts": _ungated_counts,
     "unsure_counts": lambda steps, then, now: (
-        f"may have changed: {'; '.join(whole_text(metric, then, now) for metric in steps)}; at least "
-        f"{max(steps.values())} steps would decide"
+        f"may have changed: {'; '.join(whole_text(metric, then, now) for metric in steps)}; "
+        f"{f'at least {most} steps would decide' if (most := max(steps.values())) else 'steps vary, so times decide'}"
     ),
     # The other revision.
     "cannot_run": lambda revision, reason, submodules: (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DIAGNOSED_STEPS = 5
 MAX_PERIOD = 40  # steps; what comes more seldom is not taken apart
-MIN_GROWTH_STEPS, MAX_GROWTH_STEPS = 7, 10
+MIN_GROWTH_STEPS, MAX_GROWTH_STEPS = 7, 20  # 20: a leak in every fifth step comes four times
 MIN_WARMUP = 2  # before counting: DDP rebuilds its buckets after the first step
 TRACED_STEPS = 3  # of an optimizer, in each of which ranks are compared with a single process
 CUDA_WARMUP, CUDA_WARMUP_SECONDS = 12, 0.5  # at least, and after the first step: DDP measures itself in its first ten

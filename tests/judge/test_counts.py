@@ -14,7 +14,7 @@ from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.phrases import findings
+from pytest_ddpperf.reports.phrases import decisive, findings
 from tests.judge.made_up import ENVIRONMENT, judged, measured, stored
 
 MEASURED, BASELINE = measured(), stored()
@@ -554,3 +554,9 @@ def test_buckets_of_two_models_that_swap_places_are_the_same() -> None:
 
     assert decide_count("ddp_buckets", of(41.0, 20.0), of(20.0, 41.0)) is Verdict.UNCHANGED
     assert decide_count("ddp_buckets", of(41.0, 20.0), of(20.0, 42.0)) is Verdict.REGRESSED
+
+
+def test_a_wait_is_a_cause_before_more_operators_that_autograd_records() -> None:
+    then, now = (counts(recorded_operators=50.0 * more, synchronisations=more - 1.0) for more in (1, 2))
+    red = decisive(counted(now, then), {Verdict.REGRESSED})
+    assert [each.series.metric for each in red] == ["synchronisations", "recorded_operators"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Literal
 
 import pytest
@@ -11,7 +12,7 @@ from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import Counts, steps_to_tell
 from pytest_ddpperf.records.ranks import merged
-from pytest_ddpperf.records.rhythm import rhythm_of
+from pytest_ddpperf.records.rhythm import components_of, rhythm_of, rhythm_of_all
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import findings
@@ -141,6 +142,14 @@ def test_a_doubled_mean_is_a_suspect_that_times_have_to_clear() -> None:
     )
 
 
+def test_a_mean_that_grew_by_half_is_told_though_steps_vary() -> None:
+    short, long = ([float(length * each % 97 + 100) for each in range(20)] for length in (13, 29))
+    then, now = calls(tuple(short)), calls(tuple(1.5 * each for each in long))
+    words = "may have changed: collective_calls 141.05 -> 221.325 calls per step (+80.275); steps vary, so times decide"
+    assert words in findings(counted(now, then))
+    assert words.partition(":")[0] not in " ".join(findings(counted(calls(tuple(long)), then)))
+
+
 def test_luck_of_one_rank_is_no_change() -> None:
     """The other rank does one more in each 13th step: twice in the 24 steps of the baseline, once in these."""
     before, after = (merged([calls((2.0,) * 24), calls(every(13, first=first))]) for first in (0, 11))
@@ -171,3 +180,35 @@ def test_work_of_another_period_beside_the_old_is_new() -> None:
 
     old, new = every(5, 10, usual=0.0), every(4, 10, usual=0.0)
     assert decide_count(CALLS, of(old), of(old, new)) is Verdict.REGRESSED
+
+
+def in_epochs(first: int, *, more: float = 0.0, one_line: bool = False) -> Counts:
+    """Bytes in 20 steps of epochs of 19 steps: 4 in each fifth step and 9000 in each eighth, of one line or of two."""
+    steps = [step % 19 for step in range(first, first + 20)]
+    logging, evaluation = ([size * (step % each == each - 1) for step in steps] for each, size in ((5, 4.0), (8, 9e3)))
+    parts = [list(map(sum, zip(logging, evaluation, strict=True)))] if one_line else [logging, evaluation]
+    components, mean = components_of(parts), 100.0 + more + sum(rhythm_of(part).mean for part in parts)
+    return Counts(
+        totals={"collective_bytes": mean},
+        details={"collective_bytes": {"all_reduce": mean}},
+        unstable={"collective_bytes": "varies"} if rhythm_of_all(components).irregular else {},
+        steps=20,
+        varying={"collective_bytes": dict.fromkeys(("", "all_reduce"), components)},
+    )
+
+
+@pytest.mark.parametrize("one_line", [pytest.param(True, id="one line"), pytest.param(False, id="two lines")])
+def test_what_is_new_in_each_step_is_red_beside_two_periods_that_epochs_cut(*, one_line: bool) -> None:
+    for first, second in product(range(19), repeat=2):
+        before, same = (in_epochs(start, one_line=one_line) for start in (first, second))
+        more = in_epochs(second, more=4.0, one_line=one_line)
+        assert decide_count("collective_bytes", before, same) is Verdict.UNCHANGED
+        assert decide_count("collective_bytes", before, more) is Verdict.REGRESSED
+
+
+def test_what_is_new_in_each_step_is_named_by_its_size() -> None:
+    result = counted(in_epochs(0, more=4.0), in_epochs(4))
+    assert finding_text(result["collective_bytes"].note) == (
+        "all_reduce 100 B -> 104 B per step (+4 B, +4 %), and more in some steps"
+    )
+    assert findings(result) == ()

@@ -331,8 +331,11 @@ COMES_AND_GOES = [1000 + 2 * step + 900 * (step % 2 or step == 10) for step in r
         # 900 are there after every second step and the last two. The lasting increases are 4, 0, 4, 0, 4, 0, 4, 0, 902
         # and 2: without two at either end 0, 0, 2, 4, 4 and 4 are left.
         pytest.param(COMES_AND_GOES, 14 / 6, id="what comes and goes"),
-        # Without two of the zeros and two of the sixties, 60 in six steps.
-        pytest.param(after(0, 0, 60, 0, 0, 60, 0, 0, 60, 0), 10, id="a leak in every third step"),
+        pytest.param(after(0, 0, 60, 0, 0, 60, 0, 0, 60, 0), 20, id="a leak in every third step"),
+        pytest.param(after(*[1, 1, 96, 1, 1] * 3), 20, id="a leak in every fifth step, three times"),
+        pytest.param(after(*[1, 1, 96, 900, 1], *[1, 1, 96, 1, 1] * 3), 20, id="and a cache that has filled up"),
+        pytest.param(after(*[0, 0, 60, 0, 0] * 2), 0, id="two equal jumps are no period"),
+        pytest.param(after(0, 60, 0, 60, 0, 60, *[0] * 14), 60 / 16, id="nor three of which no fourth comes"),
         pytest.param([9, 8, 7, 6, 5, 4], 0, id="memory that shrinks"),
         pytest.param(after(0, 10, 12, 30, 400), 12, id="of five increases the middle one"),
         pytest.param(after(5, 9), 7, id="of two their mean"),

@@ -20,6 +20,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import graph
+from torch.optim import optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.instruments.counting import collectives, operators
@@ -31,8 +32,10 @@ from pytest_ddpperf.records.sites import RECORDED_LINES
 
 CALLS = (  # counts of other calls than operators, also of the functions in ``_COSTLY`` of python.py
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
+    "optimizers_made",
 )
 
+_READERS = graph._engine_run_backward.__code__, optimizer._get_value.__code__  # noqa: SLF001  all backward is in the first
 _BLOCKING = frozenset(inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
@@ -234,7 +237,7 @@ class OperatorCounter(TorchDispatchMode):
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = operators.synchronisation(func, args, kwargs, self._device)
         if wait is not None:
-            asked = wait == "item" and _asked_by_autograd()
+            asked = wait == "item" and _asked_by_torch()
             # With a GPU, the host may already have a number that torch or an optimizer reads here.
             known = self._device == "cpu" and (asked or self._is_on_host(args[0]) or self._tracker.is_state(args[0]))
             if not known:
@@ -295,12 +298,12 @@ def _changes_one_count(func: Any, out: Any) -> bool:
     return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and operators.is_plain(func)
 
 
-def _asked_by_autograd() -> bool:
-    """Returns whether C++ code in backward, such as DDP's reducer, is reading a tensor's value."""
+def _asked_by_torch() -> bool:
+    """Returns whether C++ code in backward, such as DDP's reducer, or an optimizer is reading its own number."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
         frame = frame.f_back
-    return frame is not None and frame.f_code is graph._engine_run_backward.__code__  # noqa: SLF001  all backward is in it
+    return frame is not None and frame.f_code in _READERS
 
 
 def has_a_say(kind: type) -> bool:

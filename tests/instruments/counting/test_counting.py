@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -463,6 +464,20 @@ def test_a_learning_rate_in_a_tensor_is_no_wait_and_a_value_that_the_step_reads_
 
     assert count(step).totals["synchronisations"] == 0
     assert count(partial(step, read=True)).details["synchronisations"] == {"item": 1.0}
+
+
+def test_an_optimizer_that_a_step_makes_is_counted_at_its_line_and_its_own_number_is_no_wait() -> None:
+    model = nn.Linear(4, 4)
+
+    def step() -> None:
+        model(torch.randn(2, 4)).sum().backward()
+        torch.optim.AdamW(model.parameters(), foreach=False).step()
+
+    counts = count_step(step, Countable(device=CPU, modules=[model]))
+    assert counts.totals["synchronisations"] == 0
+    assert counts.details["optimizers_made"] == {"torch.optim.Optimizer.__init__": 1.0}
+    (site,) = counts.sites["optimizers_made"]
+    assert (Path(site.file).name, site.function) == ("test_counting.py", "step")
 
 
 def test_a_value_that_a_function_of_the_user_reads_in_backward_is_a_wait() -> None:
