@@ -52,7 +52,7 @@ _Counts = jsonfile.object_of(
     sparse=("details_by_rank", "sites", "sites_by_rank", "alike", "steps", "varying"),
     sites=Mapping[str, tuple[_Site, ...]],  # type: ignore[valid-type]  # made at run time
     sites_by_rank=Mapping[str, Mapping[str, tuple[_Site, ...]]],  # type: ignore[valid-type]  # made at run time
-    alike=jsonfile.object_of(Alike, without=("sites",)) | None,
+    alike=jsonfile.object_of(Alike, without=("sites",), sparse=("copies", "data")) | None,
 )
 _Series = jsonfile.object_of(
     Series,

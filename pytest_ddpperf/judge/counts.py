@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import pstdev
 
 from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
-from pytest_ddpperf.records.counts import COUNTS, Counts, count_row, steps_to_tell, surely_changed
+from pytest_ddpperf.records.counts import COUNTS, Alike, Counts, count_row, steps_to_tell, surely_changed
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, Reference
@@ -141,20 +141,62 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
     sliced = now.batches == ()  # each rank takes its part of the samples that all ranks draw
     lost = then is not None and ((drawn and not sliced and then.samples == ()) or (given and then.batches == ()))
     if both or (lost and copies):
-        ranks, paired = both or given or drawn, reference.paired if lost else None
-        alone = counts.totals.get("collective_calls") == 0
-        sites = now.sites.get("drawn", ()) if drawn else ()
-        wrong.append(
-            Finding(
-                "same_data", {"ranks": ranks, "drawn": bool(drawn), "paired": paired, "alone": alone, "sites": sites}
-            )
-        )
-    steady = before is not None and "collective_calls" not in {**counts.unstable, **before.unstable}
+        paired = reference.paired if lost else None
+        wrong.append(_same_data(both or given or drawn, counts, now, paired=paired))
+    unstable = {} if before is None else {**counts.unstable, **before.unstable}
+    steady = before is not None and "collective_calls" not in unstable and _of_same_kinds(before, counts)
     equal_then = then is not None and steady and then.apart == () and then.model == now.model
     if now.apart and (now.wrapped or equal_then):
-        apart, parameter, sites = now.apart, now.parameter, now.sites.get("deferred", ())
-        wrong.append(Finding("parameters_apart", {"ranks": apart, "parameter": parameter, "sites": sites}))
-    return tuple(wrong)
+        apart, name, sites = now.apart, now.parameter, now.sites.get("deferred", ())
+        wrong.append(Finding("parameters_apart", {"ranks": apart, "parameter": name, "sites": sites, "paired": None}))
+    return tuple(wrong) or _fewer_sources(measurement, reference)
+
+
+def _fewer_sources(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """Returns a finding if a rank's parameters learn from fewer ranks' data than in the reference.
+
+    The reference shows which ranks are data parallel: those with equal parameters and different data. Other ranks may
+    hold parts of a model, as in tensor parallelism.
+    """
+    now, then = measurement.counts, counts_of(reference)
+    if now is None or then is None or not _of_same_kinds(then, now):
+        return ()
+    here, there = now.alike, then.alike
+    if here is None or there is None or here.model != there.model or len(here.sources) != len(there.sources):
+        return ()
+    pairs = zip(here.sources, there.sources, strict=True)
+    rank = next((rank for rank, (after, before) in enumerate(pairs) if after < before), None)
+    if rank is None:
+        return ()
+    copies = [other for other, first in enumerate(there.copies) if first == there.copies[rank]]
+    data = [here.data[other] for other in copies]
+    if len(set(data)) < there.sources[rank]:
+        alike = tuple(other for other in copies if data.count(here.data[other]) > 1)
+        return (_same_data(alike, now, here, paired=reference.paired),)
+    if _averages_rarely(now) or _averages_rarely(then):
+        return ()
+    apart = (rank, *(other for other in copies if here.copies[other] != here.copies[rank]))
+    paired = reference.paired
+    return (Finding("parameters_apart", {"ranks": apart, "parameter": "", "sites": (), "paired": paired}),)
+
+
+def _averages_rarely(counts: Counts) -> bool:
+    """Returns whether some steps send as much as all gradients more than others; a log sends less."""
+    gradients = counts.details.get("model_state_bytes", {}).get("gradients", 0.0)
+    varying = counts.varying.get("collective_bytes", {}).get("", ())
+    return bool(varying) and sum(max(each) - min(each) for each in varying) >= OF_GRADIENTS * gradients
+
+
+def _of_same_kinds(then: Counts, now: Counts) -> bool:
+    """Returns whether ``now`` has no new kind of collectives, which may be another kind of parallelism."""
+    before, after = (counts.details.get("collective_calls", {}) for counts in (then, now))
+    return after.keys() <= before.keys()
+
+
+def _same_data(ranks: tuple[int, ...], now: Counts, alike: Alike, *, paired: bool | None) -> Finding:
+    drawn, alone = bool(alike.samples), now.totals.get("collective_calls") == 0
+    sites = alike.sites.get("drawn", ()) if drawn else ()
+    return Finding("same_data", {"ranks": ranks, "drawn": drawn, "paired": paired, "alone": alone, "sites": sites})
 
 
 def gate_changed_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:

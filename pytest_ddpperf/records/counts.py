@@ -126,6 +126,14 @@ class Alike:
     wrapped: bool = False  # whether DistributedDataParallel keeps parameters equal
     model: int = 0  # the first rank's checksum of names and shapes of parameters
     sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)  # of ``RankCopy``; only shown
+    copies: tuple[int, ...] = ()  # for each rank, the first rank with equal parameters; empty if unknown
+    data: tuple[int, ...] = ()  # for each rank, the first rank that trained on the same data; empty if unknown
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """For each rank, the number of different data on the ranks with its parameters; empty if unknown."""
+        pairs = set(zip(self.copies, self.data, strict=False))
+        return tuple(sum(first == copy for copy, _ in pairs) for first in self.copies) if pairs else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

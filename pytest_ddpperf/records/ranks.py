@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -107,6 +108,8 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
         return None
     apart, parameter = _apart(ranks)
     samples = _shared(ranks, [each.samples or None for each in ranks])
+    drawn, models = all(each.samples for each in ranks), [each.model for each in ranks]
+    data = [(each.samples if drawn else (), each.batch) for each in ranks]
     return Alike(
         samples=samples,
         batches=_shared(ranks, [each.batch for each in ranks]),
@@ -114,8 +117,10 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
         apart=apart,
         parameter=parameter,
         wrapped=all(each.peers for each in ranks),
-        model=ranks[0].model,
+        model=models[0] if len(set(models)) == 1 else zlib.crc32(repr(models).encode()),
         sites=ranks[min(samples or apart or (0,))].sites,
+        copies=_copies(ranks),
+        data=tuple(map(data.index, data)) if drawn or all(batch is not None for _, batch in data) else (),
     )
 
 
@@ -148,9 +153,26 @@ def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
             one, other = ranks[first], ranks[rank]
             if one.model != other.model or not one.parameters:
                 return None, ""
-            for name, (most, *sums) in one.parameters.items():
-                pairs = zip(sums, other.parameters[name][1:], strict=True)
-                if not all(abs(a - b) <= most or str(a) == str(b) for a, b in pairs):  # also NaN and infinity
-                    found |= {first: name, rank: name}
-                    break
+            if name := _differing(one, other):
+                found |= {first: name, rank: name}
     return (tuple(sorted(found)), next(iter(found.values()), "")) if len(teams) < len(ranks) else (None, "")
+
+
+def _differing(one: RankCopy, other: RankCopy) -> str:
+    """Returns the first parameter that differs by more than rounding between two ranks of one model; empty if none."""
+    for name, (most, *sums) in one.parameters.items():
+        pairs = zip(sums, other.parameters[name][1:], strict=True)
+        if not all(abs(a - b) <= most or str(a) == str(b) for a, b in pairs):  # also NaN and infinity
+            return name
+    return ""
+
+
+def _copies(ranks: Sequence[RankCopy]) -> tuple[int, ...]:
+    """Returns, for each rank, the first rank with equal parameters; empty if a rank has none or if rounding differs."""
+    found: list[int] = []
+    for rank, each in enumerate(ranks if all(each.parameters for each in ranks) else ()):
+        alike = (ranks[first].model == each.model and not _differing(ranks[first], each) for first in found)
+        found.append(next((first for first, same in zip(found, alike, strict=True) if same), rank))
+        if ranks[found[-1]].parameters != each.parameters:
+            return ()
+    return tuple(found)

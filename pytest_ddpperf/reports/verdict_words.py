@@ -79,7 +79,10 @@ def _same_data(
     return f"ranks {words_of(ranks)} {what}{beside}: {cure}"
 
 
-def _parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[CallSite]) -> str:
+def _parameters_apart(*, ranks: Sequence[int], parameter: str, sites: Sequence[CallSite], paired: bool | None) -> str:
+    if paired is not None:
+        before = f"had equal parameters after training in {reference_text(paired)}"
+        return f"ranks {words_of(ranks)} {before} and have different ones now: their gradients are no longer averaged"
     cause = "not all gradients are averaged before each optimizer step; does a step's last micro-batch synchronise?"
     for site in sites:
         cause = f"the last micro-batch of a step does not synchronise, because of {site.part} at {place_text(site)}"

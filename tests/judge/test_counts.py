@@ -453,6 +453,68 @@ def test_copies_of_a_model_have_data_of_their_own_and_the_same_parameters(
     assert bool(findings(result)) is (broken or now is EQUAL)
 
 
+# Ranks 0 and 1 hold the two parts of a model, as 2 and 3 do; ranks 0 and 2 have the same part, as 1 and 3 do.
+GRID = Alike(batches=(0, 1, 2, 3), apart=(0, 1, 2, 3), parameter="w", copies=(0, 1, 0, 1), data=(0, 0, 2, 2))
+EACH = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "code", "ranks"),
+    [
+        (GRID, GRID, None, ()),
+        (GRID, replace(GRID, copies=EACH), "parameters_apart", (0, 2)),
+        (GRID, replace(GRID, copies=(0, 0, 2, 2)), "parameters_apart", (0, 2)),  # averaged over the parts of a model
+        (GRID, replace(GRID, data=(0, 0, 0, 0)), "same_data", (0, 2)),
+        (GRID, replace(GRID, data=(0, 1, 0, 1)), "same_data", (0, 2)),  # divided among the parts of a model
+        (GRID, replace(GRID, copies=(0, 0, 2, 2), data=(0, 1, 0, 1)), None, ()),  # another order of ranks
+        (replace(GRID, copies=(0, 0, 0, 0)), GRID, None, ()),  # parts that were the same by the same seed
+        (replace(GRID, data=(0, 0, 0, 0)), replace(GRID, copies=EACH), None, ()),  # perhaps never averaged
+        (replace(GRID, copies=EACH), replace(GRID, copies=EACH, data=(0, 0, 0, 0)), None, ()),
+        (GRID, replace(GRID, model=7, copies=EACH), None, ()),
+        (GRID, replace(GRID, copies=(0, 1), data=(0, 0)), None, ()),
+        (replace(GRID, copies=()), replace(GRID, copies=EACH), None, ()),
+        (replace(GRID, data=()), replace(GRID, copies=EACH), None, ()),
+        (GRID, replace(GRID, copies=(), data=()), None, ()),
+    ],
+)
+def test_copies_that_learned_from_each_others_data_still_do(
+    then: Alike, now: Alike, code: str | None, ranks: tuple[int, ...]
+) -> None:
+    plain = counts(collective_calls=1.0)
+    result = counted(replace(plain, alike=now), replace(plain, alike=then))
+    assert [(each.code, each.facts["ranks"]) for each in result.findings] == ([] if code is None else [(code, ranks)])
+    assert (result.verdict is Verdict.BROKEN) is (code is not None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "broken"),
+    [
+        ("part", (), True),
+        ("part", (8.0, 4.0, 4.0), True),  # a log
+        ("part", (104.0, 4.0, 4.0), False),  # parameters are averaged in every third step
+        ("all_gather", (), False),
+    ],
+)
+def test_copies_may_differ_if_collectives_are_of_a_new_kind_or_average_rarely(
+    kind: str,
+    values: tuple[float, ...],
+    broken: bool,  # noqa: FBT001
+) -> None:
+    state, plain = {"model_state_bytes": {"gradients": 100.0}}, counts(collective_calls=1.0)
+    varying = {"collective_bytes": {"": (values,)}} if values else {}
+    now = replace(plain, details={**state, "collective_calls": {kind: 1.0}}, varying=varying)
+    then = replace(plain, alike=GRID)
+    assert (counted(replace(now, alike=replace(GRID, copies=EACH)), then).verdict is Verdict.BROKEN) is broken
+    if not values:
+        assert (counted(replace(now, alike=APART), replace(plain, alike=OWN)).verdict is Verdict.BROKEN) is broken
+
+
+def test_an_equal_share_of_data_is_broken_though_collectives_are_rare() -> None:
+    now = replace(counts(collective_calls=1.0), unstable={"collective_calls": "1 in one step, 0 in the next"})
+    result = counted(replace(now, alike=replace(GRID, data=(0,) * 4)), replace(now, alike=GRID))
+    assert "ranks 0 and 2 train on the same batches" in broken_reason(result)
+
+
 @pytest.mark.parametrize(("calls", "alone"), [(0.0, True), (1.0, False)])
 def test_copies_that_send_each_other_nothing_are_said_to_train_alone(calls: float, *, alone: bool) -> None:
     reason = broken_reason(counted(replace(counts(collective_calls=calls), alike=SAME), None))

@@ -71,3 +71,27 @@ def test_ranks_of_other_ddp_groups_may_share_samples() -> None:
     ranks = [RankCopy(peers=peers, samples=(samples,)) for samples in (1, 2) for peers in ((0, 2), (1, 3))]
     assert found(*ranks).samples == ()
     assert found(*ranks[:2], *ranks[:2]).samples == (0, 1, 2, 3)
+
+
+def test_ranks_are_divided_by_their_parameters_and_by_their_data() -> None:
+    """Ranks 0 and 1 share a copy, without a mesh, as 2 and 3 do; rank 3 drew other samples than rank 2."""
+    told = found(*(copy(samples=samples, batch=5, w=w) for samples, w in ((1, 1.0), (1, 5.0), (2, 1.0), (3, 5.0))))
+    assert (told.copies, told.data, told.sources) == ((0, 1, 0, 1), (0, 0, 2, 3), (2, 2, 2, 2))
+
+
+def test_batches_divide_ranks_if_not_every_rank_drew_samples() -> None:
+    told = found(copy(samples=1, batch=5, w=1.0), copy(batch=5, w=1.0), copy(samples=2, batch=6, w=1.0))
+    assert (told.data, told.sources) == ((0, 0, 2), (2, 2, 2))
+
+
+@pytest.mark.parametrize("other", [copy(w=1.009), RankCopy(place=("",), model=2)])
+def test_copies_are_unknown_if_rounding_may_explain_the_difference_and_of_shards(other: RankCopy) -> None:
+    told = found(copy(w=1.0), other)
+    assert (told.copies, told.data, told.sources) == ((), (), ())
+
+
+def test_ranks_with_other_shapes_are_no_copies_and_change_the_model() -> None:
+    one, other = copy(w=1.0), RankCopy(place=("",), model=2, parameters={"v": (0.01, 1.0)})
+    assert found(one, other).copies == (0, 1)
+    assert found(one, one).model == 1
+    assert found(one, other).model not in {1, 2}

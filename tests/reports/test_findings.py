@@ -161,8 +161,9 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {**SAME, "sites": (replace(SITE, part="DistributedSampler"),)},
     ],
     "parameters_apart": [
-        {"ranks": (0, 1), "parameter": "net.0.weight", "sites": (SITE,)},
-        {"ranks": (0, 1), "parameter": "net.0.weight", "sites": ()},
+        {"ranks": (0, 1), "parameter": "net.0.weight", "sites": (SITE,), "paired": None},
+        {"ranks": (0, 1), "parameter": "net.0.weight", "sites": (), "paired": None},
+        {"ranks": (0, 2), "parameter": "", "sites": (), "paired": True},
     ],
     "lenient_verification": [
         {"precision": "bf16", "exact_steps": 0},

@@ -238,6 +238,7 @@ def test_copies_are_compared(found: Found, name: str, told: Alike, by: str) -> N
     alike = counts.alike
     assert alike is not None
     assert (alike.samples, alike.batches, alike.apart) == (told.samples, told.batches, told.apart)
+    assert alike.sources == ((2, 2) if told.samples == told.apart == () else (1, 1))
     assert alike.wrapped
     (site,) = alike.sites["drawn"]
     assert (site.part, f"{by}(" in text_of(site)) == (by, True)
