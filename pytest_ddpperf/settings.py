@@ -195,7 +195,7 @@ class Settings:
     steps: int | None = _knob(
         None,
         parsers.optional(parsers.positive_int, "auto"),
-        "timed steps of a launch; auto: as many as in the baseline, or one second of steps",
+        "timed steps of a launch, or counted ones; auto: as many as in the baseline, or one second of steps",
         "N",
     )
     warmup: int = _knob(5, parsers.whole_number, "untimed steps at the start of each launch; at least 12 on GPUs", "N")

@@ -15,6 +15,7 @@ from pytest_ddpperf.records.results import Comparison, Reference
 from pytest_ddpperf.records.verdict import Verdict
 
 _ERRORS = 3.0  # standard errors by which the means of irregular steps may differ by chance
+_SHARE_OF_LEADER = 2.0  # most that a count grows because its leader does: float64 counts twice, a ring sends all twice
 OF_GRADIENTS = 0.25  # least share of the gradients' bytes that ranks send if they synchronise (compressed) gradients
 _OF_NO_SHAPE = {"collective_calls", "optimizer_steps", "synchronisations"}  # counts that no shape of a batch changes
 
@@ -76,7 +77,8 @@ def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
     leader = count_row(metric).follows
     if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
-    return decide_count(leader, then, now) in {Verdict.REGRESSED, verdict}
+    change, whole = (abs(now.totals[each] - then.totals[each]) for each in (metric, leader))
+    return change <= _SHARE_OF_LEADER * whole and decide_count(leader, then, now) in {Verdict.REGRESSED, verdict}
 
 
 def count_findings(
@@ -251,9 +253,9 @@ def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, refere
     if then is None or now is None:
         return ()
     same = [each for each in exact if each.series.gated and each.verdict is Verdict.UNCHANGED]
-    leading = {each.series.metric: each.gated for each in same if not count_row(each.series.metric).follows}
-    told = {metric: steps_to_tell(metric, then, now) * gated for metric, gated in leading.items()}
+    told = {(name := each.series.metric): steps_to_tell(name, then, now) * each.gated for each in same}
     told = {metric: steps for metric, steps in told.items() if steps or _mean_moved(metric, then, now)}
+    told = {metric: steps for metric, steps in told.items() if count_row(metric).follows not in told}
     return (Finding("unsure_counts", {"steps": told, "then": then, "now": now}),) if told else ()
 
 

@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, surely_changed
 from pytest_ddpperf.records.ranks import as_rank
-from pytest_ddpperf.reports.count_words import LOADERS, change_text, changed_at, difference_of, made_at, part_text
+from pytest_ddpperf.records.sites import RECORDED_LINES, CallSite, changed_sites, of_lines
+from pytest_ddpperf.reports.count_words import (
+    LOADERS,
+    change_text,
+    changed_at,
+    difference_of,
+    made_at,
+    part_text,
+    place_text,
+)
 from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import exact_texts, format_change, format_count, format_percent
 
@@ -16,6 +25,7 @@ _SHARE = 0.01  # of the parameters: a smaller change is not shown
 _ONE_PASS = 2.5  # FLOPs of backward / FLOPs of forward, at most; calls of autograd.grad add more
 _FUSED = re.compile("_foreach_|_fused_|_scaled_dot_product_(?!.*backward)")  # operators in the place of many
 _LEAST_SHARE = 0.001  # of a count: a smaller change is shown in bytes or FLOPs, a larger one in percent
+_OF_STEP, _LINES = ("collective_calls", "operators"), 2
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
     "collective_bytes": ("collective_calls", "calls"),
@@ -69,6 +79,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     most = 1 if known and count_row(metric).unit == "B" else SHOWN
     lines = _shortened(lines, "smaller change", most) + made_at(metric, then, now)
     lines = known + ([] if known and metric == "flops" else _explained(metric, then, now)) + lines
+    lines = _newly_recorded(metric, then, now) + lines
     # If all totals are as before, the parts of a rank may still have changed.
     return (lines if lines and alone else lines + on_each) or _rank_lines(
         metric, then, now, parts_on_ranks(metric, then, now)
@@ -118,6 +129,26 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
         return []
     grew = "grew" if new > old else "fell"
     return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]
+
+
+def _newly_recorded(metric: str, then: Counts, now: Counts) -> list[str]:
+    """Names the lines at which autograd records more, although no more operators run there."""
+    recorded, run = ([of_lines(c.sites.get(name, ())) for c in (then, now)] for name in (RECORDED_LINES, "operators"))
+    if metric not in _OF_STEP or not all(recorded):
+        return []
+    ran = {new: _growth(old, new) for old, new in changed_sites(*run) if new and not new.backward}
+    grown = {(new.file, new.line): more for new, more in ran.items()}
+    lines = [
+        new.caller or place_text(new)
+        for old, new in changed_sites(*recorded)
+        if new and _growth(old, new) > max(0.0, grown.get((new.file, new.line), 0.0))
+    ]
+    places = ", ".join(_shortened([*dict.fromkeys(lines)], "more line", _LINES))
+    return [f"autograd records more, as after a lost no_grad or detach(): at {places}"] if lines else []
+
+
+def _growth(old: CallSite | None, new: CallSite) -> float:
+    return new.value - (old.value if old else 0.0)
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:

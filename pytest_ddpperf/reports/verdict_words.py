@@ -15,6 +15,13 @@ from pytest_ddpperf.reports.lines import some_of, words_of
 from pytest_ddpperf.units import format_change, format_count, format_percent, format_values, ordinal
 
 _PACKAGES = 8  # packages that are named, at most
+_MOST_STEPS = 1000  # that somebody may be asked to count
+
+
+def _cure_of_steps(needed: int) -> str:
+    if not 0 < needed <= _MOST_STEPS:
+        return "steps vary, so times decide"
+    return f"at least {needed} steps would decide (--ddpperf-counts=only --ddpperf-steps={needed})"
 
 
 def _not_profiled(what: str) -> str:
@@ -233,7 +240,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "ungated_counts": _ungated_counts,
     "unsure_counts": lambda steps, then, now: (
         f"may have changed: {'; '.join(whole_text(metric, then, now) for metric in steps)}; "
-        f"{f'at least {most} steps would decide' if (most := max(steps.values())) else 'steps vary, so times decide'}"
+        + _cure_of_steps(max(steps.values()))
     ),
     # The other revision.
     "cannot_run": lambda revision, reason, submodules: (

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from pytest_ddpperf.instruments.counting.copies import CopyWatch
-from pytest_ddpperf.instruments.counting.counting import Countable, count_warm_step
+from pytest_ddpperf.instruments.counting.counting import SEEN_STEPS, Countable, count_warm_step
 from pytest_ddpperf.instruments.counting.loaders import Loaders
 from pytest_ddpperf.instruments.counting.python import ObjectCensus, lines_of_left
 from pytest_ddpperf.instruments.counting.sites import SiteCounts, call_sites
@@ -56,7 +56,8 @@ class Seen:
             ran += 1
 
         with watch.watching():
-            counts = count_warm_step(run, subject, plain, on_any_rank=any_rank)
+            steps = max(SEEN_STEPS, job.settings.steps or 0)
+            counts = count_warm_step(run, subject, plain, steps=steps, on_any_rank=any_rank)
         gc.collect()
         made = self.loaders.of_epochs(self._steps + ran)
         sites = {metric: Counter(("DataLoaders", place) for place in places) for metric, places in made.items()}

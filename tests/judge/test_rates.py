@@ -108,7 +108,10 @@ def test_a_rate_that_may_have_changed_is_told_with_what_would_tell() -> None:
     result = counted(calls(every(24)), calls(STEADY))
     assert result.verdict is Verdict.UNCHANGED
     assert findings(result) == (
-        ("may have changed: collective_calls 1 -> 2 calls in 1 of 24 steps (+1); at least 48 steps would decide"),
+        (
+            "may have changed: collective_calls 1 -> 2 calls in 1 of 24 steps (+1); at least 48 steps would decide "
+            "(--ddpperf-counts=only --ddpperf-steps=48)"
+        ),
     )
 
 

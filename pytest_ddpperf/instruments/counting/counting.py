@@ -46,7 +46,7 @@ _WHOLE_STEPS = 2  # that are counted in full, at least
 SEEN_STEPS = 20  # that are looked at in all: two periods of 10, so that work of each 10th step comes twice
 _FEW = 8  # steps of a survey that follow a gap: fewer do not show how often a step does something else
 _COLLECTED = 4  # steps after which garbage is collected
-_SECONDS = 10.0  # that further steps may take, or as long as the steps counted in full took if that is more
+_SECONDS = 10.0  # that ``SEEN_STEPS`` may take, or as long as the steps counted in full took if that is more
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,12 +81,13 @@ def count_warm_step(
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
+    seconds = _SECONDS * max(1, steps / SEEN_STEPS)
     with collector_paused(), eagerly(), pass_.hooked():
         with pass_.counting():
             for _ in range(learning):
                 pass_.step(run)
             counted = [pass_.step(run) for _ in range(whole)]
-        shown, others = (pass_.seen[learning:], OtherSteps(run, on_any_rank, max(time.monotonic() - begun, _SECONDS)))
+        shown, others = (pass_.seen[learning:], OtherSteps(run, on_any_rank, max(time.monotonic() - begun, seconds)))
         if not pass_.watch(others, steps - learning - whole):
             with pass_.counting():
                 pass_.survey(others, steps, after=learning + whole)

@@ -155,7 +155,10 @@ def prepare_job(
     counted = settings.counts != "off"
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
-    training = Settings(**own, warmup=settings.warmup, memory_limit=settings.memory_limit, mesh=settings.mesh)
+    more = settings.steps if settings.counts == "only" else None  # steps that are counted
+    training = Settings(
+        **own, warmup=settings.warmup, steps=more, memory_limit=settings.memory_limit, mesh=settings.mesh
+    )
     loading = training
     if picked is not None and settings.picks_loading:
         loading = replace(training, loader=loader_settings(picked[0]))

@@ -120,6 +120,11 @@ def test_a_launch_has_all_that_is_wanted_to_do(settings: Settings, variant: Vari
     assert task_text(prepare_job(settings, variant)) == tasks
 
 
+@pytest.mark.parametrize(("counts", "steps"), [("only", 60), ("on", None)])
+def test_steps_are_those_that_are_counted_if_nothing_is_timed(counts: str, steps: int | None) -> None:
+    assert prepare_job(Settings(counts=counts, steps=60), training()).training.settings.steps == steps
+
+
 def test_ranks_are_given_the_settings_that_make_a_training() -> None:
     settings = Settings(precision="bf16", warmup=3, steps=2, tolerance=0.5, max_time=7.0)
     job = prepare_job(settings, training(samples_per_step=7.0))
