@@ -136,11 +136,11 @@ def _newly_recorded(metric: str, then: Counts, now: Counts) -> list[str]:
     recorded, run = ([of_lines(c.sites.get(name, ())) for c in (then, now)] for name in (RECORDED_LINES, "operators"))
     if metric not in _OF_STEP or not all(recorded):
         return []
-    ran = {new: _growth(old, new) for old, new in changed_sites(*run) if new and not new.backward}
+    ran = {new: _growth(old, new) for old, new in changed_sites(run[0], run[1]) if new and not new.backward}
     grown = {(new.file, new.line): more for new, more in ran.items()}
     lines = [
         new.caller or place_text(new)
-        for old, new in changed_sites(*recorded)
+        for old, new in changed_sites(recorded[0], recorded[1])
         if new and _growth(old, new) > max(0.0, grown.get((new.file, new.line), 0.0))
     ]
     places = ", ".join(_shortened([*dict.fromkeys(lines)], "more line", _LINES))

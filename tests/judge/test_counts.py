@@ -622,3 +622,14 @@ def test_a_wait_is_a_cause_before_more_operators_that_autograd_records() -> None
     then, now = (counts(recorded_operators=50.0 * more, synchronisations=more - 1.0) for more in (1, 2))
     red = decisive(counted(now, then), {Verdict.REGRESSED})
     assert [each.series.metric for each in red] == ["synchronisations", "recorded_operators"]
+
+
+@pytest.mark.parametrize(
+    ("more", "red"), [(2.0, ["collective_calls"]), (3.0, ["collective_calls", "blocking_collectives"])]
+)
+def test_a_count_that_grows_more_than_twice_as_much_as_its_leader_is_judged(more: float, red: list[str]) -> None:
+    """A step has a new all-reduce, and 2 or 3 calls that block now."""
+    then = counts(collective_calls=4.0, blocking_collectives=0.0)
+    now = counts(collective_calls=5.0, blocking_collectives=more)
+    found = decisive(counted(now, then), {Verdict.REGRESSED})
+    assert [each.series.metric for each in found] == ["collective_calls", *red]

@@ -345,6 +345,23 @@ def test_recorded_operators_have_their_own_lines_the_most_first_unless_a_new_lin
     ]
 
 
+@pytest.mark.parametrize(("more", "told"), [(0.0, True), (7.0, True), (8.0, False)])
+def test_a_lost_no_grad_is_named_before_its_effects_unless_as_many_operators_are_new(more: float, told: bool) -> None:  # noqa: FBT001
+    """A line records 8 operators that it did not record; it also runs 0, 7 or 8 operators more."""
+
+    def step(calls: float, ran: float, recorded: float) -> Counts:
+        of_eval: Any = {"function": "loss", "source": "loss"}
+        sites = {
+            "operators": (site(9, value=20.0), site(41, value=ran, **of_eval)),
+            RECORDED_LINES: (site(9, value=20.0), site(41, value=recorded, **of_eval)),
+        }
+        return replace(counts({"collective_calls": {"all_reduce": calls}}), sites=sites)
+
+    lines = difference_text("collective_calls", step(2.0, 10.0, 1.0), step(3.0, 10.0 + more, 9.0))
+    cause = "autograd records more, as after a lost no_grad or detach(): at train.py:41 in loss"
+    assert (lines[0] == cause, len(lines)) == (told, 1 + told)
+
+
 def test_an_operator_of_a_baseline_which_has_lines_of_all_operators_together_has_the_lines_that_do_more() -> None:
     def operators(number: float, *lines: CallSite) -> Counts:
         return replace(counts({"operators": {"all_reduce": number}}), sites={"operators": lines})
