@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import timedelta
 from traceback import FrameSummary
 from typing import Any, TypeVar
@@ -163,14 +163,24 @@ def compilations() -> list[tuple[str, FrameSummary]]:
     return told
 
 
-def eagerly() -> AbstractContextManager[Any]:
-    """Runs compiled code, in this context, uncompiled, so that each of its operators is seen."""
-    if "torch._dynamo.eval_frame" not in sys.modules:
-        return nullcontext()
-    import torch
+@contextmanager
+def eagerly() -> Iterator[None]:
+    """Runs compiled code, in this context, uncompiled, so that each of its operators is seen.
 
-    forced: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return forced
+    ``torch.cond``, ``scan`` and the like still compile their functions; else they lose tensors that these close over.
+    """
+    if (dynamo := sys.modules.get("torch._dynamo")) is None:
+        yield
+        return
+    entered = dynamo.utils.disable_cache_limit  # by these operators alone
+
+    @contextmanager
+    def compiling() -> Iterator[None]:
+        with dynamo.set_stance("default"), entered():
+            yield
+
+    with dynamo.set_stance("force_eager"), replaced(dynamo.utils, "disable_cache_limit", compiling):
+        yield
 
 
 def graph_breaks() -> list[tuple[str, Sequence[FrameSummary]]]:

@@ -128,18 +128,19 @@ def _simulated(
     own = replace(own, own={**call.own, **words})
     strategy = resolve("ddp" if given is None else given, call.strategies)
     plain_ddp = strategy.name == "ddp" and not strategy.options  # its C++ code reads the values of tensors
-    simulated = resolve("bucketed") if plain_ddp and call.settings.accelerator is not None else strategy
-    variant = NamedVariant(subject=workload, strategy=simulated)
+    modelled = plain_ddp and call.settings.accelerator is not None
+    variant = NamedVariant(subject=workload, strategy=resolve("bucketed") if modelled else strategy)
     name = " ".join((str(strategy), *(f"{word}={value}" for word, value in words.items())))
     candidate = Candidate(name=name, strategy=str(strategy), settings=words)
     try:
-        taken = predictor.peak_bytes(own, variant, live_line)
+        without_buckets = replace(variant, strategy=resolve("overlap")) if modelled else variant
+        taken, gradients = predictor.peak_bytes(own, without_buckets, live_line)
     except RankFailed as failed:
         if not failed.out_of_memory:
             raise
         reason = "its code reads the values of tensors, and the real model does not fit into this machine's memory"
         return replace(candidate, fits=False, reason=reason), own, variant
-    return replace(candidate, memory=taken), own, variant
+    return replace(candidate, memory=taken + gradients * modelled), own, variant  # DDP copies gradients to its buckets
 
 
 def _fitting(candidate: Candidate, memory: float | None) -> Candidate:

@@ -208,8 +208,8 @@ class Predictor:
         )
         return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
 
-    def peak_bytes(self, call: VerbCall, variant: NamedVariant, live_line: str) -> float:
-        """Returns the peak bytes of rank 0's tensors in a step, from a simulation.
+    def peak_bytes(self, call: VerbCall, variant: NamedVariant, live_line: str) -> tuple[float, float]:
+        """Returns the peak bytes of rank 0's tensors in a step, and the bytes of its gradients, from a simulation.
 
         Raises RankFailed if the step needs real tensors, and these do not fit into the memory of this machine.
         """
@@ -219,7 +219,8 @@ class Predictor:
         (found,) = self._simulated(
             training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True, live_line=live_line
         )
-        return float(found.counts.totals["peak_tensor_bytes"])
+        counts = found.counts
+        return counts.totals["peak_tensor_bytes"], counts.details["model_state_bytes"].get("gradients", 0.0)
 
     def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, live_line: str) -> list[Any]:
         __tracebackhide__ = True

@@ -117,6 +117,14 @@ def replicate(module: nn.Module, ctx: RankView) -> Replica:
     )
 
 
+def at_different_addresses(tensor: Tensor) -> Tensor:
+    """Returns a view of a tensor with each element of its memory once, which can be written."""
+    if tensor.layout is not torch.strided or tensor.is_nested or not is_expanded(tensor):
+        return tensor
+    sizes = [size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return tensor.as_strided(sizes, [stride or 1 for stride in tensor.stride()])
+
+
 def is_expanded(tensor: Tensor) -> bool:
     """Returns whether elements of a tensor share memory, so that they cannot be written."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -183,7 +191,8 @@ def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
 def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:
     """Sends rank 0's values to all ranks, many tensors at a time, as bytes, because types and strides may differ."""
     # By falling element size, so that every tensor's bytes are aligned for its type.
-    ordered = sorted((tensor.detach() for tensor in tensors if tensor.numel()), key=lambda t: -t.element_size())
+    sent = (at_different_addresses(tensor.detach()) for tensor in tensors if tensor.numel())
+    ordered = sorted(sent, key=lambda tensor: -tensor.element_size())
     groups = (list(group) for _, group in itertools.groupby(ordered, key=lambda tensor: tensor.device))
     for piece in itertools.chain.from_iterable(in_pieces(group, lambda tensor: tensor.nbytes) for group in groups):
         data = torch.cat([tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in piece])

@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.strategies.replicas import at_different_addresses
 from pytest_ddpperf.training.subject import Workload, located, unfit
 
 MODEL_SEED = 0
@@ -206,9 +207,9 @@ def _copied(value: Any) -> Any:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Returns this rank's shard of a DTensor, or any other tensor itself; does not import DTensor."""
+    """Returns this rank's shard of a DTensor, or any other tensor, as can be written; does not import DTensor."""
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
+    return at_different_addresses(tensor if to_local is None else to_local())
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None]:

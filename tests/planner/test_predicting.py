@@ -112,6 +112,18 @@ def test_each_precision_is_a_candidate_whatever_the_test_trains_in(ddpperf):
     assert names == {"flat precision=bf16", "flat"}
 
 
+def test_ddp_takes_the_memory_of_ddp(ddpperf):
+    adam = Workload(
+        model=workload.model, batch=workload.batch, loss=workload.loss, optimizer=torch.optim.Adam, samples_per_step=8
+    )
+    words = dict(precisions=["fp32"], accelerator="h100", **QUICK)
+    real = "ddp[gradient_as_bucket_view=false]"  # which is simulated as it is
+    found = ddpperf.advise(adam, strategies=["ddp", real, "bucketed"], **words)
+    memory = {each.strategy: each.memory for each in found.candidates}
+    assert memory["ddp"] == pytest.approx(memory[real], rel=0.01)
+    assert memory["ddp"] == pytest.approx(memory["bucketed"] + 4 * 4 * (64 * 64 + 64), rel=0.01)
+
+
 def test_what_times_nothing_here_needs_no_quiet_machine(ddpperf, monkeypatch):
     from pytest_ddpperf.run.session.leases import Leases
 
@@ -127,7 +139,7 @@ def test_what_times_nothing_here_needs_no_quiet_machine(ddpperf, monkeypatch):
 
 
 def test_an_accelerator_that_is_not_here_is_modelled(inner: pytest.Pytester) -> None:
-    run(inner, MODELLED).assert_outcomes(passed=4)
+    run(inner, MODELLED).assert_outcomes(passed=5)
     rows = [row for row in document(inner)["predictions"] if row["test"].endswith("test_ways")]
     assert [row["name"] for row in rows] == ["now", "accumulated", "faster"]
     assert rows[1]["gain"]["low"] < rows[1]["gain"]["value"] < rows[1]["gain"]["high"]

@@ -40,6 +40,8 @@ class Odd(nn.Module):
         self.register_buffer("flag", torch.tensor(value == 5))
         self.register_buffer("count", torch.tensor([value] * 3, dtype=torch.int64))
         self.register_buffer("byte", torch.full((5,), value, dtype=torch.uint8), persistent=False)
+        self.register_buffer("expanded", torch.full((1,), float(value)).expand(4))
+        self.register_buffer("expanded_rows", torch.full((2, 1), float(value)).expand(2, 4))
         self.register_buffer("empty", torch.empty(0))
         self.register_buffer("absent", None)
 

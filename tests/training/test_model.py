@@ -88,6 +88,16 @@ def test_parameters_buffers_and_state_are_put_back_where_they_were(module: nn.Mo
         train(module, optimizer)
 
 
+def test_an_expanded_buffer_is_put_back() -> None:
+    module = nn.Linear(1, 1)
+    values = torch.zeros(1)
+    module.register_buffer("expanded", values.expand(4))
+    restore = snapshot(module, torch.optim.SGD(module.parameters()))
+    values.fill_(1.0)
+    restore()
+    assert values == 0
+
+
 def test_what_is_no_tensor_is_put_back_too(module: nn.Module) -> None:
     """As of LBFGS, which keeps lists, and of an optimizer around another, which keeps nothing itself."""
     inner = torch.optim.SGD(module.parameters(), lr=0.1)

@@ -196,14 +196,15 @@ def _conclude(search: bisector.Bisector, commits: CommitRange) -> int:
         _tell(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(search))
         return NOT_FOUND
     parent, comparison = search.confirm(suspects[0])
-    text, found = str(comparison), True
-    if not isinstance(comparison, str):
-        text = change_line(comparison)
-        found = comparison.verdict in {Verdict.REGRESSED, Verdict.INCONCLUSIVE}
-    _tell("\n  ".join([f"{suspects[0]} is the first bad commit", *commits.details(suspects[0])]))
+    text = comparison if isinstance(comparison, str) else change_line(comparison)
+    verdict = None if isinstance(comparison, str) else comparison.verdict
+    found = verdict is Verdict.REGRESSED
+    said = "is the first bad commit" if found else "may be the first bad commit, but that was not confirmed"
+    _tell("\n  ".join([f"{suspects[0]} {said}", *commits.details(suspects[0])]))
     _tell(f"  against {parent[:SHORT]}, which came before: {text}")
-    _tell(_sureness(search))
-    if not found:
+    if found:
+        _tell(_sureness(search))
+    elif verdict not in {None, Verdict.INCONCLUSIVE}:
         _tell("  it is not worse than the commit before: the change came with several commits, or a probe was wrong")
     return FOUND if found else NOT_FOUND
 

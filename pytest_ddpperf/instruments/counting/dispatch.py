@@ -68,6 +68,8 @@ class OperatorCounter(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    # Higher-order operators compile their functions, also while this mode is on; older torch asks the second one.
+    ignore_compile_internals = is_infra_mode = classmethod(lambda _cls: True)
 
     def __init__(self, tracker: TensorTracker, device: str, runs: Callable[[], Running], *, fake: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch

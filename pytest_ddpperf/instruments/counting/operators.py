@@ -118,7 +118,11 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001
     **dict.fromkeys((aten.mv, aten.dot, aten.vdot), _products_with(0)),
     **dict.fromkeys((aten.addmv, aten.addmv_), _products_with(1)),
-    aten._sparse_addmm: flop_registry[aten.addmm],  # noqa: SLF001  of torch.sparse.mm
+    **dict.fromkeys((aten.addmm_, aten._sparse_addmm), flop_registry[aten.addmm]),  # noqa: SLF001  of torch.sparse.mm
+    **dict.fromkeys((aten.addbmm, aten.addbmm_, aten.baddbmm_), flop_registry[aten.baddbmm]),
+    aten._int_mm: flop_registry[aten.mm],  # noqa: SLF001  that is its name
+    # Its backward calls addmm_ for each place of the kernel.
+    aten.conv_tbc: lambda _inputs, weight, *_, out_val, **__: 2 * out_val.numel() * math.prod(weight.shape[:2]),
     # The first torch that has them is 2.8.
     **{getattr(aten, name): _grouped for name in ("_grouped_mm", "_scaled_grouped_mm") if hasattr(aten, name)},
     **dict.fromkeys((aten.mkldnn_rnn_layer, aten._cudnn_rnn), _recurrent),  # noqa: SLF001

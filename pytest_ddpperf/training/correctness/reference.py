@@ -227,6 +227,7 @@ class _CollectivesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]  
     """A context that makes collectives raise an error, because the other ranks would never answer."""
 
     supports_higher_order_operators = True
+    ignore_compile_internals = is_infra_mode = classmethod(lambda _cls: True)  # as of ``OperatorCounter``
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types

@@ -146,7 +146,22 @@ def test_how_sure_a_time_is(bisected: Any) -> None:
 def test_what_does_not_hold_against_the_commit_before_is_not_found(bisected: Any) -> None:
     """Each commit is a little slower."""
     out = bisected(lambda now, then: outcome(timed(0.01 * (now - then))), status=1)
-    assert "it is not worse than the commit before: the change came with several commits" in out
+    assert " may be the first bad commit, but that was not confirmed\n" in out
+    assert out.endswith(" came with several commits, or a probe was wrong\n")
+
+
+@pytest.mark.parametrize(
+    ("confirmation", "said"),
+    [
+        pytest.param(outcome(broken="rank 0 raised"), "rank 0 raised", id="fails"),
+        pytest.param(outcome(counted(2.0, 2.0)), "collective_calls: 2 -> 2 per step", id="contradicts"),
+    ],
+)
+def test_what_is_not_confirmed_is_not_sure(bisected: Any, confirmation: Outcome, said: str) -> None:
+    out = bisected(lambda now, then: confirmation if then == 5 else calls(6)(now, then), status=1)
+    assert " may be the first bad commit, but that was not confirmed\n" in out
+    assert f"which came before: {said}" in out
+    assert "sure" not in out
 
 
 def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they_are_then(

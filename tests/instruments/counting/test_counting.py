@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import scan
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
@@ -725,6 +726,36 @@ def test_what_was_compiled_is_counted_as_it_was_written_and_a_graph_break_has_it
     assert (site.function, site.source) == ("forward", digest(line))
     assert found.totals["recompiles"] == 0
     assert found.details["flops_forward"] == {"0": 192.0}
+
+
+def branch(layer: nn.Module, inputs: Tensor) -> Tensor:
+    found: Tensor = torch.cond(inputs.sum() > 0, lambda x: layer(x).relu(), lambda x: layer(x).tanh(), (inputs,))
+    return found
+
+
+def scan_rows(layer: nn.Module, inputs: Tensor) -> Tensor:
+    found: Tensor = scan(lambda state, row: (layer(row) + state, state * 1.0), torch.zeros(4), inputs)[0]
+    return found
+
+
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="torch 2.6 refuses these operators in a counting mode")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch itself
+@pytest.mark.parametrize("higher_order", [branch, scan_rows])
+def test_functions_of_higher_order_operators_train_what_they_close_over(
+    higher_order: Callable[[nn.Module, Tensor], Tensor],
+) -> None:
+    layer, found = nn.Linear(4, 4), list[Tensor | None]()
+
+    def step() -> None:
+        layer.weight.grad = None
+        higher_order(layer, torch.ones(3, 4)).sum().backward()  # type: ignore[no-untyped-call]  # torch
+        found.append(layer.weight.grad)
+
+    count_step(step, Countable(device=CPU, modules=[layer]), warmup=2)
+    plain, *counted = found
+    assert plain is not None
+    assert len(counted) > 4
+    assert all(each is not None and torch.equal(each, plain) for each in counted)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler looks at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -212,6 +213,31 @@ def test_a_matrix_times_a_vector_has_flops() -> None:
     matrix, vector = nn.Parameter(torch.ones(8, 4)), torch.ones(4)
     found = counted(lambda: torch.addmv(torch.ones(8), matrix, matrix.T @ (matrix @ vector)))
     assert found.totals["flops"] == 3 * 2 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("run", "flops"),
+    [
+        # A batch of 3 products of 4 x 5 and 5 x 6.
+        (lambda ones: torch.addbmm(ones(4, 6), ones(3, 4, 5), ones(3, 5, 6)), 720),
+        (lambda ones: torch.zeros(4, 6).addbmm_(ones(3, 4, 5), ones(3, 5, 6)), 720),
+        (lambda ones: torch.zeros(3, 4, 6).baddbmm_(ones(3, 4, 5), ones(3, 5, 6)), 720),
+        (lambda ones: torch.zeros(4, 6).addmm_(ones(4, 5), ones(5, 6)), 240),
+        # 9 - 3 + 1 places of 2 sequences, each 2 x 3 x 4 x 5; backward visits the same places.
+        (lambda ones: torch.conv_tbc(ones(9, 2, 4), ones(3, 4, 5), ones(5)), 1680),
+    ],
+)
+def test_products_that_are_added_up_have_the_flops_of_the_products(
+    run: Callable[[Callable[..., torch.Tensor]], torch.Tensor], flops: int
+) -> None:
+    ones = partial(torch.ones, requires_grad=True)
+    found = counted(lambda: run(ones).sum().backward())  # type: ignore[no-untyped-call]  # torch
+    assert (found.totals["flops_forward"], found.totals["flops_backward"]) == (flops, 2 * flops)
+
+
+def test_products_of_integers_have_flops() -> None:
+    ones = torch.ones(32, 32, dtype=torch.int8)
+    assert counted(lambda: torch._int_mm(ones, ones)).totals["flops"] == 2 * 32**3
 
 
 @pytest.mark.skipif(not hasattr(functional, "grouped_mm"), reason="torch has it since 2.10")
