@@ -90,7 +90,7 @@ class _Shown:
             for name in other.untracked if other is not None and each is self.files[0] else ():
                 place = f"{each.target}/{name}"
                 if self._plan.get(place.rpartition("/")[0], ("",))[0] == "folder":  # the other checkout has it
-                    self._show(f"{other.root}/{name}", place)
+                    self._show(place.removeprefix(base), place)
         for place in above:
             self._plan.setdefault(place, ("folder", ""))  # the other checkout lacks it
         for place in around:
@@ -228,7 +228,7 @@ def _announce(owner: Any, name: str) -> None:
 
 
 def _own(path: str, base: str, *, empty: bool = False) -> str:
-    """Replaces a path's links out of ``base``: by folders of links, or its file's copy; returns where it then leads."""
+    """Replaces a path's links out of ``base``: by folders of links, or its file's copy; returns its new target."""
     if path == base or not within(path, base) or not {".git", "__pycache__"}.isdisjoint(path.split("/")):
         return path  # git's folder and bytecode are the project's own
     folder, _, name = path.rpartition("/")

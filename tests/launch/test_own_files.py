@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.process
 import os
 import shutil
 import sys
@@ -242,20 +243,19 @@ def test_large_files_are_links_until_a_rank_writes_and_named_if_something_else_d
     assert project.remarks["files"].startswith(told)
 
 
-SAVES: dict[str, Callable[[Path], object]] = {
-    "torch.save": lambda top: torch.save({"step": 1}, top / "last.pt"),
-    "torch.save of a stream": lambda top: stream(top / "last.pt"),
-    "torch.jit.save": lambda top: torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(top / "last.pt")),
-    "safetensors": lambda top: save_safely(top / "last.pt"),
-    "a new name for the file": lambda top: [os.link("last.pt", "new"), append(top / "new")],
-    "times": lambda top: os.utime(top / "last.pt", (0, 0)),
-    "a descriptor": lambda top: os.write(os.open(b"last.pt", os.O_RDWR), b"new"),
-    "from a folder that is a link": lambda top: [os.chdir("data"), Path("1").write_text("new")],
-    "a folder in a link": lambda top: (top / "data/deep/new/er").mkdir(parents=True),
-    "upwards from a link": lambda top: (top / "data/deep/../../data/1").write_text("new"),
-    "through a link of its own": lambda top: [Path("own").symlink_to("data/deep"), (top / "own/1").write_text("new")],
-    "a replaced link": lambda top: [Path("data").replace("moved"), (top / "moved/1").write_text("new")],
-}
+def write_under_new_name(top: Path) -> None:
+    (top / "new").hardlink_to(top / "last.pt")
+    append(top / "new")
+
+
+def write_from(folder: Path) -> None:
+    os.chdir(folder)
+    Path("1").write_text("new")
+
+
+def write_by_link(own: Path) -> None:
+    own.symlink_to("data/deep")
+    (own / "1").write_text("new")
 
 
 def stream(file: Path) -> None:
@@ -271,9 +271,24 @@ def save_safely(file: Path) -> None:
     (folder / "__init__.py").write_text(write)
     (folder / "torch.py").write_text("from safetensors import serialize_file")
     sys.path.insert(0, "package")
-    from safetensors.torch import serialize_file
+    __import__("safetensors.torch")  # as the statement does, by which Python announces it
+    sys.modules["safetensors.torch"].serialize_file({}, file)
 
-    serialize_file({}, file)
+
+SAVES: dict[str, Callable[[Path], object]] = {
+    "torch.save": lambda top: torch.save({"step": 1}, top / "last.pt"),
+    "torch.save of a stream": lambda top: stream(top / "last.pt"),
+    "torch.jit.save": lambda top: torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(top / "last.pt")),
+    "safetensors": lambda top: save_safely(top / "last.pt"),
+    "a new name for the file": write_under_new_name,
+    "times": lambda top: os.utime(top / "last.pt", (0, 0)),
+    "a descriptor": lambda top: os.write(os.open(b"last.pt", os.O_RDWR), b"new"),
+    "from a folder that is a link": lambda top: write_from(top / "data"),
+    "a folder in a link": lambda top: (top / "data/deep/new/er").mkdir(parents=True),
+    "upwards from a link": lambda top: (top / "data/deep/../../data/1").write_text("new"),
+    "through a link of its own": lambda top: write_by_link(top / "own"),
+    "a replaced link": lambda top: [Path("data").replace("moved"), (top / "moved/1").write_text("new")],
+}
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
