@@ -385,6 +385,7 @@ WAITS = {
     "launch/link.py accepted": "in a thread that the end of the run or launch ends",
     "launch/nodes/network.py own_address": "the resolver has a limit of its own",
     "launch/nodes/network.py splice": "in a thread that the end of the launch ends",
+    "launch/own_files.py _own": "on a rank, for another that copies",
     "launch/payload.py _value_of": "it is there",
     "launch/processes.py finished": "for a process that was killed",
     "launch/streams.py asked": "on a rank",

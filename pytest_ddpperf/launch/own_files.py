@@ -1,25 +1,29 @@
 """The folder of a launch: a view of the project's files, in which ranks can write without changing the project.
 
-Folders are created, files are copied, and all other paths are links. With links alone, ranks would write into the
-project. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid it. The next launch of the same launcher only
-restores changed files, because ext4 takes a second to make thousands of files. At most ``_ENTRIES`` entries and
-``_BYTES`` bytes are copied, outer folders first. A file with more than half of the remaining bytes becomes a link.
+Folders are created, files are copied, and all other paths are links. An overlay would copy nothing, but Docker and
+Ubuntu 24.04 forbid it. The next launch of the same launcher only restores changed files, because ext4 takes a second to
+make thousands of files. At most ``_ENTRIES`` entries and ``_BYTES`` bytes are copied, outer folders first, and no file
+with more than half of the remaining bytes. A rank copies a link's target before Python, torch or safetensors write it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import filterfalse, islice
 from os.path import lexists
 from pathlib import Path
+from typing import Any
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.host import abandoned
@@ -30,6 +34,9 @@ _ENTRIES, _BYTES = 4000, 512 * 2**20
 _PREFIX = "ddpperf-files-"
 _HIDDEN = ("__pycache__", _PREFIX)  # beginnings of names; ranks use the bytecode of the project itself
 _BY_ITSELF = frozenset({".git", ".pytest_cache"})  # folders in which files change although no script writes them
+_OF_ENTRIES = {"os.mkdir": 1, "os.remove": 1, "os.rename": 2, "os.symlink": 2}  # audit events by their number of paths
+_EVENTS = {"open": 1, "os.chdir": 1, "os.chmod": 1, "os.link": 2, "os.rmdir": 1, "os.truncate": 1, "os.utime": 1}
+_EVENTS |= {"import": 0, "shutil.rmtree": 1, **_OF_ENTRIES}
 
 
 @contextlib.contextmanager
@@ -41,9 +48,8 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
     gets a warning if the launch changed the project itself. LaunchError if the folder cannot be made.
     """
     base = f"{os.path.realpath(tempfile.gettempdir())}/{_PREFIX}{mark}"
-    if not lexists(base):
-        for folder in abandoned(_PREFIX):
-            shutil.rmtree(folder, ignore_errors=True)
+    for folder in () if lexists(base) else abandoned(_PREFIX):
+        shutil.rmtree(folder, ignore_errors=True)
     shown = _Shown(base, job, other if other is not None and other.target != other.root else None)
     try:
         Path(base).mkdir(mode=0o700, exist_ok=True)
@@ -81,12 +87,10 @@ class _Shown:
         self._plan: dict[str, tuple[str, str]] = dict.fromkeys(around, ("folder", ""))  # by place, what it shows
         for each in self.files:
             self._show(each.root, each.target)
-            if other is None or each is not self.files[0]:
-                continue
-            for name in other.untracked:
+            for name in other.untracked if other is not None and each is self.files[0] else ():
                 place = f"{each.target}/{name}"
                 if self._plan.get(place.rpartition("/")[0], ("",))[0] == "folder":  # the other checkout has it
-                    self._show(f"{other.root}/{name}", place)
+                    self._show(place.removeprefix(base), place)
         for place in above:
             self._plan.setdefault(place, ("folder", ""))  # the other checkout lacks it
         for place in around:
@@ -129,9 +133,8 @@ class _Shown:
         if any(within(place, folder) for place in self._places):
             return [*_paths(folder)]
         inside = [*islice(_paths(folder), room + 1)]
-        kept = {one for each in self.files for one in each.kept}
-        foreign = folder.endswith("/.git") or f"{folder}/pyvenv.cfg" in inside or folder in kept
-        return None if foreign or len(inside) > room else inside
+        foreign = folder.endswith("/.git") or any(folder in each.kept for each in self.files)
+        return None if foreign or f"{folder}/pyvenv.cfg" in inside or len(inside) > room else inside
 
     def make(self) -> None:
         """Makes the planned folders, copies and links, and removes everything else in these folders."""
@@ -141,9 +144,11 @@ class _Shown:
         for folder in sorted(place for place, (how, _) in self._plan.items() if how == "folder"):
             if os.path.realpath(folder) != folder:  # nothing is ever touched but what was made here
                 raise NotADirectoryError(errno.ENOTDIR, "this path is now a symbolic link", folder)
-            for entry in [*os.scandir(folder)]:
-                if not self._shows(entry):
-                    _remove(entry)
+            for entry in [*filterfalse(self._shows, os.scandir(folder))]:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    Path(entry.path).unlink()
             for place in inside[folder]:
                 how, path = self._plan[place]
                 with contextlib.suppress(FileExistsError, FileNotFoundError):  # it is there, or gone from the project
@@ -189,8 +194,60 @@ def _paths(folder: str) -> Iterator[str]:
         yield from (entry.path for entry in found if not entry.name.startswith(_HIDDEN))
 
 
-def _remove(entry: os.DirEntry[str]) -> None:
-    if entry.is_dir(follow_symlinks=False):
-        shutil.rmtree(entry.path, ignore_errors=True)
-    else:
-        Path(entry.path).unlink()
+def replace_links(base: str) -> None:
+    """Makes this rank, until it ends, replace links in its launch's folder before it writes through them."""
+    from torch._C import PyTorchFileWriter, ScriptModule
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _EVENTS:
+            with contextlib.suppress(Exception):  # users' code must go on
+                flags = arguments[2] if event == "open" else os.O_RDWR
+                for argument in arguments[: _EVENTS[event]] if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else ():
+                    path = Path.cwd() / os.fsdecode(argument)
+                    _own(str(path.parent if event in _OF_ENTRIES else path), base, empty=bool(flags & os.O_TRUNC))
+                if event == "import" and arguments[0] == "safetensors.torch":
+                    _announce(__import__("safetensors"), "serialize_file")  # before torch.py has it
+
+    sys.addaudithook(hear)
+    _announce(PyTorchFileWriter, "__init__")
+    _announce(ScriptModule, "save")
+    if "safetensors.torch" in sys.modules:
+        _announce(sys.modules["safetensors.torch"], "serialize_file")
+
+
+def _announce(owner: Any, name: str) -> None:
+    """Makes a function raise an audit event if its second argument is a path, to which it writes."""
+    save = getattr(owner, name)
+
+    def announced(*arguments: Any, **named: Any) -> Any:
+        if len(arguments) > 1 and isinstance(arguments[1], str | os.PathLike):
+            sys.audit("open", arguments[1], "wb", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        return save(*arguments, **named)
+
+    setattr(owner, name, announced)
+
+
+def _own(path: str, base: str, *, empty: bool = False) -> str:
+    """Replaces a path's links out of ``base``: by folders of links, or its file's copy; returns its new target."""
+    if path == base or not within(path, base) or not {".git", "__pycache__"}.isdisjoint(path.split("/")):
+        return path  # git's folder and bytecode are the project's own
+    folder, _, name = path.rpartition("/")
+    place = Path(os.path.normpath(f"{_own(folder, base)}/{name}"))
+    if not place.is_symlink() or not within(str(place), base):
+        return str(place)
+    target = place.parent / place.readlink()
+    if within(os.path.normpath(target), base):
+        return _own(str(target), base, empty=empty)
+    with Path(base, f"{_PREFIX}lock").open("w") as lock, tempfile.TemporaryDirectory(prefix=_PREFIX, dir=base) as made:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another rank may have replaced it
+        copy, libc = Path(made, "copy"), ctypes.CDLL(None)  # which announces nothing
+        if place.is_symlink() and target.is_dir():
+            copy.mkdir()
+            if not any(libc.symlink(bytes(inner), bytes(copy / inner.name)) for inner in target.iterdir()):
+                libc.renameat2(0, bytes(copy), 0, bytes(place), 2)  # exchanges them, so that no rank misses the folder
+        elif place.is_symlink() and target.is_file():
+            copy.touch() if empty else shutil.copyfile(target, copy)
+            shutil.copystat(target, copy)
+            copy.replace(place)
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile would keep it
+    return str(target if place.is_symlink() else place)

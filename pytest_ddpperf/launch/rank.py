@@ -25,6 +25,7 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.faults import flight_recorder, stacks
 from pytest_ddpperf.launch.faults.exceptions import failed_report
 from pytest_ddpperf.launch.messages import Call, Finished, Job, RankReport, Stage
+from pytest_ddpperf.launch.own_files import replace_links
 from pytest_ddpperf.launch.preloading.imports import ImportWatch
 from pytest_ddpperf.launch.streams import Channel
 
@@ -173,6 +174,8 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus.instances[local % len(job.gpus.instances)]
     sys.path[:] = job.path
     redirection.enter(job.files, job.directory)
+    if job.folder:
+        replace_links(job.folder)
     torch.set_num_threads(environment.thread_count(os.environ))
     if job.bind:
         addresses = [job.gpus.pci[other % len(job.gpus.pci)] if job.gpus.pci else None for other in range(others)]

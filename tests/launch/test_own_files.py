@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.process
 import os
 import shutil
 import sys
@@ -13,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import own_files
@@ -35,6 +38,25 @@ class Project:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
 
+    def rank(self, top: Path, write: Callable[[Path], object]) -> multiprocessing.process.BaseProcess:
+        """A process that runs ``write`` in a launch's folder, as a rank does."""
+
+        def run() -> None:
+            os.chdir(top)
+            own_files.replace_links(str(self.temporary / "ddpperf-files-of-a-test"))
+            write(Path())
+
+        process = multiprocessing.get_context("fork").Process(target=run)
+        process.start()
+        return process
+
+    def runs(self, top: Path, *writes: Callable[[Path], object]) -> None:
+        """Runs ranks at the same time, and expects that none fails."""
+        ranks = [self.rank(top, write) for write in writes]
+        for rank in ranks:
+            rank.join(50)
+        assert [rank.exitcode for rank in ranks] == [0] * len(writes)
+
     @contextmanager
     def launch(self) -> Iterator[Path]:
         job = Job(call=b"", world_size=1, device="cpu", group=None, mode=None, timeout=1, path=(*sys.path,))
@@ -48,7 +70,11 @@ def content(folder: Path) -> dict[str, str]:
     """The files below a folder with their texts, and the links with what they read."""
     paths = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
     return {
-        name: f"-> {path.readlink()}" if path.is_symlink() else "" if path.is_dir() else path.read_text()
+        name: f"-> {path.readlink()}"
+        if path.is_symlink()
+        else ""
+        if path.is_dir()
+        else path.read_text(errors="replace")
         for name, path in paths.items()
     }
 
@@ -107,9 +133,11 @@ WRITES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("entries", [4000, 0], ids=["copies", "links"])
 def test_what_a_launch_writes_reaches_neither_the_project_nor_the_next_launch(
-    project: Project, write: Callable[[Path], object]
+    project: Project, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], entries: int
 ) -> None:
+    monkeypatch.setattr(own_files, "_ENTRIES", entries)
     project.has(**{"train.py": "import model", "checkpoints__1.pt": "one", "log.csv": "a,b", ".gitignore": "*.pt"})
     outside = project.top.parents[1] / "scratch"
     outside.mkdir()
@@ -129,7 +157,10 @@ def test_what_a_launch_writes_reaches_neither_the_project_nor_the_next_launch(
         names = ("train.py", "latest", "runs/1.pt", "scratch/1.pt", "weights")
         assert [(top / name).read_text() for name in names] == ["import model", "one", "one", "one", "one"]
         first = content(top)
-        write(top)
+        if entries:
+            write(top)
+        else:
+            project.runs(top, write)
     assert user_files(project) == around
     with project.launch() as top:
         assert content(top) == first
@@ -185,19 +216,143 @@ def test_environments_and_git_are_links_and_bytecode_is_not_shown(project: Proje
         assert [path.name for path in (top / "package").iterdir()] == ["a.py"]
 
 
-def test_large_files_are_links_and_named_if_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def linked(top: Path) -> list[str]:
+    return [name for name, text in content(top).items() if text.startswith("->")]
+
+
+def test_large_files_are_links_until_a_rank_writes_and_named_if_something_else_does(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(own_files, "_BYTES", 10)
     project.has(small="12345", large="123456", **{"train.py": ""})
     with project.launch() as top:
-        assert [name for name, text in content(top).items() if text.startswith("->")] == ["large"]
+        assert linked(top) == ["large"]
         (top / "small").write_text("new")
+        project.runs(top, lambda top: (top / "large").read_text())
+        assert linked(top) == ["large"]
+        project.runs(top, lambda top: append(top / "large"))
+        assert (top / "large").read_text() == "123456more"
+    assert (project.top / "large").read_text() == "123456"
     assert project.remarks == {}
     with project.launch() as top:
-        append(top / "large")
+        assert linked(top) == ["large"]
+        append(top / "large")  # as by code in C++
         (project.top / "out").mkdir()  # as by an absolute path in the script
         (project.top / ".pytest_cache").mkdir()  # another session of pytest writes its cache
     told = "while ranks of a Script ran, large, out changed in the project, and later"
     assert project.remarks["files"].startswith(told)
+
+
+def write_under_new_name(top: Path) -> None:
+    (top / "new").hardlink_to(top / "last.pt")
+    append(top / "new")
+
+
+def write_from(folder: Path) -> None:
+    os.chdir(folder)
+    Path("1").write_text("new")
+
+
+def write_by_link(own: Path) -> None:
+    own.symlink_to("data/deep")
+    (own / "1").write_text("new")
+
+
+def stream(file: Path) -> None:
+    with file.open("wb") as opened:
+        torch.save({"step": 1}, opened)
+
+
+def save_safely(file: Path) -> None:
+    """Saves as safetensors does, whose code Python cannot see."""
+    folder = Path("package/safetensors")
+    folder.mkdir(parents=True)
+    write = "import subprocess\ndef serialize_file(data, path): subprocess.run(['cp', '/etc/passwd', path], check=True)"
+    (folder / "__init__.py").write_text(write)
+    (folder / "torch.py").write_text("from safetensors import serialize_file")
+    sys.path.insert(0, "package")
+    __import__("safetensors.torch")  # as the statement does, by which Python announces it
+    sys.modules["safetensors.torch"].serialize_file({}, file)
+
+
+SAVES: dict[str, Callable[[Path], object]] = {
+    "torch.save": lambda top: torch.save({"step": 1}, top / "last.pt"),
+    "torch.save of a stream": lambda top: stream(top / "last.pt"),
+    "torch.jit.save": lambda top: torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(top / "last.pt")),
+    "safetensors": lambda top: save_safely(top / "last.pt"),
+    "a new name for the file": write_under_new_name,
+    "times": lambda top: os.utime(top / "last.pt", (0, 0)),
+    "a descriptor": lambda top: os.write(os.open(b"last.pt", os.O_RDWR), b"new"),
+    "from a folder that is a link": lambda top: write_from(top / "data"),
+    "a folder in a link": lambda top: (top / "data/deep/new/er").mkdir(parents=True),
+    "upwards from a link": lambda top: (top / "data/deep/../../data/1").write_text("new"),
+    "through a link of its own": lambda top: write_by_link(top / "own"),
+    "a replaced link": lambda top: [Path("data").replace("moved"), (top / "moved/1").write_text("new")],
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("save", SAVES.values(), ids=SAVES)
+def test_a_rank_saves_in_its_own_folder_in_place_of_a_link(
+    project: Project, monkeypatch: pytest.MonkeyPatch, save: Callable[[Path], object]
+) -> None:
+    monkeypatch.setattr(own_files, "_ENTRIES", 0)
+    project.has(data__1="one", data__deep__1="one", **{"last.pt": "123"})
+    before = user_files(project)
+    with project.launch() as top:
+        assert linked(top) == ["data", "last.pt"]
+        project.runs(top, save)
+        assert linked(top) != ["data", "last.pt"]
+    assert user_files(project) == before
+    assert (project.top / "last.pt").stat().st_mtime > 0
+    assert project.remarks == {}
+
+
+def test_ranks_share_what_they_copy(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_files, "_ENTRIES", 0)
+    project.has(log="first\n", **{f"data__{i}": str(i) for i in range(500)}, data__part__0="")
+
+    def write(rank: int) -> Callable[[Path], None]:
+        def write(top: Path) -> None:
+            for i in range(20):
+                assert (top / f"data/{i}").read_text()  # no moment without the folder
+            with (top / "log").open("a") as log:
+                log.write(f"{rank}\n")
+            (top / f"data/part/of {rank}").write_text("new")
+            for i in range(rank, 500, 4):
+                (top / f"data/{i}").write_text("new")
+
+        return write
+
+    with project.launch() as top:
+        project.runs(top, *map(write, range(4)))
+        assert sorted((top / "log").read_text().split()) == ["0", "1", "2", "3", "first"]
+        texts = content(top / "data")
+        assert texts.keys() == {*map(str, range(500)), "part", "part/0", *(f"part/of {rank}" for rank in range(4))}
+        assert {texts[str(i)] for i in range(500)} == {"new"}
+    assert len(content(project.top)) == 504
+    assert project.remarks == {}
+
+
+def test_what_cannot_be_copied_does_not_stop_a_rank(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_files, "_ENTRIES", 0)
+    project.has(**{".git__HEAD": "ref", "loop": ""})
+    (project.top / "null").symlink_to("/dev/null")
+
+    def write(top: Path) -> None:
+        (top / "null").write_text("nothing")
+        (top / ".git/index").write_text("shared")
+        sys.audit("open")
+        (top / "loop").unlink()
+        (top / "loop").symlink_to("loop")
+        with pytest.raises(OSError, match="levels of symbolic links"):
+            (top / "loop").write_text("never")
+
+    with project.launch() as top:
+        project.runs(top, write)
+        assert (top / "null").readlink() == project.top / "null"
+        assert (top / ".git").is_symlink()
+    assert (project.top / ".git/index").read_text() == "shared"
 
 
 def test_too_many_files_are_shown_as_links_where_they_lie_deep(
