@@ -16,8 +16,8 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.planner.predictions import replayed
-from pytest_ddpperf.planner.simulate.launch import Modelled, RankTimeline
-from pytest_ddpperf.planner.simulate.timeline import Sharded, of_fsdp, streamed
+from pytest_ddpperf.planner.simulate.launch import RankTimeline
+from pytest_ddpperf.planner.simulate.timeline import RecordedStep, of_fsdp, streamed
 from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
 from pytest_ddpperf.training.jobs import TIMELINE_LAUNCH, LaunchJob
 from tests.planner.simulate.test_launch import WORKLOAD, job, of_one_rank
@@ -31,10 +31,13 @@ def recorded(launcher: Launcher) -> Record:
     """What the only rank of a launch tells of a simulated step."""
 
     def record(one: LaunchJob, world_size: int = 4, accelerator: str | None = None) -> Any:
-        modelled = None if accelerator is None else Modelled(name=accelerator, tf32=False)
-        return of_one_rank(launcher, TIMELINE_LAUNCH, one, world_size, modelled)
+        return of_one_rank(launcher, TIMELINE_LAUNCH, on(accelerator, one), world_size, False)  # noqa: FBT003  a launch takes no names
 
     return record
+
+
+def on(accelerator: str | None, one: LaunchJob) -> LaunchJob:
+    return replace(one, settings=replace(one.settings, accelerator=accelerator))
 
 
 def events(timeline: Timeline) -> str:
@@ -123,13 +126,13 @@ def test_an_accelerator_that_is_not_there_sends_the_same(recorded: Record, strat
     assert there.computing > 0
 
 
-def computing(launcher: Launcher, *steps: tuple[LaunchJob, Modelled]) -> list[float]:
-    """Seconds of computing of several steps, which one process simulates."""
+def computing(launcher: Launcher, *steps: tuple[LaunchJob, bool]) -> list[float]:
+    """Seconds of computing of several steps on an H100, with or without TF32, which one process simulates."""
 
     def each(ctx: RankContext) -> list[float]:
         from pytest_ddpperf.planner.simulate.launch import timeline_launch
 
-        return [timeline_launch(ctx, one, 4, modelled).timeline.computing for one, modelled in steps]
+        return [timeline_launch(ctx, on("h100", one), 4, tf32).timeline.computing for one, tf32 in steps]
 
     found: list[float] = of_one_rank(launcher, each)
     return found
@@ -137,7 +140,7 @@ def computing(launcher: Launcher, *steps: tuple[LaunchJob, Modelled]) -> list[fl
 
 def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
     one = fitting("flat", lambda: nn.Linear(4096, 4096), 4096, 4096)
-    seconds = computing(launcher, *((one, Modelled(name="h100", tf32=tf32)) for tf32 in (False, True)))
+    seconds = computing(launcher, (one, False), (one, True))
     # Forward and the gradient of the weight: 2 x 4096^3 operations each. The input needs no gradient.
     assert seconds[0] - seconds[1] == pytest.approx(4 * 4096**3 * (1 / 66.9e12 - 1 / 494.7e12))
 
@@ -172,7 +175,7 @@ def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once_with_fsdp2(la
 
     optimizers = (partial(optimizer, lr=1e-3) for optimizer in (torch.optim.SGD, torch.optim.AdamW))
     jobs = (fitting("fsdp2", layers, 2, 8, optimizer=optimizer) for optimizer in optimizers)
-    simple, adam = computing(launcher, *((one, Modelled(name="h100", tf32=False)) for one in jobs))
+    simple, adam = computing(launcher, *((one, False) for one in jobs))
     assert 0 < adam - simple < 20 * 3e-6  # a dozen operators, and not one for each of 50 tensors
 
 
@@ -260,9 +263,12 @@ def told(moments: tuple[Moment, ...]) -> str:
     )
 
 
-def sharded(*kinds: str) -> list[Sharded]:
-    """Transfers 0, 1, 2 ... by words: ``f`` gathers in forward, ``b`` gathers in backward, ``r`` reduces."""
-    return [Sharded(transfer=i, gathers=kind != "r", forward=kind == "f") for i, kind in enumerate(kinds)]
+def sharded(*kinds: str) -> RecordedStep:
+    """FSDP's transfers 0, 1, 2 ... by words: ``f`` gathers in forward, ``b`` gathers in backward, ``r`` reduces."""
+    names = ["reduce_scatter" if kind == "r" else "all_gather" for kind in kinds]
+    transfers = [Transfer(name=name, nbytes=1, ranks=2) for name in names]
+    backward = [-1 if kind == "f" else 0 for kind in kinds]
+    return RecordedStep(transfers=transfers, backward=backward, sharded=set(range(len(kinds))))
 
 
 FSDP, C10D = "torch.distributed.fsdp._made_up", "torch.distributed.distributed_c10d"
@@ -302,7 +308,7 @@ def test_what_is_handed_over_early_enough_stays_where_it_is() -> None:
 
 
 def test_what_others_send_stays_where_it_is() -> None:
-    assert streamed(STEP, []) == tuple(STEP)
+    assert streamed(STEP, sharded()) == tuple(STEP)
 
 
 def test_only_what_fsdp_calls_is_of_it() -> None:
