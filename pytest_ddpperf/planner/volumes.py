@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.costs import Network, collective_time, hybrid_nodes
+from pytest_ddpperf.strategies.strategy import packed
 
 MB = 2**20  # bytes, as torch's DDP has it
 DEFAULT_CAP_MB = 25.0
@@ -50,21 +51,13 @@ def bucket_layout(
         raise SettingError(f"ready_order={order!r:.60}: expected each index below {len(sizes)} exactly once")
     if kinds is not None and len(kinds) != len(sizes):
         raise SettingError(f"kinds has {len(kinds)} entries for {len(sizes)} parameters; give one for each")
-    full: list[list[int]] = []
-    filling: dict[Hashable, list[int]] = {}
-    caps: dict[Hashable, float] = {}
-    for i in order:
-        kind = None if kinds is None else kinds[i]
-        filling[kind] = [*filling.pop(kind, []), i]
-        if sum(sizes[j] for j in filling[kind]) >= caps.get(kind, first):
-            full.append(filling.pop(kind))
-            caps[kind] = cap
-    return tuple(GradientBucket(tuple(each), sum(sizes[i] for i in each)) for each in (*full, *filling.values()))
+    facts = ((i, None if kinds is None else kinds[i], sizes[i]) for i in order)
+    return tuple(GradientBucket(tuple(each), sum(sizes[i] for i in each)) for each in packed(facts, cap, first))
 
 
 SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD")
 _MANY = 2  # the fewest ranks that send anything
-_BROADCAST_BYTES = 250 * MB  # DDP's broadcast_bucket_size
+_BROADCAST_MB = 250.0  # DDP's broadcast_bucket_size
 
 
 class Model(Protocol):
@@ -137,7 +130,10 @@ def estimate_ddp_comm_cost(
     buckets = bucket_layout([_nbytes(tensor) for tensor in trained], bucket_cap_mb, kinds=[*map(_kind, trained)])
     syncs = 1 if no_sync else steps
     sent = [("all_reduce", _nbytes_of([trained[i] for i in one.parameters], gradient_element_bytes)) for one in buckets]
-    sent += [("broadcast", nbytes) for nbytes in _buffer_groups(_tensors(model, "buffers"))]
+    buffers = _tensors(model, "buffers")
+    kinds, order = [*map(_kind, buffers)], range(len(buffers))  # DDP joins buffers of one dtype and device
+    joined = bucket_layout([*map(_nbytes, buffers)], _BROADCAST_MB, ready_order=order, kinds=kinds)
+    sent += [("broadcast", one.nbytes) for one in joined if one.nbytes]
     parts = [Traffic(collective=name, ranks=n, calls=syncs, nbytes=nbytes) for name, nbytes in sent]
     return _cost(parts if n >= _MANY else [], network)
 
@@ -235,20 +231,6 @@ def _nbytes_of(tensors: Sequence[Any], element_bytes: int | None) -> int:
 
 def _kind(tensor: Any) -> tuple[Any, Any]:
     return tensor.dtype, tensor.device
-
-
-def _buffer_groups(buffers: Sequence[Any]) -> list[int]:
-    """Returns the bytes of each broadcast of buffers: DDP joins buffers of one dtype and device, up to 250 MiB."""
-    groups: list[int] = []
-    for kind in dict.fromkeys(map(_kind, buffers)):
-        filled = 0
-        for nbytes in (_nbytes(buffer) for buffer in buffers if _kind(buffer) == kind):
-            filled += nbytes
-            if filled >= _BROADCAST_BYTES:
-                groups.append(filled)
-                filled = 0
-        groups += [filled] if filled else []
-    return groups
 
 
 _LIKE = {"NO_SHARD": "none", "SHARD_GRAD_OP": "zero2", "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3"}  # FSDP's names

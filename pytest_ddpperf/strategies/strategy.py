@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import written
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.records.measurement import Mode
 
+T = TypeVar("T")
 Option: TypeAlias = "str | int | float | bool"
 
 _TEXT = re.compile(r"\s*(?P<name>[^\[\]\s]+)\s*(?:\[(?P<options>[^\[\]]*)\])?\s*")
@@ -199,3 +200,22 @@ def share_of_samples(sizes: Mapping[str, int]) -> float:
     """Returns 1 divided by the number of ranks in a mesh that train on the same samples."""
     own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
     return own / math.prod(sizes.values())
+
+
+def packed(gradients: Iterable[tuple[T, Hashable, float]], cap: float, first_cap: float) -> list[list[T]]:
+    """Groups gradients (each with its kind and its bytes) by kind, in order; a group is full once it has ``cap`` bytes.
+
+    The first group of each kind is full at ``first_cap`` bytes, so that it is sent earlier. Groups are returned in the
+    order in which they become full, as in torch's DDP.
+    """
+    full: list[list[T]] = []
+    filling: dict[Hashable, list[T]] = {}
+    missing: dict[Hashable, float] = {}
+    for gradient, kind, nbytes in gradients:
+        # Inserted anew, so that groups that never fill are in the order of their last arrivals too.
+        filling[kind] = [*filling.pop(kind, []), gradient]
+        missing[kind] = missing.get(kind, min(first_cap, cap)) - nbytes
+        if missing[kind] <= 0:
+            full.append(filling.pop(kind))
+            missing[kind] = cap
+    return [*full, *filling.values()]
