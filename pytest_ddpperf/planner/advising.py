@@ -84,10 +84,8 @@ def advised(
             places.append(len(found) - 1)
             asking.append((own, variant, None))
     for place, prediction in zip(places, predictor.outcomes(asking), strict=True):
-        if isinstance(prediction, RankFailed):
-            found[place] = replace(found[place], reason=_TOO_LARGE)
-        else:
-            found[place] = replace(found[place], prediction=prediction)
+        told: Any = {"reason": _TOO_LARGE} if isinstance(prediction, RankFailed) else {"prediction": prediction}
+        found[place] = replace(found[place], **told)
     ordered = list(ranked(found))
     for place, candidate in enumerate(ordered[:_MEASURED] if measure is not None else ()):
         if candidate.prediction is not None and measure is not None:

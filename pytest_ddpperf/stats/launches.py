@@ -144,16 +144,12 @@ def variance_of(moved: Sequence[float]) -> float:
     return math.fsum(influence * influence for influence in moved) / (len(moved) * (len(moved) - 1))
 
 
-def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
-    """Returns, for each pair of launches, the influences of the blocks on the difference between the launches.
+def paired_influences(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
+    """Returns the influences of the blocks of two launches (``new`` and ``base``) on the difference between them.
 
-    ``new`` and ``base`` have the influences in each launch. If both launches have equally many blocks, the
-    influences are subtracted block by block, so that a disturbance of both launches cancels out.
+    If both launches have equally many blocks, the influences are subtracted block by block, so that a disturbance of
+    both launches cancels out.
     """
-    return tuple(map(_paired, new, base))
-
-
-def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
     if len(new) == len(base):
         return tuple(moved - partner for moved, partner in zip(new, base, strict=True))
     if min(len(new), len(base)) < MIN_BLOCKS:
