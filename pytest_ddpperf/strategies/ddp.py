@@ -16,7 +16,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers, parallel_of, require_optimizer, wrap
+from pytest_ddpperf.strategies.replicas import import_distributed_optimizers, parallel_of, require_optimizer, wrap
 from pytest_ddpperf.strategies.strategy import OptimizerFactory, Parallel, RankView
 
 
