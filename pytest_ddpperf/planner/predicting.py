@@ -9,7 +9,7 @@ from typing import Any
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import RankFailed, SettingError, extended
 from pytest_ddpperf.planner.predictions import FittedNetwork, NamedNetwork, NetworkModel, predicted, typical
-from pytest_ddpperf.planner.simulate.launch import RankTimeline, needs_values
+from pytest_ddpperf.planner.simulate.launch import needs_values
 from pytest_ddpperf.records.measurement import Environment, Plan
 from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, Timeline, WhatIf
 from pytest_ddpperf.run.call.benchmark_launches import SIMULATING
@@ -138,7 +138,7 @@ class Predictor:
         __tracebackhide__ = True
         trainings = [self.training(call, variant, name, ranks) for call, variant, name in asked]
         by_key = {training.key: training for training in trainings}
-        timed: dict[object, list[RankTimeline]] = {key: [] for key in by_key}
+        timed: dict[object, list[Timeline]] = {key: [] for key in by_key}
         failures: dict[object, RankFailed] = {}
         modelled = all(training.settings.accelerator for training in trainings)
         watched = self.session.sides.watch((), self.session.sides.nodes)
@@ -153,15 +153,11 @@ class Predictor:
                     if not failure.out_of_memory:
                         raise
                     failures[key] = failure
-        steps = {
-            key: (typical([launch.timeline for launch in launches]), launches[0].samples)
-            for key, launches in timed.items()
-            if key not in failures
-        }
+        steps = {key: typical(launches) for key, launches in timed.items() if key not in failures}
         cpu = watched(None).cpu
         lost = 0.0 if modelled else (cpu.others or 0.0) + (cpu.steal or 0.0)
         return [
-            failures.get(training.key) or self._priced(training, *steps[training.key], lost) for training in trainings
+            failures.get(training.key) or self._priced(training, steps[training.key], lost) for training in trainings
         ]
 
     def training(self, call: VerbCall, variant: NamedVariant, name: str | None, ranks: int | None = None) -> Training:
@@ -192,8 +188,8 @@ class Predictor:
             f"network is not given, and no fit of {environment_key(asked)} is stored{cure} {', '.join(CLUSTERS)}"
         )
 
-    def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
-        """Returns the prediction of a training from its timeline and the ``samples`` of one rank in a step."""
+    def _priced(self, training: Training, timeline: Timeline, lost: float) -> Prediction:
+        """Returns the prediction of a training from its timeline."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
@@ -201,7 +197,7 @@ class Predictor:
             name=training.variant.name,
             world_size=ranks,
             accelerator=training.settings.accelerator or "",
-            samples=None if samples is None else samples * ranks,
+            samples=None if timeline.samples is None else timeline.samples * ranks,
             lost=lost,
         )
 
@@ -227,15 +223,13 @@ class Predictor:
         assert content is not None  # noqa: S101  as it was required
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
-    def _launched(self, training: Training, live_line: str) -> RankTimeline:
+    def _launched(self, training: Training, live_line: str) -> Timeline:
         """Runs simulated ranks at the same time; returns the timeline of the rank that computes longest."""
         __tracebackhide__ = True
         given = training.job, training.variant.world_size, training.tf32
         on_cpu = training.settings.accelerator is not None
-        ranks: list[RankTimeline] = self._simulated(
-            training, TIMELINE_LAUNCH, *given, on_cpu=on_cpu, live_line=live_line
-        )
-        return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
+        ranks: list[Timeline] = self._simulated(training, TIMELINE_LAUNCH, *given, on_cpu=on_cpu, live_line=live_line)
+        return max(ranks, key=lambda timeline: timeline.computing)  # the others wait for it
 
     def peak_bytes(self, call: VerbCall, variant: NamedVariant, live_line: str) -> float:
         """Returns the peak bytes of rank 0's tensors in a step, from a simulation.

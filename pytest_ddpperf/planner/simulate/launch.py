@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -27,14 +27,6 @@ from pytest_ddpperf.training.memory_limit import limited
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankTimeline:
-    """The result of one simulated rank: a step's timeline, and the rank's samples in a step (None if unknown)."""
-
-    timeline: Timeline
-    samples: float | None
-
-
 def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
     """Counts one step of the job on a single simulated rank of ``world_size`` ranks, without other processes.
 
@@ -48,7 +40,7 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
     return RankPrepared(counts=counts, remarks=remarks, counting=time.monotonic() - begun)
 
 
-def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, tf32: bool) -> RankTimeline:  # noqa: FBT001
+def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, tf32: bool) -> Timeline:  # noqa: FBT001
     """Returns the timeline of a step (computing and collectives) on a simulated rank of ``world_size`` ranks.
 
     Computing is timed on this machine's device with real tensors, or modelled for the setting ``accelerator``, whose
@@ -86,7 +78,7 @@ def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, st
     return simulated(values=True), reason
 
 
-def _timed(ctx: RankContext, job: LaunchJob, room: int | None, *, values: bool, tf32: bool) -> RankTimeline:
+def _timed(ctx: RankContext, job: LaunchJob, room: int | None, *, values: bool, tf32: bool) -> Timeline:
     """Returns the timeline of a step after warm-up, with real tensors if ``values``, in at most ``room`` bytes."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.planner.simulate.group import grouped_as_on_gpus, rank_of, without_values
@@ -114,7 +106,7 @@ def _timed(ctx: RankContext, job: LaunchJob, room: int | None, *, values: bool, 
             opened.enter_context(roofline)
         with collector_paused():  # modelled operators always take the same time
             timeline = timeline_of(recorder, step.taken, step.work_period, once=accelerator is not None)
-        return RankTimeline(timeline=timeline, samples=step.samples_per_step)
+        return replace(timeline, samples=step.samples_per_step)
 
 
 def needs_values(job: LaunchJob) -> str:
