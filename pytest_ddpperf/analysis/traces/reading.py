@@ -34,6 +34,7 @@ class RankTrace:
 
     rank: int
     world_size: int | None  # how many ranks there were; None if the trace does not say
+    document: Mapping[str, Any]  # that it was read from
     events: tuple[TraceEvent, ...]  # all events with a duration, in no order
     device: str  # ``cuda`` if kernels ran, else ``cpu``
     subgroups: bool = False  # whether there were process groups of fewer ranks than all
@@ -104,6 +105,7 @@ def read_trace(document: object, name: str) -> RankTrace:
     return RankTrace(
         rank=rank if isinstance(rank, int) else 0,
         world_size=size if isinstance(size, int) else None,
+        document=document,
         events=found,
         device="cuda" if any(event.activity == "kernel" for event in found) else "cpu",
         subgroups=isinstance(size, int) and any(isinstance(each, int) and each < size for each in sizes),
