@@ -85,20 +85,17 @@ def _list(options: argparse.Namespace) -> int:
     """Lists all readable baselines; reports the unreadable ones, and then returns an error status."""
     store = _store(options)
     files = store.files()
-    contents = [content for file in files if (content := _readable(store, file)) is not None]
+    contents: list[BaselineFile] = []
+    for file in files:
+        try:
+            contents.append(store.read(file))
+        except BaselineError as error:  # noqa: PERF203 - the others are listed
+            _failed(error)
     if contents:
         print("\n\n".join(table.render(each, table.terminal_width()) for each in list_tables(contents)))
     elif not files:
         print(lines.printable(f"no baselines in {store.folder}; pytest --ddpperf-save stores some"))
     return 0 if len(contents) == len(files) else FAILED
-
-
-def _readable(store: Store, file: Path) -> BaselineFile | None:
-    try:
-        return store.read(file)
-    except BaselineError as error:
-        _failed(error)
-        return None
 
 
 def _show(options: argparse.Namespace) -> int:

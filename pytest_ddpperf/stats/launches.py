@@ -44,25 +44,17 @@ def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
     number = sum(map(len, kept))
     factors = math.fsum(time / middle for launch, middle in zip(kept, usual, strict=True) for _, time in launch)
     distances = Counter(after - before for launch in kept for (before, _), (after, _) in pairwise(launch))
+    ((distance, seen),) = distances.most_common(1) or [(0, 0)]
+    # Adjacent long steps are one disturbance, not a period.
+    regular = distance > 1 and distances.total() > 1 and seen >= REGULAR * distances.total()
     whole = math.fsum(math.fsum(times) for times in launches)
     return LongSteps(
         number=number,
         steps=sum(map(len, launches)),
         factor=factors / number if number else 0.0,
         share=math.fsum(time for launch in kept for _, time in launch) / whole if number else 0.0,
-        period=_period(distances),
+        period=distance if regular else None,
     )
-
-
-def _period(distances: Counter[int]) -> int | None:
-    """Returns after how many steps long steps recur, or None if they do not recur regularly.
-
-    Adjacent long steps are one disturbance, not a period.
-    """
-    if distances.total() < 2:  # noqa: PLR2004
-        return None
-    ((distance, times_seen),) = distances.most_common(1)
-    return distance if distance > 1 and times_seen >= REGULAR * distances.total() else None
 
 
 def cheapest_mean(blocks: Sequence[float], sizes: Sequence[int]) -> float:

@@ -30,7 +30,6 @@ Option: TypeAlias = "str | int | float | bool"
 _TEXT = re.compile(r"\s*(?P<name>[^\[\]\s]+)\s*(?:\[(?P<options>[^\[\]]*)\])?\s*")
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 OptimizerFactory: TypeAlias = "Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]"
-MakeOptimizer: TypeAlias = "Callable[[OptimizerFactory], torch.optim.Optimizer]"
 
 OF_DATA = ("dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard")
 """The prefixes of the names of mesh dimensions along which ranks have different samples."""
@@ -171,7 +170,7 @@ class Parallel:
     no_sync: Callable[[], AbstractContextManager[Any]] | None = None
     unsynchronised: Callable[[], AbstractContextManager[Any]] | None = None
     still_sent: str = ""
-    make_optimizer: MakeOptimizer | None = None
+    make_optimizer: Callable[[OptimizerFactory], torch.optim.Optimizer] | None = None
     clip_grad_norm: Callable[[float], torch.Tensor] | None = None
     make_scaler: Callable[[], torch.amp.GradScaler] | None = None
     gradients: Callable[[], dict[str, torch.Tensor | None]] | None = None

@@ -16,11 +16,10 @@ from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
-from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.strategies.table import NO_MORE, resolve
 from pytest_ddpperf.training.subject import Subject, Workload
 
 MIN_VARIANTS = 2
-NO_MORE: Mapping[str, Callable[..., Any]] = {}
 GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 GivenStrategies: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
 GivenVariants: TypeAlias = "Mapping[str, Mapping[str, Any]] | None"
