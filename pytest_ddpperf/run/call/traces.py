@@ -123,7 +123,7 @@ def pairs_of(before: Path, after: Path) -> list[tuple[NamedFiles, NamedFiles]]:
         {Path(name).name: (name, files) for name, files in groups_of([path]).items()} for path in (before, after)
     )
     if len(first) == len(second) == 1:
-        return [(*first.values(), *second.values())]
+        return [(first.popitem()[1], second.popitem()[1])]
     common = [name for name in first if name in second]
     if not common:
         raise TraceError(
