@@ -589,7 +589,8 @@ class Ddpperf:
             return
         from pytest_ddpperf.run.call.variants import NamedVariant
 
-        self._predictor.simulated(call, NamedVariant(subject=subject, strategy=strategy), name)
+        for size in self._session.world_sizes(call.settings):
+            self._predictor.predict(call, NamedVariant(subject=subject, strategy=strategy), name, size)
 
     @cached_property
     def _predictor(self) -> Predictor:
@@ -607,8 +608,7 @@ class Ddpperf:
                 raise SettingError(f"{twice}; give each another name=...")
             self._names.add(benchmark.key)
         paired = self._session.sides.paired(self._sections)
-        times = TimeSheet(call.begun)
-        run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=times)
+        run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=TimeSheet(call.begun))
         self._runs.append(run)
         return run
 

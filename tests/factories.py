@@ -33,7 +33,7 @@ from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.run.call.planning import LaunchLimits
 from pytest_ddpperf.run.call.variants import CUSTOM, Variant
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.suites import change_of_suite
+from pytest_ddpperf.stats.intervals import change_of_suite
 from pytest_ddpperf.strategies.strategy import Strategy
 
 TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))  # for what a test expects of an older one

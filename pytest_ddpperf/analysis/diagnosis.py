@@ -65,8 +65,7 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
     step, slow = evidence.step, evidence.slow
     sent: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent} if evidence.collectives else {}
     waits = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **sent)]
-    possible = slow is not None and slow.own <= (1 + SCATTER) * step
-    if slow is not None and possible and slow.own - slow.others >= SLOW_RANK * step:
+    if slow is not None and slow.own <= (1 + SCATTER) * step and slow.own - slow.others >= SLOW_RANK * step:
         told = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
         waits.append(_cause("straggler", slow.own - slow.others, step, **told))
     computing = max(0.0, step - sum(cause.seconds for cause in waits))

@@ -143,19 +143,22 @@ def environment_key(env: Environment) -> str:
     return key if _read_back(key) == facts else f"{key}~{digest(repr(told))}"
 
 
-def differences(a: Environment, b: Environment) -> tuple[str, ...]:
+def differences(a: Environment, b: Environment, names: Iterable[str] = tuple(_LABELS)) -> tuple[str, ...]:
     """Returns a text for each fact that differs, with the value of ``a`` first: ``torch 2.11 -> 2.13``."""
-    return _differences(a, b, _LABELS)
+    left, right = _facts(a), _facts(b)
+    return tuple(
+        f"{_LABELS[name]} {_shown(a, name)} -> {_shown(b, name)}" for name in names if left[name] != right[name]
+    )
 
 
 def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
     """Returns a text for each difference in device, backend, world size or torch: all counts depend on these facts."""
-    return _differences(a, b, ("device", "backend", "world_size", "torch"))
+    return differences(a, b, ("device", "backend", "world_size", "torch"))
 
 
 def kernel_differences(a: Environment, b: Environment) -> tuple[str, ...]:
     """Returns a text for each differing fact on which torch's choice of GPU kernels depends; empty on the CPU."""
-    return _differences(a, b, ("device_model", "cuda")) if a.device == b.device == "cuda" else ()
+    return differences(a, b, ("device_model", "cuda")) if a.device == b.device == "cuda" else ()
 
 
 def recorded_differences(a: Environment, b: Environment) -> tuple[str, ...]:
@@ -173,13 +176,6 @@ def recorded_differences(a: Environment, b: Environment) -> tuple[str, ...]:
     names = [name for name in known if name in left.keys() & right.keys() - _PICKED_ANEW - keyed]
     return tuple(
         f"{_RECORDED.get(name, name)} {left[name]} -> {right[name]}" for name in names if left[name] != right[name]
-    )
-
-
-def _differences(a: Environment, b: Environment, names: Iterable[str]) -> tuple[str, ...]:
-    left, right = _facts(a), _facts(b)
-    return tuple(
-        f"{_LABELS[name]} {_shown(a, name)} -> {_shown(b, name)}" for name in names if left[name] != right[name]
     )
 
 

@@ -25,7 +25,6 @@ MOST_CHARACTERS = 500_000_000  # of a file that is read; results of 3000 tests h
 _PROBLEM = re.compile(r"(.*) - at (?:`key` in )?`\$(?:\.(.*))?`", re.DOTALL)
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
 _WIDTH = 100
-_INDENT = "  "
 
 
 def rounded(value: float) -> float:
@@ -46,7 +45,7 @@ def _lines(value: Any, indent: str) -> str:
         flat = _flat(value)
         if isinstance(value, list) or len(indent) + len(flat) <= _WIDTH:
             return flat
-    deeper = indent + _INDENT
+    deeper = f"{indent}  "
     if isinstance(value, Mapping):
         parts = [f"{_flat(key)}: {_lines(value[key], deeper)}" for key in sorted(value)]
     else:

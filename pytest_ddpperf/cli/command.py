@@ -12,11 +12,10 @@ from typing import NoReturn
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
-from pytest_ddpperf.cli import advise, history, network, report
+from pytest_ddpperf.cli import cluster, history, report
 from pytest_ddpperf.cli.bisect import command as bisection
-from pytest_ddpperf.cli.inifile import project
 from pytest_ddpperf.cli.init import command as init_command
-from pytest_ddpperf.cli.options import add_folder, add_option
+from pytest_ddpperf.cli.options import add_folder, add_option, project
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.launch.environment import current_folder
 from pytest_ddpperf.parsers import set_name, several, whole_number, world_sizes
@@ -76,10 +75,6 @@ def _add_store(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespac
     parser.set_defaults(run=run)
 
 
-def _add_list(parser: argparse.ArgumentParser) -> None:
-    _add_store(parser, _list)
-
-
 def _add_show(parser: argparse.ArgumentParser) -> None:
     text = "a test's node id, a part of it or of a variant, or a baseline file"
     parser.add_argument("test", metavar="TEST|FILE", help=text)
@@ -90,20 +85,17 @@ def _list(options: argparse.Namespace) -> int:
     """Lists all readable baselines; reports the unreadable ones, and then returns an error status."""
     store = _store(options)
     files = store.files()
-    contents = [content for file in files if (content := _readable(store, file)) is not None]
+    contents: list[BaselineFile] = []
+    for file in files:
+        try:
+            contents.append(store.read(file))
+        except BaselineError as error:  # noqa: PERF203 - the others are listed
+            _failed(error)
     if contents:
         print("\n\n".join(table.render(each, table.terminal_width()) for each in list_tables(contents)))
     elif not files:
         print(lines.printable(f"no baselines in {store.folder}; pytest --ddpperf-save stores some"))
     return 0 if len(contents) == len(files) else FAILED
-
-
-def _readable(store: Store, file: Path) -> BaselineFile | None:
-    try:
-        return store.read(file)
-    except BaselineError as error:
-        _failed(error)
-        return None
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -161,15 +153,15 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     text = "numbers of ranks, such as 8,64,1024"
     add_option(parser, "--world-size", world_sizes, "N[,N...]", text, required=True)
     add_option(parser, "--rank", whole_number, "N", "the rank", default=0)
-    advise.add_cluster(parser, "none, which predicts no times")
+    cluster.add_cluster(parser, "none, which predicts no times")
     parser.set_defaults(run=_simulate)
     parser.allow_abbrev = False
 
 
 def _simulate(options: argparse.Namespace) -> int:
     sizes = ",".join(map(str, options.world_size))
-    cluster = {name: getattr(options, name) for name in advise.CLUSTER}
-    _become_pytest({"simulate": sizes, "simulate_rank": options.rank, **cluster}, options.rest)
+    chosen = {name: getattr(options, name) for name in cluster.CLUSTER}
+    _become_pytest({"simulate": sizes, "simulate_rank": options.rank, **chosen}, options.rest)
 
 
 def _become_pytest(settings: Mapping[str, object], arguments: Sequence[str]) -> NoReturn:
@@ -186,7 +178,7 @@ def _failed(error: DdpperfError) -> int:
 
 COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "init": ("write a first test file, and a CI job, for the project in this folder", init_command.add_arguments),
-    "list": ("list the stored baselines", _add_list),
+    "list": ("list the stored baselines", lambda parser: _add_store(parser, _list)),
     "show": ("show all metrics of a stored baseline", _add_show),
     "report": ("make reports from the JSON file of a run", report.add_report_arguments),
     "compare": ("show how far the metrics of two runs differ", report.add_compare_arguments),
@@ -202,12 +194,12 @@ COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = 
     ),
     "network": (
         "measure collectives of many sizes, fit and store their costs, and name slow ranks and links",
-        network.add_arguments,
+        cluster.add_network_arguments,
     ),
     "simulate": ("count the work of one rank, among any number of ranks, in one process", _add_simulate),
     "advise": (
         "say which strategy, precision and batch size to train with, on any number of ranks",
-        advise.add_arguments,
+        cluster.add_advise_arguments,
     ),
     "trace": ("summarise the traces of ranks, or compare two runs", report.add_trace_arguments),
     "bisect": ("find the commit or package that made a benchmark worse, by side-by-side runs", bisection.add_arguments),

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pytest_ddpperf.baselines.history import database
 from pytest_ddpperf.baselines.history.trend import MIN_CHANGE, trends
-from pytest_ddpperf.cli.inifile import ini_path
-from pytest_ddpperf.cli.options import add_option
+from pytest_ddpperf.cli.options import add_option, ini_path
 from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import fraction, positive_int
 from pytest_ddpperf.records.results import BaselineRecord, Result

@@ -1,14 +1,21 @@
-"""Options of the command line: values that a parser of settings reads, and the folder of the baselines."""
+"""Options of the command line, and the settings in pytest's ini file."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+from _pytest.config.findpaths import load_config_dict_from_file
+
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import argument
 from pytest_ddpperf.settings import KNOBS, Settings
+
+# The files that pytest looks for, in its order.
+_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 
 
 def add_option(
@@ -24,3 +31,33 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
     default = f"{KNOBS['baseline_dir'].ini} of the ini file, else {Settings().baseline_dir}"
     text = f"folder of the stored baselines (default: {default})"
     parser.add_argument("--baselines", type=Path, metavar="DIR", help=text)
+
+
+def ini_path(name: str) -> Path | None:
+    """Returns the path that a setting names in pytest's ini file for the current folder; None if it is not set."""
+    root, settings = project(Path.cwd())
+    return root / str(settings[name]) if settings.get(name) else None
+
+
+def project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
+    """Returns the root of the project around a folder, as pytest finds it, and pytest's settings in its ini file."""
+    parents = (folder.absolute(), *folder.absolute().parents)
+    for parent in parents:
+        for file in _FILES:
+            if (parent / file).is_file():
+                settings = _settings(parent / file)
+                if settings is not None:
+                    return parent, settings
+    for marker in ("pyproject.toml", "setup.py"):
+        for parent in parents:
+            if (parent / marker).is_file():
+                return parent, {}
+    return folder.absolute(), {}
+
+
+def _settings(file: Path) -> Mapping[str, Any] | None:
+    try:
+        found = load_config_dict_from_file(file)
+    except (OSError, ValueError, AttributeError, RecursionError, pytest.UsageError, pytest.fail.Exception) as error:
+        raise SettingError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
+    return None if found is None else {name: getattr(value, "value", value) for name, value in found.items()}

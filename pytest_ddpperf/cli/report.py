@@ -24,7 +24,7 @@ from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.formats.html import two_runs_page
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
-from pytest_ddpperf.run.call.traces import MOST_CHANGES, groups_of, merge, pairs_of, read_group
+from pytest_ddpperf.run.call.traces import MOST_CHANGES, groups_of, merge, pairs_of, read_traces
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
 
@@ -45,8 +45,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 def report(options: argparse.Namespace) -> int:
     """Writes the requested kinds of reports; prints the report in plain text if none is requested."""
     document = read_run(options.results)
-    wanted = {name: getattr(options, name.replace("-", "_")) for name in KINDS}
-    asked = {name: file for name, file in wanted.items() if file is not None}
+    asked = {name: file for name in KINDS if (file := getattr(options, name.replace("-", "_"))) is not None}
     if options.plots is not None:
         from pytest_ddpperf.reports.plots import write_plots
 
@@ -128,21 +127,22 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _summary(options: argparse.Namespace) -> int:
-    groups = [read_group(name, wanted) for name, wanted in groups_of(options.paths).items()]
+    groups = {name: read_traces(wanted) for name, wanted in groups_of(options.paths).items()}
     if options.merge is not None and len(groups) > 1:
         raise TraceError(f"--merge={options.merge} merges traces of one benchmark, not of {len(groups)}: name one")
-    parts = [table.render(traces.summary_table(group.name, group.traces), table.terminal_width()) for group in groups]
+    parts = [table.render(traces.summary_table(*group), table.terminal_width()) for group in groups.items()]
     if options.merge is not None:
-        parts.append("\n".join(lines.wrapped([merge(groups[0], options.merge, "--merge")], table.terminal_width())))
+        (found,) = groups.values()
+        parts.append("\n".join(lines.wrapped([merge(found, options.merge, "--merge")], table.terminal_width())))
     print("\n\n".join(parts))
     return 0
 
 
 def _diff(options: argparse.Namespace) -> int:
     tables = []
-    for before, after in pairs_of(options.A, options.B):
-        found = difference(before.traces, after.traces, options.least)
-        names = "\n".join(lines.wrapped([f"A: {before.name}", f"B: {after.name}"], table.terminal_width()))
+    for (before, of_before), (after, of_after) in pairs_of(options.A, options.B):
+        found = difference(read_traces(of_before), read_traces(of_after), options.least)
+        names = "\n".join(lines.wrapped([f"A: {before}", f"B: {after}"], table.terminal_width()))
         tables.append(
             f"{names}\n\n{table.render(traces.difference_table(found, options.most), table.terminal_width())}"
         )

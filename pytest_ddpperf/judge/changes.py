@@ -12,7 +12,7 @@ from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change, with_launches
-from pytest_ddpperf.stats.launches import CERTAINTY, OWN_IN_TURNS, Expected, expected, paired_blocks
+from pytest_ddpperf.stats.launches import CERTAINTY, OWN_IN_TURNS, Expected, expected, paired_influences
 
 CERTAIN = 100.0  # degrees of freedom of ``usual_scatter``, known from thousands of launches, for a single launch
 FEW = 6  # launches: the scatter of fewer launches predicts little
@@ -95,7 +95,7 @@ def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected
     if series.scale != "ratio":  # diagnosed steps, which did not alternate with the other side's
         new, old = (expected(side.within, side.own) for side in (series, base))
         return None if new is None or old is None else Expected(new.variance + old.variance, min(new.df, old.df))
-    moved = paired_blocks(series.within, base.within)
+    moved = tuple(map(paired_influences, series.within, base.within))
     return expected(moved, min(series.own, OWN_IN_TURNS) if turns else math.sqrt(2) * series.own)
 
 

@@ -13,7 +13,7 @@ from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, mea
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Mode, Series
-from pytest_ddpperf.stats.launches import OWN_APART, OWN_IN_TURNS, paired_blocks
+from pytest_ddpperf.stats.launches import OWN_APART, OWN_IN_TURNS, paired_influences
 
 EFFICIENCY = "scaling_efficiency"
 SPEEDUP = "speedup"
@@ -178,7 +178,7 @@ def _peak(launch: Launch) -> float | None:
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
     """Returns how much the quotient of two launches' step times scatters from block to block inside the launches."""
-    moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
+    moved = tuple(paired_influences(moved_step(old), moved_step(new)) for old, new in partners)
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 

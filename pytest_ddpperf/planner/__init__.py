@@ -22,8 +22,8 @@ from pytest_ddpperf.planner.costs import hierarchical_time as hierarchical_time
 from pytest_ddpperf.planner.hardware import ACCELERATORS as ACCELERATORS
 from pytest_ddpperf.planner.hardware import CLUSTERS as CLUSTERS
 from pytest_ddpperf.planner.hardware import HARDWARE as HARDWARE
-from pytest_ddpperf.planner.memory import model_state_bytes as model_state_bytes
 from pytest_ddpperf.planner.volumes import GradientBucket as GradientBucket
 from pytest_ddpperf.planner.volumes import bucket_layout as bucket_layout
 from pytest_ddpperf.planner.volumes import estimate_ddp_comm_cost as estimate_ddp_comm_cost
 from pytest_ddpperf.planner.volumes import estimate_fsdp_comm_cost as estimate_fsdp_comm_cost
+from pytest_ddpperf.planner.volumes import model_state_bytes as model_state_bytes

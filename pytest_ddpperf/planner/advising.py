@@ -73,21 +73,17 @@ def advised(
         )
     workloads = _workloads(subject, sizes)
     found: list[Candidate] = []
-    asking: list[tuple[VerbCall, NamedVariant, str | None]] = []
-    places: list[int] = []
+    asking: dict[int, tuple[VerbCall, NamedVariant, str | None]] = {}  # by place in ``found``
     variants = list(product(workloads.items(), tried))
     for number, ((size, workload), (strategy, precision)) in enumerate(variants, start=1):
         live_line = f"memory, candidate {number} of {len(variants)}"
         candidate, own, variant = _simulated(predictor, call, workload, strategy, precision, live_line=live_line)
         found.append(replace(_fitting(candidate, limit), batch_size=size))
         if found[-1].fits:
-            places.append(len(found) - 1)
-            asking.append((own, variant, None))
-    for place, prediction in zip(places, predictor.outcomes(asking), strict=True):
-        if isinstance(prediction, RankFailed):
-            found[place] = replace(found[place], reason=_TOO_LARGE)
-        else:
-            found[place] = replace(found[place], prediction=prediction)
+            asking[len(found) - 1] = own, variant, None
+    for place, prediction in zip(asking, predictor.outcomes([*asking.values()]), strict=True):
+        told: Any = {"reason": _TOO_LARGE} if isinstance(prediction, RankFailed) else {"prediction": prediction}
+        found[place] = replace(found[place], **told)
     ordered = list(ranked(found))
     for place, candidate in enumerate(ordered[:_MEASURED] if measure is not None else ()):
         if candidate.prediction is not None and measure is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.baselines.fingerprint import environment, environment_key
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
-from pytest_ddpperf.launch.context import place
+from pytest_ddpperf.launch.context import RankContext, place
 from pytest_ddpperf.launch.environment import thread_count, thread_variables
 from pytest_ddpperf.planner.costs import algorithm_bandwidth, bus_bandwidth
 from pytest_ddpperf.records import network
@@ -20,7 +20,6 @@ from pytest_ddpperf.records.measurement import Environment
 
 if TYPE_CHECKING:
     from pytest_ddpperf.baselines.network import NetworkFile
-    from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.launcher import Launcher
 
 
@@ -80,12 +79,9 @@ def taken_share(ranks: Sequence[network.RankSweep]) -> float:
 def fit_sizes(measured: Sequence[network.Timing], world_size: int) -> network.CollectiveFit:
     """Fits one line or two lines to the times of one collective, whichever predicts omitted sizes better.
 
-    To compare them, each size between the smallest and the largest is omitted in turn. Raises SettingError if there are
-    fewer than four sizes.
+    To compare them, each size between the smallest and the largest is omitted in turn; ``SIZES`` sizes are needed.
     """
     points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
-    if len({size for size, _ in points}) < SIZES:
-        raise SettingError(f"{len(points)} message sizes are too few for a fit; measure {SIZES} or more")
     one, two = _held_out(points, _one_line), _held_out(points, _two_lines)
     gain = statistics.fmean(one) - statistics.fmean(two)
     lines, errors = (_two_lines, two) if gain > _GAIN else (_one_line, one)

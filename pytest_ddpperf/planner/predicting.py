@@ -8,21 +8,19 @@ from typing import Any
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import RankFailed, SettingError, extended
-from pytest_ddpperf.planner.predictable import Training, require_fit, require_network
 from pytest_ddpperf.planner.predictions import FittedNetwork, NamedNetwork, NetworkModel, predicted, typical
-from pytest_ddpperf.planner.simulate.launch import RankTimeline, needs_values
-from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.planner.simulate.launch import needs_values
+from pytest_ddpperf.records.measurement import Environment, Plan
 from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, Timeline, WhatIf
 from pytest_ddpperf.run.call.benchmark_launches import SIMULATING
 from pytest_ddpperf.run.call.requests import VerbCall
-from pytest_ddpperf.run.call.variants import GivenStrategy, GivenVariants, NamedVariant, several
+from pytest_ddpperf.run.call.variants import GivenStrategy, GivenVariants, NamedVariant, Variant, several
 from pytest_ddpperf.run.session.session import Session
-from pytest_ddpperf.settings import overlay_words
+from pytest_ddpperf.settings import CLUSTERS, Settings
 from pytest_ddpperf.strategies.table import modules_of
-from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob
-from pytest_ddpperf.training.subject import Subject
+from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, LaunchJob, PrepareJob
+from pytest_ddpperf.training.subject import Script, Subject, Workload
 
-OF_NETWORK = ("network", "ranks_per_node")  # settings that variants of what_if may have, but not variants of compare
 LAUNCHES = 5  # launches that time computing on this machine
 _WITH_VALUES = (
     "\n\nThe tensors of the rank have values. With accelerator=NAME, such as h100, they have none, and take no memory "
@@ -32,6 +30,42 @@ _VALUES_READ = (
     "\n\nThe tensors of the rank have values, because {}. They have none without this cause, for example with bucketed "
     "in place of ddp, or with accelerator=NAME."
 )
+WARMUP = 3  # steps before the timed ones
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """A training whose step is predicted; ``together`` simulated ranks compute at the same time."""
+
+    variant: Variant
+    settings: Settings  # of the call, and of the variant
+    together: int
+
+    @property
+    def key(self) -> object:
+        """Returns a key; trainings with equal keys compute the same, so their computing is timed only once."""
+        variant = self.variant
+        return (
+            variant.strategy,
+            tuple(variant.recipe.items()),
+            variant.world_size,
+            variant.environment.device,
+            self.settings.accelerator,
+            id(variant.subject),
+        )
+
+    @property
+    def tf32(self) -> bool:
+        """Returns whether a modelled accelerator computes fp32 matrix products with TF32."""
+        return self.settings.accelerator is not None and self.settings.precision == "tf32"
+
+    @property
+    def job(self) -> LaunchJob:
+        """Returns the job of each simulated rank."""
+        variant = self.variant
+        counts = variant.samples_per_step, variant.tokens_per_step
+        settings = replace(self.settings, precision="fp32") if self.tf32 else self.settings  # tensors are those of fp32
+        return LaunchJob(variant.subject, variant.resolved, settings, Plan(warmup=WARMUP, steps=1), *counts)
 
 
 @dataclass(frozen=True)
@@ -52,12 +86,6 @@ class Predictor:
         self._list(found, None)
         return found
 
-    def simulated(self, call: VerbCall, variant: NamedVariant, name: str | None) -> None:
-        """Adds a variant's predicted step times to the reports, for each number of ranks of the call."""
-        __tracebackhide__ = True
-        for ranks in self.session.world_sizes(call.settings):
-            self.predict(call, variant, name, ranks)
-
     def what_if(
         self, call: VerbCall, subject: Subject | Mapping[str, Subject], variants: GivenVariants, strategy: GivenStrategy
     ) -> WhatIf:
@@ -68,22 +96,10 @@ class Predictor:
                 "ddpperf.what_if: nothing to compare; give variants={'now': {}, 'bf16': {'precision': 'bf16'}}, "
                 "or several Workloads, such as {'small': workload, 'large': other}"
             )
-        networks: dict[str, Any] = {}
-        if isinstance(variants, Mapping) and all(isinstance(own, Mapping) for own in variants.values()):
-            networks = {
-                str(name): {word: own[word] for word in OF_NETWORK if word in own} for name, own in variants.items()
-            }
-            variants = {
-                name: {word: each for word, each in own.items() if word not in OF_NETWORK}
-                for name, own in variants.items()
-            }
         named_variants = several(subject, None, None, strategy, call.strategies, variants, verb="what_if").by_name
-        asked = []
-        for name, variant in named_variants.items():
-            own = call.for_variant(variant, name, "what_if")
-            settings = overlay_words(own.settings, networks.get(str(name), {}), where="ddpperf.what_if")
-            asked.append((replace(own, settings=settings), variant, name))
-        found = self.predictions(asked)
+        found = self.predictions(
+            [(call.for_variant(variant, name, "what_if"), variant, name) for name, variant in named_variants.items()]
+        )
         whole = WhatIf(predictions=dict(zip(named_variants, found, strict=True)))
         for name, prediction in whole.predictions.items():
             self._list(prediction, None if name == whole.over else whole.gain(name))
@@ -122,9 +138,9 @@ class Predictor:
         __tracebackhide__ = True
         trainings = [self.training(call, variant, name, ranks) for call, variant, name in asked]
         by_key = {training.key: training for training in trainings}
-        timed: dict[object, list[RankTimeline]] = {key: [] for key in by_key}
+        timed: dict[object, list[Timeline]] = {key: [] for key in by_key}
         failures: dict[object, RankFailed] = {}
-        modelled = all(training.accelerator for training in trainings)
+        modelled = all(training.settings.accelerator for training in trainings)
         watched = self.session.sides.watch((), self.session.sides.nodes)
         repeats = 1 if modelled else LAUNCHES
         for repeat in range(repeats):
@@ -137,21 +153,17 @@ class Predictor:
                     if not failure.out_of_memory:
                         raise
                     failures[key] = failure
-        steps = {
-            key: (typical([launch.timeline for launch in launches]), launches[0].samples)
-            for key, launches in timed.items()
-            if key not in failures
-        }
+        steps = {key: typical(launches) for key, launches in timed.items() if key not in failures}
         cpu = watched(None).cpu
         lost = 0.0 if modelled else (cpu.others or 0.0) + (cpu.steal or 0.0)
         return [
-            failures.get(training.key) or self._priced(training, *steps[training.key], lost) for training in trainings
+            failures.get(training.key) or self._priced(training, steps[training.key], lost) for training in trainings
         ]
 
     def training(self, call: VerbCall, variant: NamedVariant, name: str | None, ranks: int | None = None) -> Training:
         """Returns the training to time, in order to predict ``variant`` on ``ranks`` ranks (default: the call's)."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
-        require_fit(call.settings, variant, ranks)
+        _require_fit(call.settings, variant, ranks)
         session, settings = self.session, call.settings
         if settings.accelerator is not None:
             settings = replace(settings, counts="only")  # nothing is timed, so others may measure meanwhile
@@ -160,20 +172,32 @@ class Predictor:
             together = min(ranks, self._room(here))  # what this machine runs without sharing cores or GPUs
             here = here if together <= 1 else session.environment(settings, together)
         asked = replace(here, world_size=ranks)
-        require_network(call.settings, asked, self._room(here), self.session.archive.network)
+        self._require_network(call.settings, asked, self._room(here))
         timed = call.variant(variant.subject, asked, strategy=variant.strategy, name=name)
-        return Training(variant=timed, call=call, together=here.world_size)
+        settings = timed.effective_settings(call.settings)
+        return Training(variant=timed, settings=settings, together=here.world_size)
 
-    def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
-        """Returns the prediction of a training from its timeline and the ``samples`` of one rank in a step."""
+    def _require_network(self, settings: Settings, asked: Environment, room: int) -> None:
+        """Raises SettingError if the network is unknown: neither chosen nor measured. ``room``: ranks that fit here."""
+        ranks = asked.world_size
+        if settings.network is not None or ranks == 1 or self.session.archive.network(asked) is not None:
+            return
+        measure = f": measure it with ddpperf network --world-size={ranks}, or give one of"
+        cure = f", and {ranks} ranks would share cores or GPUs here: give one of" if ranks > room else measure
+        raise SettingError(
+            f"network is not given, and no fit of {environment_key(asked)} is stored{cure} {', '.join(CLUSTERS)}"
+        )
+
+    def _priced(self, training: Training, timeline: Timeline, lost: float) -> Prediction:
+        """Returns the prediction of a training from its timeline."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
             self._model(training, timeline),
             name=training.variant.name,
             world_size=ranks,
-            accelerator=training.accelerator or "",
-            samples=None if samples is None else samples * ranks,
+            accelerator=training.settings.accelerator or "",
+            samples=None if timeline.samples is None else timeline.samples * ranks,
             lost=lost,
         )
 
@@ -190,7 +214,7 @@ class Predictor:
     def _model(self, training: Training, timeline: Timeline) -> NetworkModel:
         environment = training.variant.environment
         key = environment_key(environment)
-        settings = training.call.settings
+        settings = training.settings
         if settings.network is not None:
             return NamedNetwork(name=settings.network, ranks_per_node=settings.ranks_per_node)
         if all(transfer.ranks == 1 for transfer in timeline.transfers):
@@ -199,14 +223,13 @@ class Predictor:
         assert content is not None  # noqa: S101  as it was required
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
-    def _launched(self, training: Training, live_line: str) -> RankTimeline:
+    def _launched(self, training: Training, live_line: str) -> Timeline:
         """Runs simulated ranks at the same time; returns the timeline of the rank that computes longest."""
         __tracebackhide__ = True
-        size, modelled = training.variant.world_size, training.modelled
-        ranks: list[RankTimeline] = self._simulated(
-            training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None, live_line=live_line
-        )
-        return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
+        given = training.job, training.variant.world_size, training.tf32
+        on_cpu = training.settings.accelerator is not None
+        ranks: list[Timeline] = self._simulated(training, TIMELINE_LAUNCH, *given, on_cpu=on_cpu, live_line=live_line)
+        return max(ranks, key=lambda timeline: timeline.computing)  # the others wait for it
 
     def peak_bytes(self, call: VerbCall, variant: NamedVariant, live_line: str) -> tuple[float, float]:
         """Returns the peak bytes of rank 0's tensors in a step, and the bytes of its gradients, from a simulation.
@@ -234,16 +257,37 @@ class Predictor:
                 world_size=training.together,
                 backend="gloo",
                 device="cpu" if on_cpu else variant.environment.device,
-                timeout=training.call.settings.timeout,
+                timeout=training.settings.timeout,
                 preload=(*modules_of(variant.resolved), *SIMULATING),
                 own_group=True,
             )
         except RankFailed as error:
             reason = needs_values(training.job)
-            if not error.out_of_memory or (training.modelled is not None and not reason):
+            if not error.out_of_memory or (training.settings.accelerator is not None and not reason):
                 raise
             raise extended(error, after=_VALUES_READ.format(reason) if reason else _WITH_VALUES) from None
         finally:
             self.session.line.clear()
         self.sections.extend((f"{variant.label}, {title}", text) for title, text in result.sections)
         return list(result.values)
+
+
+def _require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
+    """Raises SettingError if the step of a training with these settings and ranks cannot be predicted."""
+    if isinstance(variant.subject, Script):
+        raise SettingError(
+            f"{variant.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "
+            "give a Workload or a function build(ctx) -> step"
+        )
+    if not callable(variant.subject) and not isinstance(variant.subject, Workload):
+        kind = type(variant.subject).__name__
+        raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
+    node = settings.ranks_per_node
+    if settings.network in CLUSTERS and ranks > node and ranks % node:
+        raise SettingError(f"world_size={ranks} is no multiple of ranks_per_node={node}: change one of them")
+    if settings.accelerator is not None and settings.env:
+        names = ", ".join(name for name, _ in settings.env)
+        raise SettingError(
+            f"env sets {names}, which has no effect with accelerator={settings.accelerator}, a model of operators; "
+            "leave env or accelerator out"
+        )

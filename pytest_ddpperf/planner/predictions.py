@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import fmean, stdev
 
-from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
+from pytest_ddpperf.analysis.inputs import require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.planner.costs import Network, collective_time, hierarchical_time
 from pytest_ddpperf.planner.hardware import CLUSTERS, HARDWARE
@@ -219,8 +219,6 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
     times of computing. ``taken`` is the fraction of computing that stops during a transfer: 1 if the same core computes
     and sends, 0 if sending does not slow computing.
     """
-    if len(costs) != len(timeline.transfers):
-        raise SettingError(f"costs has {len(costs)} numbers for {len(timeline.transfers)} transfers; give one for each")
     now = sent = 0.0  # the present time of computing, and the end of the last transfer that was started
     ends = [0.0] * len(costs)
     for moment in timeline.moments:
@@ -228,7 +226,7 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
         if moment.waits:
             now = max(now, ends[moment.transfer])
         else:
-            sent = ends[moment.transfer] = max(now, sent) + require_number("costs", costs[moment.transfer])
+            sent = ends[moment.transfer] = max(now, sent) + costs[moment.transfer]
     now = _computed(now, timeline.rest * computing, sent, taken)
     steps = timeline.steps
     return Replayed(

@@ -1,17 +1,18 @@
-"""Computes the bytes that a rank sends in an optimizer step with DDP or FSDP, and the buckets of DDP.
+"""Computes the bytes that a rank sends in an optimizer step with DDP or FSDP, the buckets of DDP, and a rank's state.
 
-Sources: PyTorch FSDP (Zhao et al. 2023, section 3.2), and torch itself.
+Sources: PyTorch FSDP (Zhao et al. 2023, section 3.2), ZeRO (Rajbhandari et al. 2020, section 5), and torch itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.planner.costs import Network, collective_time, hybrid_nodes
+from pytest_ddpperf.strategies.strategy import packed
 
 MB = 2**20  # bytes, as torch's DDP has it
 DEFAULT_CAP_MB = 25.0
@@ -50,21 +51,13 @@ def bucket_layout(
         raise SettingError(f"ready_order={order!r:.60}: expected each index below {len(sizes)} exactly once")
     if kinds is not None and len(kinds) != len(sizes):
         raise SettingError(f"kinds has {len(kinds)} entries for {len(sizes)} parameters; give one for each")
-    full: list[list[int]] = []
-    filling: dict[Hashable, list[int]] = {}
-    caps: dict[Hashable, float] = {}
-    for i in order:
-        kind = None if kinds is None else kinds[i]
-        filling[kind] = [*filling.pop(kind, []), i]
-        if sum(sizes[j] for j in filling[kind]) >= caps.get(kind, first):
-            full.append(filling.pop(kind))
-            caps[kind] = cap
-    return tuple(GradientBucket(tuple(each), sum(sizes[i] for i in each)) for each in (*full, *filling.values()))
+    facts = ((i, None if kinds is None else kinds[i], sizes[i]) for i in order)
+    return tuple(GradientBucket(tuple(each), sum(sizes[i] for i in each)) for each in packed(facts, cap, first))
 
 
 SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD")
 _MANY = 2  # the fewest ranks that send anything
-_BROADCAST_BYTES = 250 * MB  # DDP's broadcast_bucket_size
+_BROADCAST_MB = 250.0  # DDP's broadcast_bucket_size
 
 
 class Model(Protocol):
@@ -137,7 +130,10 @@ def estimate_ddp_comm_cost(
     buckets = bucket_layout([_nbytes(tensor) for tensor in trained], bucket_cap_mb, kinds=[*map(_kind, trained)])
     syncs = 1 if no_sync else steps
     sent = [("all_reduce", _nbytes_of([trained[i] for i in one.parameters], gradient_element_bytes)) for one in buckets]
-    sent += [("broadcast", nbytes) for nbytes in _buffer_groups(_tensors(model, "buffers"))]
+    buffers = _tensors(model, "buffers")
+    kinds, order = [*map(_kind, buffers)], range(len(buffers))  # DDP joins buffers of one dtype and device
+    joined = bucket_layout([*map(_nbytes, buffers)], _BROADCAST_MB, ready_order=order, kinds=kinds)
+    sent += [("broadcast", one.nbytes) for one in joined if one.nbytes]
     parts = [Traffic(collective=name, ranks=n, calls=syncs, nbytes=nbytes) for name, nbytes in sent]
     return _cost(parts if n >= _MANY else [], network)
 
@@ -237,15 +233,62 @@ def _kind(tensor: Any) -> tuple[Any, Any]:
     return tensor.dtype, tensor.device
 
 
-def _buffer_groups(buffers: Sequence[Any]) -> list[int]:
-    """Returns the bytes of each broadcast of buffers: DDP joins buffers of one dtype and device, up to 250 MiB."""
-    groups: list[int] = []
-    for kind in dict.fromkeys(map(_kind, buffers)):
-        filled = 0
-        for nbytes in (_nbytes(buffer) for buffer in buffers if _kind(buffer) == kind):
-            filled += nbytes
-            if filled >= _BROADCAST_BYTES:
-                groups.append(filled)
-                filled = 0
-        groups += [filled] if filled else []
-    return groups
+_LIKE = {"NO_SHARD": "none", "SHARD_GRAD_OP": "zero2", "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3"}  # FSDP's names
+SHARDED: Mapping[str, tuple[bool, bool, bool]] = {
+    "none": (False, False, False),
+    "zero1": (False, False, True),
+    "zero2": (False, True, True),
+    "zero3": (True, True, True),
+}
+"""Whether parameters, gradients and optimizer states are sharded over the ranks."""
+
+PRECISIONS: Mapping[str, tuple[float, float, float, float]] = {
+    "fp32": (4, 4, 0, 4),
+    "autocast": (4, 4, 0, 4),
+    "mixed": (2, 2, 4, 4),
+    "bf16": (2, 2, 0, 2),
+}
+"""Bytes of a parameter, of its gradient, of a master copy, and of each state of the optimizer.
+
+``mixed`` is ZeRO's: a copy in half precision and a master copy in fp32. ``autocast`` is torch.amp's, whose parameters
+and gradients stay in fp32; its temporary casts are not included.
+"""
+STATES: Mapping[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+
+
+def model_state_bytes(
+    parameters: int,
+    world_size: int,
+    sharding: str = "none",
+    optimizer: str = "adam",
+    precision: str = "mixed",
+    *,
+    ddp_buckets: bool = False,
+    unsharded_gradients: bool = False,
+    ranks_per_node: int | None = None,
+) -> float:
+    """Returns bytes of parameters, gradients and optimizer states on a rank (Rajbhandari et al. 2020, section 5).
+
+    7.5e9 parameters with Adam in mixed precision over 64 ranks take 120 GB, 31.4 GB (zero1), 16.6 GB (zero2) and 1.9 GB
+    (zero3). Activations, temporary buffers and units that FSDP has gathered are not included.
+
+    Args:
+        parameters: number of parameters.
+        world_size: number of ranks.
+        sharding: none, zero1, zero2 or zero3; or FSDP's names NO_SHARD, SHARD_GRAD_OP, FULL_SHARD, and HYBRID_SHARD,
+            which is zero3 over the ranks of a node.
+        optimizer: sgd, momentum, adam or adamw.
+        precision: mixed, fp32, autocast or bf16.
+        ddp_buckets: whether DDP has buckets in addition to gradients, as without ``gradient_as_bucket_view``.
+        unsharded_gradients: whether FSDP accumulates whole gradients under ``no_sync``, in addition to its shards.
+        ranks_per_node: number of ranks of a node, for HYBRID_SHARD.
+    """
+    count, n = require_ranks("parameters", parameters, least=0), require_ranks("world_size", world_size)
+    require_one_of("sharding", sharding, (*SHARDED, *_LIKE))
+    shared = SHARDED[_LIKE.get(sharding, sharding)]
+    n //= hybrid_nodes(sharding, n, ranks_per_node)
+    parameter, gradient, master, state = PRECISIONS[require_one_of("precision", precision, PRECISIONS)]
+    states = master + state * STATES[require_one_of("optimizer", optimizer, STATES)]
+    each = (parameter, gradient, states)
+    extra = gradient * (ddp_buckets + (unsharded_gradients and shared[1]))
+    return count * (extra + sum(part / n if split else part for part, split in zip(each, shared, strict=True)))

@@ -42,6 +42,7 @@ class Timeline:
     # Seconds of computing in each launch, if the timeline is their mean; empty for one launch.
     launches: tuple[float, ...] = ()
     steps: int = 1  # number of steps in the timeline
+    samples: float | None = None  # of the rank in a step; None if unknown
 
     @property
     def computing(self) -> float:

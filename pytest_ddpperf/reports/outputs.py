@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.predictions import Predicted, StrategyAdvice
     from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.records.verbs import Convergence, Search
-    from pytest_ddpperf.stats.suites import CommonChange
+    from pytest_ddpperf.stats.intervals import CommonChange
 
 
 @dataclass(kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from pytest_ddpperf.units import format_change, format_count, format_percent, si
 if TYPE_CHECKING:
     from pytest_ddpperf.reports.documents.entries import Run
     from pytest_ddpperf.reports.outputs import Outputs
-    from pytest_ddpperf.stats.suites import CommonChange
+    from pytest_ddpperf.stats.intervals import CommonChange
 
 _TELLING = 0.4  # a wider interval of the common change is not shown
 STORED_TIMES = "stored times"

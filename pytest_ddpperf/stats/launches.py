@@ -44,25 +44,17 @@ def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
     number = sum(map(len, kept))
     factors = math.fsum(time / middle for launch, middle in zip(kept, usual, strict=True) for _, time in launch)
     distances = Counter(after - before for launch in kept for (before, _), (after, _) in pairwise(launch))
+    ((distance, seen),) = distances.most_common(1) or [(0, 0)]
+    # Adjacent long steps are one disturbance, not a period.
+    regular = distance > 1 and distances.total() > 1 and seen >= REGULAR * distances.total()
     whole = math.fsum(math.fsum(times) for times in launches)
     return LongSteps(
         number=number,
         steps=sum(map(len, launches)),
         factor=factors / number if number else 0.0,
         share=math.fsum(time for launch in kept for _, time in launch) / whole if number else 0.0,
-        period=_period(distances),
+        period=distance if regular else None,
     )
-
-
-def _period(distances: Counter[int]) -> int | None:
-    """Returns after how many steps long steps recur, or None if they do not recur regularly.
-
-    Adjacent long steps are one disturbance, not a period.
-    """
-    if distances.total() < 2:  # noqa: PLR2004
-        return None
-    ((distance, times_seen),) = distances.most_common(1)
-    return distance if distance > 1 and times_seen >= REGULAR * distances.total() else None
 
 
 def cheapest_mean(blocks: Sequence[float], sizes: Sequence[int]) -> float:
@@ -152,16 +144,12 @@ def variance_of(moved: Sequence[float]) -> float:
     return math.fsum(influence * influence for influence in moved) / (len(moved) * (len(moved) - 1))
 
 
-def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
-    """Returns, for each pair of launches, the influences of the blocks on the difference between the launches.
+def paired_influences(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
+    """Returns the influences of the blocks of two launches (``new`` and ``base``) on the difference between them.
 
-    ``new`` and ``base`` have the influences in each launch. If both launches have equally many blocks, the
-    influences are subtracted block by block, so that a disturbance of both launches cancels out.
+    If both launches have equally many blocks, the influences are subtracted block by block, so that a disturbance of
+    both launches cancels out.
     """
-    return tuple(map(_paired, new, base))
-
-
-def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
     if len(new) == len(base):
         return tuple(moved - partner for moved, partner in zip(new, base, strict=True))
     if min(len(new), len(base)) < MIN_BLOCKS:

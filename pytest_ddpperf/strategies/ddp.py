@@ -16,7 +16,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers, parallel_of, require_optimizer, wrap
+from pytest_ddpperf.strategies.replicas import import_distributed_optimizers, parallel_of, require_optimizer, wrap
 from pytest_ddpperf.strategies.strategy import OptimizerFactory, Parallel, RankView
 
 
@@ -43,7 +43,9 @@ def ddp(
             options["bucket_cap_mb"] = _one_bucket(module, options.get("bucket_cap_mb"))
     wrapped = wrap(module, ctx, **options)
     if comm_hook == "powersgd":
-        return _power_sgd(wrapped, powersgd_rank, powersgd_start)
+        state = PowerSGDState(None, matrix_approximation_rank=powersgd_rank, start_powerSGD_iter=powersgd_start)
+        wrapped.register_comm_hook(state, powerSGD_hook)
+        return parallel_of(wrapped, lossy=True, exact_steps=_exact_steps(wrapped, powersgd_start))
     if comm_hook == "post_local_sgd":
         return _post_local_sgd(wrapped, ctx, local_sgd_start, local_sgd_period)
     if comm_hook is None:
@@ -91,13 +93,6 @@ def _one_bucket(module: nn.Module, given: float | None) -> float:
 def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Calls torch's bf16 hook, which DDP itself refuses without NCCL, although gloo can all-reduce bf16."""
     return bf16_compress_hook(state, bucket)
-
-
-def _power_sgd(wrapped: DistributedDataParallel, rank: int, start: int) -> Parallel:
-    """Makes DDP approximate gradients by PowerSGD, with matrices of rank ``rank``, after ``start`` exact steps."""
-    state = PowerSGDState(process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=start)
-    wrapped.register_comm_hook(state, powerSGD_hook)
-    return parallel_of(wrapped, lossy=True, exact_steps=_exact_steps(wrapped, start))
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:

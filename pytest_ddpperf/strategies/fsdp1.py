@@ -15,18 +15,8 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.strategies import sharding as shards
 from pytest_ddpperf.strategies.replicas import parameters_of, replicate
-from pytest_ddpperf.strategies.sharding import (
-    DTYPES,
-    OffloadedScaler,
-    gradients_kept,
-    narrowest,
-    parameters_of_units,
-    require_gpu,
-    shard_mesh,
-    still_sent,
-    units_of,
-)
 from pytest_ddpperf.strategies.strategy import Parallel, RankView
 
 
@@ -48,8 +38,8 @@ def fsdp1(
     same units in a step. A parameter that a step does not use gets a gradient of zeros if the step uses its unit.
     """
     if cpu_offload:
-        require_gpu("fsdp1", ctx)
-    units = units_of(module, blocks, "fsdp1")
+        shards.require_gpu("fsdp1", ctx)
+    units = shards.units_of(module, blocks, "fsdp1")
     if not use_orig_params:
         _require_uniform(module, units)
         # FSDP1 splits flat parameters in the stream that gathers them: torch need not warn of it on this rank.
@@ -58,7 +48,7 @@ def fsdp1(
             accept(enabled=False)
     replicate(module, ctx)  # torch's own sync_module_states refuses the CPU
     chosen = set(units) - {module}
-    mixed = MixedPrecision(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[reduce_dtype])
+    mixed = MixedPrecision(param_dtype=shards.DTYPES[param_dtype], reduce_dtype=shards.DTYPES[reduce_dtype])
     with warnings.catch_warnings():  # of settings that the test has chosen: NO_SHARD, and a single rank
         warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD` instead", UserWarning)
@@ -70,29 +60,31 @@ def fsdp1(
             mixed_precision=mixed if param_dtype or reduce_dtype else None,
             device_id=ctx.device,  # by default torch looks for an accelerator
             use_orig_params=use_orig_params,
-            device_mesh=None if replicas is None else shard_mesh(ctx, replicas),
+            device_mesh=None if replicas is None else shards.shard_mesh(ctx, replicas),
         )
     # The outermost unit keeps its parameters to backward with any sharding.
     resharded = sharding != "SHARD_GRAD_OP" and bool(chosen)
     return Parallel(
         wrapped,
         no_sync=wrapped.no_sync,
-        unsynchronised=gradients_kept,
-        still_sent=still_sent(resharded=resharded) if ctx.world_size > 1 and sharding != "NO_SHARD" else "",
+        unsynchronised=shards.gradients_kept,
+        still_sent=shards.still_sent(resharded=resharded) if ctx.world_size > 1 and sharding != "NO_SHARD" else "",
         clip_grad_norm=wrapped.clip_grad_norm_,
         # torch.amp.GradScaler looks at this rank's shard only, and would skip a step on some ranks only.
         make_scaler=partial(
-            OffloadedScaler if cpu_offload else ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD
+            shards.OffloadedScaler if cpu_offload else ShardedGradScaler,
+            ctx.device.type,
+            process_group=dist.group.WORLD,
         ),
         gradients=partial(_gradients, wrapped),
         parameters=partial(_whole, wrapped),
-        precision=narrowest(param_dtype, reduce_dtype),
+        precision=shards.narrowest(param_dtype, reduce_dtype),
     )
 
 
 def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
     """Raises an error if a unit has frozen and trainable parameters: a flat parameter is all trained or all frozen."""
-    for parameters in parameters_of_units(module, units).values():
+    for parameters in shards.parameters_of_units(module, units).values():
         trained = {parameter.requires_grad: name for name, parameter in reversed(parameters)}
         if len(trained) > 1:
             raise SettingError(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.strategies.replicas import Replica, Trained, in_memory_order, replicate
-from pytest_ddpperf.strategies.strategy import Parallel, RankView
+from pytest_ddpperf.strategies.strategy import Parallel, RankView, packed
 
 MB = 2**20  # as torch's DDP has it
 
@@ -100,7 +100,11 @@ class Bucket:
     def collect_rest(self, share: float) -> None:
         """Collects, multiplied by ``share``, the gradients that this backward did not compute."""
         if self._buffered and self.buffer is None:
-            self._allocate()
+            dtype, device = self.slots[0].kind
+            sizes = [slot.trained.parameter.numel() for slot in self.slots]
+            self.buffer = torch.zeros(sum(sizes), dtype=dtype, device=device)
+            for slot, part in zip(self.slots, torch.split(self.buffer, sizes), strict=True):
+                slot.view = part.as_strided(slot.trained.parameter.shape, slot.trained.strides)
         for slot in self.slots:
             if not slot.arrived:
                 slot.collect(share)
@@ -119,13 +123,6 @@ class Bucket:
         self.missing = len(self.slots)
         for slot in self.slots:
             slot.release()
-
-    def _allocate(self) -> None:
-        dtype, device = self.slots[0].kind
-        sizes = [slot.trained.parameter.numel() for slot in self.slots]
-        self.buffer = torch.zeros(sum(sizes), dtype=dtype, device=device)
-        for slot, part in zip(self.slots, torch.split(self.buffer, sizes), strict=True):
-            slot.view = part.as_strided(slot.trained.parameter.shape, slot.trained.strides)
 
 
 class Reducer:
@@ -216,24 +213,9 @@ def reducing(module: nn.Module, ctx: RankView, form: Callable[[Sequence[Slot]], 
     return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
 
 
-def packed(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> list[list[Slot]]:
-    """Groups gradients by type and device, in order of arrival; a group is full once it has ``cap`` bytes.
-
-    The first group of each type and device is full at ``first_cap`` bytes, so that it is sent earlier. Groups are
-    returned in the order in which they become full, as in torch's DDP.
-    """
-    full: list[list[Slot]] = []
-    filling: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
-    missing: dict[tuple[torch.dtype, torch.device], float] = {}
-    for slot in slots:
-        kind = slot.kind
-        # Inserted anew, so that groups that never fill are in the order of their last arrivals too.
-        filling[kind] = [*filling.pop(kind, []), slot]
-        missing[kind] = missing.get(kind, min(first_cap, cap)) - slot.nbytes
-        if missing[kind] <= 0:
-            full.append(filling.pop(kind))
-            missing[kind] = cap
-    return [*full, *filling.values()]
+def by_kind(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> list[list[Slot]]:
+    """Groups gradients by type and device, in order of arrival, as ``packed`` does."""
+    return packed(((slot, slot.kind, slot.nbytes) for slot in slots), cap, first_cap)
 
 
 def single(module: nn.Module, _ctx: RankView) -> Parallel:
@@ -264,7 +246,7 @@ def flat(module: nn.Module, ctx: RankView) -> Parallel:
     ``synchronise`` sends a buffer with all gradients. The buffer is allocated once, and the gradients are views of it.
     """
     replica = replicate(module, ctx)
-    buckets = [Bucket(group, buffered=True) for group in packed(map(Slot, replica.trained), cap=math.inf)]
+    buckets = [Bucket(group, buffered=True) for group in by_kind(map(Slot, replica.trained), cap=math.inf)]
 
     def synchronise() -> None:
         replica.check_same_trained()
@@ -296,7 +278,7 @@ def overlap_coalesced(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 
 
 def small_together(slots: Sequence[Slot], cap: float) -> list[Bucket]:
     """Puts each gradient of at least ``cap`` bytes into its own bucket, and smaller gradients into common buckets."""
-    groups = [[slot] for slot in slots if slot.nbytes >= cap] + packed((s for s in slots if s.nbytes < cap), cap)
+    groups = [[slot] for slot in slots if slot.nbytes >= cap] + by_kind((s for s in slots if s.nbytes < cap), cap)
     place = {slot: place for place, slot in enumerate(slots)}
     groups.sort(key=lambda group: place[group[-1]])
     return [Bucket(group, buffered=len(group) > 1) for group in groups]
@@ -312,4 +294,4 @@ def bucketed(
     this backward did not fill, and waits for all. Sizes mean the same, and have the same defaults, as in torch's DDP.
     """
     caps = bucket_cap_mb * MB, first_bucket_mb * MB
-    return reducing(module, ctx, lambda slots: [Bucket(group, buffered=True) for group in packed(slots, *caps)])
+    return reducing(module, ctx, lambda slots: [Bucket(group, buffered=True) for group in by_kind(slots, *caps)])

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import written
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.records.measurement import Mode
 
+T = TypeVar("T")
 Option: TypeAlias = "str | int | float | bool"
 
 _TEXT = re.compile(r"\s*(?P<name>[^\[\]\s]+)\s*(?:\[(?P<options>[^\[\]]*)\])?\s*")
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 OptimizerFactory: TypeAlias = "Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]"
-MakeOptimizer: TypeAlias = "Callable[[OptimizerFactory], torch.optim.Optimizer]"
 
 OF_DATA = ("dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard")
 """The prefixes of the names of mesh dimensions along which ranks have different samples."""
@@ -170,7 +170,7 @@ class Parallel:
     no_sync: Callable[[], AbstractContextManager[Any]] | None = None
     unsynchronised: Callable[[], AbstractContextManager[Any]] | None = None
     still_sent: str = ""
-    make_optimizer: MakeOptimizer | None = None
+    make_optimizer: Callable[[OptimizerFactory], torch.optim.Optimizer] | None = None
     clip_grad_norm: Callable[[float], torch.Tensor] | None = None
     make_scaler: Callable[[], torch.amp.GradScaler] | None = None
     gradients: Callable[[], dict[str, torch.Tensor | None]] | None = None
@@ -199,3 +199,22 @@ def share_of_samples(sizes: Mapping[str, int]) -> float:
     """Returns 1 divided by the number of ranks in a mesh that train on the same samples."""
     own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
     return own / math.prod(sizes.values())
+
+
+def packed(gradients: Iterable[tuple[T, Hashable, float]], cap: float, first_cap: float) -> list[list[T]]:
+    """Groups gradients (each with its kind and its bytes) by kind, in order; a group is full once it has ``cap`` bytes.
+
+    The first group of each kind is full at ``first_cap`` bytes, so that it is sent earlier. Groups are returned in the
+    order in which they become full, as in torch's DDP.
+    """
+    full: list[list[T]] = []
+    filling: dict[Hashable, list[T]] = {}
+    missing: dict[Hashable, float] = {}
+    for gradient, kind, nbytes in gradients:
+        # Inserted anew, so that groups that never fill are in the order of their last arrivals too.
+        filling[kind] = [*filling.pop(kind, []), gradient]
+        missing[kind] = missing.get(kind, min(first_cap, cap)) - nbytes
+        if missing[kind] <= 0:
+            full.append(filling.pop(kind))
+            missing[kind] = cap
+    return [*full, *filling.values()]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _PACKAGE = __name__.rpartition(".")[0]
-_NONE: Mapping[str, Callable[..., Any]] = {}
+NO_MORE: Mapping[str, Callable[..., Any]] = {}
 _HOOK_OF = {
     "powersgd_rank": "powersgd",
     "powersgd_start": "powersgd",
@@ -211,7 +211,7 @@ def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
     return row
 
 
-def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = _NONE) -> Strategy:
+def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = NO_MORE) -> Strategy:
     """Returns the strategy that a user has given as a name or function, with parsed options.
 
     ``more`` has functions, by name, for strategies outside of the table. Raises a SettingError for a wrong name or

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers, parallel_of, require_optimizer, wrap
+from pytest_ddpperf.strategies.replicas import import_distributed_optimizers, parallel_of, require_optimizer, wrap
 from pytest_ddpperf.strategies.strategy import OptimizerFactory, Parallel, RankView
 
 _OPTIMIZERS = import_distributed_optimizers()

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_ddpperf.baselines import fingerprint
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.planner import predictable
+from pytest_ddpperf.planner import predicting
 from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.session import sides
@@ -102,7 +102,7 @@ def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
 ) -> None:
     monkeypatch.setattr(Predictor, "_simulated", lambda *_, **__: pytest.fail("ranks ran before the network was read"))
     monkeypatch.setattr(Predictor, "_room", lambda *_: own)
-    for module in (predictable, fingerprint):
+    for module in (predicting, fingerprint):
         monkeypatch.setattr(module, "environment_key", lambda _: "KEY")
     if stored is not None:
         Path("stored/KEY").mkdir(parents=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.cli import network
+from pytest_ddpperf.cli import cluster
 from pytest_ddpperf.errors import RanksTimedOut
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.context import RankContext
@@ -36,13 +36,13 @@ def eth0(speeds: dict[str, float | None], backend: str) -> str:
 @pytest.fixture(autouse=True)
 def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(network, "Launcher", lambda **_: nullcontext(launcher))
+    monkeypatch.setattr(cluster, "Launcher", lambda **_: nullcontext(launcher))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
 
 
 def test_the_default_sizes_cover_the_buckets_of_ddp() -> None:
     parser = argparse.ArgumentParser()
-    network.add_arguments(parser)
+    cluster.add_network_arguments(parser)
     options = parser.parse_args([])
     sizes = sizes_between(options.min_size, options.max_size, 2)
     assert (sizes[0], sizes[-1]) == (2**10, 2**25)
@@ -80,7 +80,7 @@ def test_the_table_has_bandwidths_range_and_error() -> None:
     """1 MB in 200 us: 5 GB/s, times 1.5 of 4 ranks."""
     line = Segment(max_bytes=1_000_000, latency=1e-4, seconds_per_byte=1e-10)
     fit = CollectiveFit(collective="all_reduce", world_size=4, min_bytes=1024, segments=(line,), error=0.031)
-    lines = render(network.network_table(make_environment(world_size=4), [fit])).splitlines()
+    lines = render(cluster.network_table(make_environment(world_size=4), [fit])).splitlines()
     assert lines[0].endswith("gloo, torch 2.13, 4 ranks")
     row = ["all_reduce", "1.00", "KiB", "to", "977", "KiB", "100", "us", "5.00", "7.50", "1", "3.1"]
     assert lines[4].split() == row
@@ -111,7 +111,7 @@ def test_a_timeout_that_is_short_is_named(complaint: Run, monkeypatch: pytest.Mo
 
 def test_check_names_what_is_wrong_and_fails(printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """8 KiB through gloo are far from NVLink."""
-    monkeypatch.setattr(network, "interface_speeds", lambda: {"eth0": 1e9, "ib0": 100e9})
+    monkeypatch.setattr(cluster, "interface_speeds", lambda: {"eth0": 1e9, "ib0": 100e9})
     monkeypatch.setattr(slowness, "interface_line", lambda _, speeds, backend: eth0(speeds, backend))
     out = " ".join(printed(*QUICK, "--check=nvlink4", "--no-save", status=1).split())
     assert "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one" in out

@@ -77,11 +77,6 @@ def test_what_a_fit_says_of_the_links() -> None:
     assert largest_bandwidths(found) == pytest.approx((1e6 / 210e-6, 1.5 * 1e6 / 210e-6))
 
 
-def test_too_few_sizes_are_refused() -> None:
-    with pytest.raises(SettingError, match="3 message sizes are too few for a fit; measure 4 or more"):
-        fit_sizes(measured(two_lines, SIZES[:3]), 2)
-
-
 def test_a_time_is_that_of_the_fastest_call_on_its_slowest_rank() -> None:
     def rank(*calls: tuple[float, float]) -> RankSweep:
         begun, waited = zip(*calls, strict=True)

@@ -279,10 +279,3 @@ def test_times_are_of_one_step_of_several() -> None:
     two = Timeline(transfers=(BUCKET,), moments=(Moment(computed=5, transfer=0, waits=False),), rest=5, steps=2)
     step = replayed(two, [4], computing=2)
     assert (step.seconds, step.computing, step.communication) == (10, 10, 2)
-
-
-def test_costs_have_to_fit() -> None:
-    with pytest.raises(SettingError, match="costs has 1 numbers for 4 transfers"):
-        replayed(buckets(), [1])
-    with pytest.raises(SettingError, match="costs"):
-        replayed(buckets(), [-1] * 4)

@@ -20,7 +20,7 @@ from pytest_ddpperf.records.verbs import Search, Trial
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.causes import reason_text
 from pytest_ddpperf.reports.outputs import Outputs
-from pytest_ddpperf.stats.suites import change_of_suite
+from pytest_ddpperf.stats.intervals import change_of_suite
 from tests.factories import (
     PROFILE,
     analysed,

@@ -16,7 +16,7 @@ from pytest_ddpperf.reports.breakdown import collective_table, communication_tab
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.summary import benchmark_table
-from pytest_ddpperf.stats.suites import change_of_suite
+from pytest_ddpperf.stats.intervals import change_of_suite
 from tests.factories import known, make_counts, make_launch, make_rank_launch, make_results_document, read_again
 from tests.reports.golden_runs import RUNS, result
 from tests.reports.made import make_comparison, make_result

@@ -12,7 +12,7 @@ from pytest_ddpperf.reports.lines import with_names
 from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.remarks import common_text, headline, overall_lines
 from pytest_ddpperf.reports.summary import colour_of, last_lines, summary_parts
-from pytest_ddpperf.stats.suites import change_of_suite
+from pytest_ddpperf.stats.intervals import change_of_suite
 from tests.factories import known, make_interval
 from tests.reports.golden_runs import outputs
 from tests.reports.made import BASELINE, counted, make_comparison, make_result

@@ -29,7 +29,7 @@ from pytest_ddpperf.stats.launches import (
     influences,
     long_steps,
     moderated,
-    paired_blocks,
+    paired_influences,
     variance_of,
 )
 from tests.factories import known
@@ -180,10 +180,10 @@ def test_what_disturbs_both_blocks_of_a_pair_cancels_out() -> None:
     """0.3 in the first block of both; blocks without partners count each for its own side: 0.02 / 2 and 0.02 / 6."""
     base = [(0.3, -0.2, -0.1), (0.1, -0.1)]
     new = [(0.32, -0.21, -0.11), (0.1, 0.0, -0.1)]
-    moved, apart = paired_blocks(new, base)
+    moved, apart = map(paired_influences, new, base)
     assert moved == pytest.approx((0.02, -0.01, -0.01))
     assert variance_of(apart) == pytest.approx(0.02 / 2 + 0.02 / 6)
-    assert paired_blocks([(), (0.1, -0.1)], [(), (0.1, -0.1)]) == ((), (0.0, 0.0))
+    assert (paired_influences((), ()), paired_influences((0.1, -0.1), (0.1, -0.1))) == ((), (0.0, 0.0))
 
 
 HALVES = (0.3, -0.3)  # variance (0.09 + 0.09) / (2 * 1) = 0.09

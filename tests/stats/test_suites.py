@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_ddpperf.stats.suites import MIN_TESTS, common_change
+from pytest_ddpperf.stats.intervals import MIN_TESTS, common_change
 from tests.factories import known
 
 T_OF_2 = 4.302652729911275  # the 97.5 % quantile of Student's t with 2 degrees of freedom

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.strategies.handwritten import MB, Bucket, Reducer, Slot, packed, small_together
+from pytest_ddpperf.strategies.handwritten import MB, Bucket, Reducer, Slot, by_kind, small_together
 from pytest_ddpperf.strategies.replicas import Trained, replicate
 from pytest_ddpperf.strategies.table import parallelise
 from tests.strategies.conftest import all_reduces, case, refusal
@@ -45,14 +45,14 @@ def names(groups: Sequence[Sequence[Slot]] | Sequence[Bucket]) -> list[list[str]
 def test_a_group_is_full_once_it_holds_the_cap(
     sizes: tuple[int, ...], caps: tuple[float, ...], groups: list[list[str]]
 ) -> None:
-    assert names(packed(slots_of(*sizes), *caps)) == groups
+    assert names(by_kind(slots_of(*sizes), *caps)) == groups
 
 
 def test_types_are_packed_apart_and_ordered_by_their_last_arrival() -> None:
     a, c, d = slots_of(1, 3, 4)
     (b,) = slots_of(2, dtype=torch.bfloat16)
-    assert names(packed([a, b, c, d], cap=100)) == [["p2"], ["p1", "p3", "p4"]]
-    assert names(packed([b, a, d, c], cap=4 * FLOAT)) == [["p1", "p4"], ["p2"], ["p3"]]
+    assert names(by_kind([a, b, c, d], cap=100)) == [["p2"], ["p1", "p3", "p4"]]
+    assert names(by_kind([b, a, d, c], cap=4 * FLOAT)) == [["p1", "p4"], ["p2"], ["p3"]]
 
 
 def test_small_gradients_go_together_whatever_large_ones_arrive_in_between() -> None:
@@ -89,7 +89,7 @@ def chain() -> nn.Module:
 
 
 def in_buckets(slots: Sequence[Slot]) -> list[Bucket]:
-    return [Bucket(group, buffered=True) for group in packed(slots, cap=300)]
+    return [Bucket(group, buffered=True) for group in by_kind(slots, cap=300)]
 
 
 def events_of_steps(ctx: RankContext) -> tuple[list[list[str]], list[bool]]:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf import Strategy
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies.ddp_wrapping import wrap
+from pytest_ddpperf.strategies.replicas import wrap
 from pytest_ddpperf.strategies.table import ALIASES, STRATEGIES, require_world_size, resolve
 
 

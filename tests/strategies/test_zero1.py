@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers
+from pytest_ddpperf.strategies.replicas import import_distributed_optimizers
 from pytest_ddpperf.strategies.table import parallelise
 from tests.strategies.conftest import ready, share_of
 

@@ -13,7 +13,7 @@ from pytest_ddpperf.analysis.traces.difference import usage
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.communication import merged
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.call.traces import read_group
+from pytest_ddpperf.run.call.traces import read_traces
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, TraceJob, rank_file
@@ -69,7 +69,7 @@ def test_a_trace_has_the_kernels_and_a_snapshot_of_memory_lies_beside_it(launche
     profile = ran.rank(0)
     assert profile.no_snapshot == ""
     assert (tmp_path / "x_rank_0_memory.pickle").stat().st_size > 0
-    (trace,) = read_group("x", [tmp_path / rank_file("x", 0)]).traces
+    (trace,) = read_traces([tmp_path / rank_file("x", 0)])
     assert trace.device == "cuda"
     assert [step.busy for step in trace.steps] == pytest.approx([step.busy for step in profile.steps], rel=1e-2)
     assert [step.computed for step in trace.steps] == pytest.approx([step.computed for step in profile.steps], rel=1e-2)

@@ -101,34 +101,30 @@ def _require_alike(traces: Sequence[RankTrace], meetings: Sequence[_Meetings]) -
             )
 
 
-def merged_trace(
-    documents: Sequence[Mapping[str, Any]], traces: Sequence[RankTrace], alignment: ClockAlignment
-) -> dict[str, Any]:
-    """Returns one Chrome trace of all ranks by the first rank's clock; ``traces`` are the traces in ``documents``.
+def merged_trace(traces: Sequence[RankTrace], alignment: ClockAlignment) -> dict[str, Any]:
+    """Returns one Chrome trace of all ranks by the first rank's clock.
 
     Processes and flows (arrows from calls to kernels) get new numbers, so that no two ranks have the same number.
     Events come first in the document, because some readers ignore events after other keys.
     """
     events: list[dict[str, Any]] = []
     flows: dict[tuple[int, str], int] = {}  # their numbers, by the rank and the number that it gives them
-    order = sorted(range(len(traces)), key=lambda i: traces[i].rank)
-    for place, i in enumerate(order):
-        rank, shift, processes = traces[i].rank, alignment.shifts[i] / _MICROSECOND, dict[str, int]()
-        for raw in documents[i]["traceEvents"]:
+    ranks = sorted(zip(traces, alignment.shifts, alignment.uncertainties, strict=True), key=lambda each: each[0].rank)
+    for place, (trace, ahead, _) in enumerate(ranks):
+        processes = dict[str, int]()
+        for raw in trace.document["traceEvents"]:
             if not isinstance(raw, dict):
                 continue
             number = processes.setdefault(str(raw.get("pid")), len(processes))
             event = {**raw, "pid": place * _PROCESSES + number}
             if isinstance(raw.get("ts"), (int, float)) and raw.get("ph") != "M":
-                event["ts"] = raw["ts"] - shift
+                event["ts"] = raw["ts"] - ahead / _MICROSECOND
             if raw.get("ph") in {"s", "t", "f"}:
-                event["id"] = flows.setdefault((rank, str(raw.get("id"))), len(flows) + 1)
+                event["id"] = flows.setdefault((trace.rank, str(raw.get("id"))), len(flows) + 1)
             if raw.get("name") == "process_sort_index":
                 event["args"] = {"sort_index": event["pid"]}
             events.append(event)
-    told = [
-        {"rank": traces[i].rank, "clock_ahead_s": alignment.shifts[i], "uncertainty_s": alignment.uncertainties[i]}
-        for i in order
-    ]
-    base = {name: documents[0][name] for name in ("displayTimeUnit", "baseTimeNanoseconds") if name in documents[0]}
+    told = [{"rank": trace.rank, "clock_ahead_s": ahead, "uncertainty_s": most} for trace, ahead, most in ranks]
+    first = traces[0].document
+    base = {name: first[name] for name in ("displayTimeUnit", "baseTimeNanoseconds") if name in first}
     return {"traceEvents": events, **base, "ddpperf": {"collectives": alignment.collectives, "clocks": told}}

@@ -10,16 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from pytest_ddpperf.errors import TraceError
-from pytest_ddpperf.instruments.profile.events import (
-    ANNOTATION,
-    ProfilerEvent,
-    Span,
-    bytes_of,
-    is_nccl_kernel,
-    marks_of,
-    note_of,
-    steps_of,
-)
+from pytest_ddpperf.instruments.profile import events as profiler
 from pytest_ddpperf.metrics.communication import merged
 from pytest_ddpperf.records.phases import CommunicationProfile, ProfiledStep, RankProfile
 
@@ -31,7 +22,7 @@ _RANK_OF_FILE = re.compile(r"_rank_(\d+)_trace\.json(?:\.gz)?$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TraceEvent(ProfilerEvent):
+class TraceEvent(profiler.ProfilerEvent):
     """One event of a trace; its times are seconds since the trace's zero."""
 
     place: tuple[str, str]  # process and thread, or device and stream
@@ -43,16 +34,17 @@ class RankTrace:
 
     rank: int
     world_size: int | None  # how many ranks there were; None if the trace does not say
+    document: Mapping[str, Any]  # that it was read from
     events: tuple[TraceEvent, ...]  # all events with a duration, in no order
     device: str  # ``cuda`` if kernels ran, else ``cpu``
     subgroups: bool = False  # whether there were process groups of fewer ranks than all
 
     @cached_property
-    def marks(self) -> tuple[Span, ...]:
+    def marks(self) -> tuple[profiler.Span, ...]:
         """Returns the steps: ranges named ``step``, else ``torch.profiler.schedule``'s ranges, else the whole trace."""
-        spans: Sequence[Span] = marks_of(self.events)
+        spans: Sequence[profiler.Span] = profiler.marks_of(self.events)
         if not spans:
-            named = (event for event in self.events if event.activity == ANNOTATION)
+            named = (event for event in self.events if event.activity == profiler.ANNOTATION)
             spans = sorted(event.span for event in named if _STEP_OF_TORCH.fullmatch(event.name))
         begin, end = min(event.start for event in self.events), max(event.end for event in self.events)
         return tuple(spans) or ((begin, end),)
@@ -60,7 +52,7 @@ class RankTrace:
     @cached_property
     def steps(self) -> tuple[ProfiledStep, ...]:
         """Returns the communication and computation of each step."""
-        return steps_of(self.events, device=self.device, marks=self.marks)
+        return profiler.steps_of(self.events, device=self.device, marks=self.marks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +105,7 @@ def read_trace(document: object, name: str) -> RankTrace:
     return RankTrace(
         rank=rank if isinstance(rank, int) else 0,
         world_size=size if isinstance(size, int) else None,
+        document=document,
         events=found,
         device="cuda" if any(event.activity == "kernel" for event in found) else "cpu",
         subgroups=isinstance(size, int) and any(isinstance(each, int) and each < size for each in sizes),
@@ -133,8 +126,8 @@ def _event(raw: Mapping[str, Any]) -> TraceEvent | None:
     if name.startswith("gloo:"):
         types, shapes = args.get("Input type"), args.get("Input Dims")
         if isinstance(types, list) and isinstance(shapes, list) and all(map(_is_shape, shapes)):
-            nbytes = bytes_of(types, shapes)
-    elif is_nccl_kernel(name, activity) and (note := note_of(args)) is not None:
+            nbytes = profiler.bytes_of(types, shapes)
+    elif profiler.is_nccl_kernel(name, activity) and (note := profiler.note_of(args)) is not None:
         nbytes, kind, ranks = note.nbytes, note.kind, note.ranks
     return TraceEvent(
         name=name,
@@ -181,6 +174,6 @@ def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
     )
 
 
-def in_steps(trace: RankTrace, event: ProfilerEvent) -> int | None:
+def in_steps(trace: RankTrace, event: profiler.ProfilerEvent) -> int | None:
     """Returns the number of the step in which an event begins; None if the event begins outside all steps."""
     return next((i for i, (start, end) in enumerate(trace.marks) if start <= event.start < end), None)

@@ -178,31 +178,21 @@ def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: in
     return tuple(_trend(benchmark, recorded, min_change, last) for benchmark, recorded in by_benchmark.items())
 
 
-@dataclass(frozen=True, slots=True)
-class _AnalysisScale:
-    """Functions that convert values to a scale with constant noise and back, and differences to their reported size."""
-
-    forward: Callable[[float], float]
-    inverse: Callable[[float], float]
-    size: Callable[[float], float]
-
-
 def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, last: int | None) -> Trend:
     by_commit: dict[object, list[Entry]] = {}
     for number, entry in enumerate(recorded):
         clean = entry.run.commit is not None and not entry.run.dirty  # others have a point of their own
         by_commit.setdefault(entry.run.commit if clean else number, []).append(entry)
     commits = [*by_commit.values()][-(last or 0) :]
-    scale = _analysis_scale(benchmark, [entry.value for commit in commits for entry in commit])
-    of_commits = ([scale.forward(entry.value) for entry in commit] for commit in commits)
+    forward, inverse, size = _analysis_scale(benchmark, [entry.value for commit in commits for entry in commit])
+    of_commits = ([forward(entry.value) for entry in commit] for commit in commits)
     values = [found[0] if min(found) == max(found) else fmean(found) for found in of_commits]  # the same: not rounded
     # A count that differs from step to step has noise, and hardly any run gates it. Few runs do not gate another count.
     exact = benchmark.scale == "exact" and 2 * sum(entry.gated for entry in recorded) > len(recorded)
     fit = exact_change_points(values) if exact else change_points(values)
     floor = _floor(benchmark, values, min_change, max(entry.min_tolerance for entry in recorded))
     changes = (
-        replace(change, size=scale.size(change.size), low=scale.size(change.low), high=scale.size(change.high))
-        for change in fit.changes
+        replace(change, size=size(change.size), low=size(change.low), high=size(change.high)) for change in fit.changes
     )
     points = []
     for i, commit in enumerate(commits):
@@ -210,10 +200,10 @@ def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, l
         point = Point(
             run=first.run,
             runs=len(commit),
-            value=first.value if single else scale.inverse(values[i]),
+            value=first.value if single else inverse(values[i]),
             interval=first.interval if single else None,
-            level=scale.inverse(fit.levels[i]),
-            change=scale.size(values[i] - fit.levels[i - 1]) if i else None,
+            level=inverse(fit.levels[i]),
+            change=size(values[i] - fit.levels[i - 1]) if i else None,
         )
         points.append(point)
     return Trend(
@@ -234,11 +224,14 @@ def _floor(benchmark: Benchmark, values: Sequence[float], min_change: float, min
     return max(min_change, min_tolerance)  # plain numbers that are subtracted are shares or lie around 1
 
 
-def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> _AnalysisScale:
-    """Returns a logarithmic scale if values are compared by their ratio and all are above 0; else a linear scale."""
+def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> tuple[Callable[[float], float], ...]:
+    """Returns functions that convert values to a scale with constant noise and back, and differences to their size.
+
+    The scale is logarithmic if values are compared by their ratio and all are above 0; else it is linear.
+    """
     if benchmark.scale != "ratio":
-        return _AnalysisScale(float, float, float)
+        return float, float, float
     if min(values) > 0:
-        return _AnalysisScale(math.log, math.exp, from_log)
+        return math.log, math.exp, from_log
     typical = fmean(map(abs, values)) or 1.0
-    return _AnalysisScale(float, float, lambda difference: difference / typical)
+    return float, float, lambda difference: difference / typical

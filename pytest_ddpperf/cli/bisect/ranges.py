@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import distributions
@@ -269,7 +268,9 @@ def _unmet(requirements: Sequence[str], installed: Installed) -> set[str]:
 
     unmet = set()
     for line in requirements:
-        with suppress(ValueError):  # metadata that pip no longer reads, such as torch>=1.8.*, asks for nothing
+        with contextlib.suppress(
+            ValueError
+        ):  # metadata that pip no longer reads, such as torch>=1.8.*, asks for nothing
             requirement = Requirement(line)
             if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
                 continue

@@ -29,11 +29,6 @@ class Target:
     benchmark: BenchmarkKey
     metric: str
 
-    @classmethod
-    def of(cls, result: Result, metric: str) -> Target:
-        """Returns the target for a metric of a result's benchmark."""
-        return cls(result.test, (result.name, result.measurement.world_size), metric)
-
     @property
     def counted(self) -> bool:
         """Returns whether the metric is a count, which has no noise."""
@@ -45,7 +40,9 @@ class Target:
 
     def comparison(self, outcome: Outcome) -> Comparison | str:
         """Returns the target's comparison in an outcome; a one-line reason if there is none."""
-        results = [result for result in outcome.results if Target.of(result, self.metric) == self]
+        results = [
+            result for result in outcome.results if (result.test, result.measurement.key) == (self.test, self.benchmark)
+        ]
         reason = obstacle(outcome, results, self.test)
         return reason if reason is not None else find(results[0], self.metric) or f"it has no {self.metric}"
 
@@ -65,7 +62,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
     ``metric`` is given, no other metric is returned.
     """
     worse = {
-        Target.of(result, comparison.series.metric): abs(
+        Target(result.test, result.measurement.key, comparison.series.metric): abs(
             (comparison.change or 0.0) / (comparison.tolerance or comparison.baseline or 1.0)
         )
         for result, comparison in compared(outcome, metric)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.cli.inifile import project
 from pytest_ddpperf.cli.init.code import Code, Module, Program, read
+from pytest_ddpperf.cli.options import project
 from pytest_ddpperf.errors import SettingError
 
 MOST_FILES = 5000  # that are looked at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -27,22 +27,6 @@ from pytest_ddpperf.training.memory_limit import limited
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Modelled:
-    """An accelerator that this machine lacks, to model its speed; ``tf32``: whether fp32 matrix products use TF32."""
-
-    name: str
-    tf32: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankTimeline:
-    """The result of one simulated rank: a step's timeline, and the rank's samples in a step (None if unknown)."""
-
-    timeline: Timeline
-    samples: float | None
-
-
 def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
     """Counts one step of the job on a single simulated rank of ``world_size`` ranks, without other processes.
 
@@ -56,16 +40,17 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
     return RankPrepared(counts=counts, remarks=remarks, counting=time.monotonic() - begun)
 
 
-def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerator: Modelled | None) -> RankTimeline:
+def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, tf32: bool) -> Timeline:  # noqa: FBT001
     """Returns the timeline of a step (computing and collectives) on a simulated rank of ``world_size`` ranks.
 
-    Computing is timed on this machine's device with real tensors, or modelled for an accelerator. If the launch has
-    several ranks, they are different ranks of the group and compute at the same time.
+    Computing is timed on this machine's device with real tensors, or modelled for the setting ``accelerator``, whose
+    fp32 matrix products may use TF32 (``tf32``). If the launch has several ranks, they are different ranks of the group
+    and compute at the same time.
     """
     free, here = free_memory(), ctx.local_world_size
     room = None if free is None else free // here
-    timed = partial(_timed, _as_rank(ctx, ctx.rank, world_size), job, accelerator, room)
-    return timed(values=True) if accelerator is None else _with_few_values(job, timed)[0]
+    timed = partial(_timed, _as_rank(ctx, ctx.rank, world_size), job, room, tf32=tf32)
+    return timed(values=True) if job.settings.accelerator is None else _with_few_values(job, timed)[0]
 
 
 def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
@@ -93,9 +78,7 @@ def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, st
     return simulated(values=True), reason
 
 
-def _timed(
-    ctx: RankContext, job: LaunchJob, accelerator: Modelled | None, room: int | None, *, values: bool
-) -> RankTimeline:
+def _timed(ctx: RankContext, job: LaunchJob, room: int | None, *, values: bool, tf32: bool) -> Timeline:
     """Returns the timeline of a step after warm-up, with real tensors if ``values``, in at most ``room`` bytes."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.planner.simulate.group import grouped_as_on_gpus, rank_of, without_values
@@ -103,11 +86,12 @@ def _timed(
     from pytest_ddpperf.training.step import build_step
 
     progress.stage("the simulated step")
+    accelerator = job.settings.accelerator
     with ExitStack() as opened:
         if accelerator is None:
             recorder = TimelineRecorder(clock_for(ctx.device, marks=0))
         else:
-            roofline = Roofline(ACCELERATORS[accelerator.name], tf32=accelerator.tf32)
+            roofline = Roofline(ACCELERATORS[accelerator], tf32=tf32)
             recorder = roofline.recorder()
             opened.enter_context(grouped_as_on_gpus())
         kernels = () if accelerator is not None else (ctx.device.type.upper(),)
@@ -122,7 +106,7 @@ def _timed(
             opened.enter_context(roofline)
         with collector_paused():  # modelled operators always take the same time
             timeline = timeline_of(recorder, step.taken, step.work_period, once=accelerator is not None)
-        return RankTimeline(timeline=timeline, samples=step.samples_per_step)
+        return replace(timeline, samples=step.samples_per_step)
 
 
 def needs_values(job: LaunchJob) -> str:

@@ -30,7 +30,9 @@ _ON_HOST = frozenset({None, "aten._local_scalar_dense"})  # names of operators t
 
 
 @dataclass(kw_only=True, slots=True)
-class _Recorded:
+class RecordedStep:
+    """The collectives and waits of a step, and the clock's marks around them."""
+
     marks: list[Any] = field(default_factory=list)  # start; then two of each event, between which no time counts; end
     events: list[tuple[int, bool]] = field(default_factory=list)  # transfers, and whether they are waited for
     transfers: list[Transfer] = field(default_factory=list)
@@ -45,13 +47,13 @@ class TimelineRecorder:
     def __init__(self, clock: Clock, *, streams: bool = False) -> None:
         self._clock = clock
         self._streams = streams  # whether FSDP uses separate streams, as on accelerators
-        self._now = _Recorded()
+        self._now = RecordedStep()
         self._works: dict[int, tuple[Any, list[int]]] = {}  # by identity: a work, kept alive, and its transfers
         self._results: dict[int, int] = {}  # by the memory of a result: the transfer that wrote there last
 
-    def step(self, run: Callable[[], object]) -> tuple[_Recorded, Sequence[float]]:
+    def step(self, run: Callable[[], object]) -> tuple[RecordedStep, Sequence[float]]:
         """Calls ``run``; returns the collectives and waits in it, and the seconds of computing around each of them."""
-        self._now = now = _Recorded(marks=[self._clock.mark()])
+        self._now = now = RecordedStep(marks=[self._clock.mark()])
         self._works, self._results = {}, {}
         run()
         now.marks.append(self._clock.mark())
@@ -127,7 +129,7 @@ def timeline_of(recorder: TimelineRecorder, run: Callable[[], object], period: i
     ``run`` makes one step; if ``once``, nothing is repeated. Raises WorkloadError if repetitions send different
     transfers.
     """
-    made: list[tuple[_Recorded, Sequence[float]]] = []
+    made: list[tuple[RecordedStep, Sequence[float]]] = []
 
     def several() -> None:
         for _ in range(period):
@@ -148,24 +150,13 @@ def timeline_of(recorder: TimelineRecorder, run: Callable[[], object], period: i
     times = [fmean(each) for each in zip(*kept, strict=True)]
     return Timeline(
         transfers=tuple(first.transfers),
-        moments=streamed([*_moments(first, times)], _sharded(first)),
+        moments=streamed([*_moments(first, times)], first),
         rest=times[-1],
         steps=period,
     )
 
 
-def _sharded(step: _Recorded) -> list[Sharded]:
-    return [
-        Sharded(
-            transfer=number,
-            gathers=step.transfers[number].name == "all_gather",
-            forward=step.backward[number] == _NOWHERE,
-        )
-        for number in sorted(step.sharded)
-    ]
-
-
-def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
+def _moments(step: RecordedStep, times: Sequence[float]) -> Iterator[Moment]:
     """Yields the points of a step at which a transfer starts or is waited for, even if C++ code waits.
 
     DDP's C++ code waits for all buckets of a backward once the last one has started. Any other transfer blocks until it
@@ -231,15 +222,6 @@ _ON_THE_WAY = (  # modules between a collective and the code that calls it
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sharded:
-    """A collective that FSDP itself calls, for its sharded parameters."""
-
-    transfer: int  # its number
-    gathers: bool  # whether it gathers parameters; else it reduces gradients
-    forward: bool  # whether no backward is under way
-
-
 def of_fsdp() -> bool:
     """Returns whether FSDP itself calls the running collective, not the model that FSDP wraps."""
     frame = sys._getframe(1)  # noqa: SLF001  public in all but its name
@@ -251,8 +233,8 @@ def of_fsdp() -> bool:
     return False
 
 
-def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
-    """Returns the ``moments`` of a step, with FSDP's transfers (``sharded``) moved to overlap with computing.
+def streamed(moments: Sequence[Moment], step: RecordedStep) -> tuple[Moment, ...]:
+    """Returns the ``moments`` of a step, with FSDP's transfers moved to overlap with computing.
 
     A simulated step blocks during transfers, but accelerators overlap them with computing. FSDP gathers a layer's
     parameters while the previous layer computes. The first layer of a forward is an exception, because the optimizer
@@ -260,21 +242,21 @@ def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Mom
     2.13), ``unshard`` and ``post_backward``.
     """
     found = list(moments)
-    gathered = [one for one in sharded if one.gathers]
+    gathered = [one for one in sorted(step.sharded) if step.transfers[one].name == "all_gather"]
     for before, one in itertools.pairwise(gathered):
-        if one.forward and not before.forward:
+        if step.backward[one] == _NOWHERE != step.backward[before]:
             continue
-        place, begin = _place(found, one.transfer, waits=False), _place(found, before.transfer, waits=True)
+        place, begin = _place(found, one, waits=False), _place(found, before, waits=True)
         if begin < place:
             _take(found, place)
-            found.insert(begin + 1, Moment(computed=0.0, transfer=one.transfer, waits=False))
-    reduced = [one for one in sharded if not one.gathers]
+            found.insert(begin + 1, Moment(computed=0.0, transfer=one, waits=False))
+    reduced = sorted(step.sharded.difference(gathered))
     for one, after in itertools.pairwise(reduced):
-        place = _place(found, one.transfer, waits=True)
-        if place < _place(found, after.transfer, waits=False):
+        place = _place(found, one, waits=True)
+        if place < _place(found, after, waits=False):
             _take(found, place)
-            end = _place(found, after.transfer, waits=False)
-            found.insert(end, Moment(computed=found[end].computed, transfer=one.transfer, waits=True))
+            end = _place(found, after, waits=False)
+            found.insert(end, Moment(computed=found[end].computed, transfer=one, waits=True))
             found[end + 1] = replace(found[end + 1], computed=0.0)
     return tuple(found)
 

@@ -16,8 +16,6 @@ from pytest_ddpperf.units import scale
 CUT = "An interval that ends at the edge continues beyond the edge."  # the remark on a chart that cuts an interval
 _NEAR = 0.4  # share of the highest value: 0 is shown if the lowest value is below it
 _AROUND = 0.06  # share of the shown range that stays free at either side
-Style = Literal["lines", "points"]
-"""How to draw the points of a series: connected by a line, or as separate points."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +60,7 @@ class Chart:
     """The data of one picture."""
 
     title: str  # in a few words
-    style: Style  # how the series are drawn
+    style: Literal["lines", "points"]  # whether a line connects the points of a series
     x: Axis
     y: Axis
     series: tuple[ChartSeries, ...]  # at least one, each with at least one point

@@ -19,7 +19,7 @@ from pytest_ddpperf.records.phases import CommunicationProfile, MemoryUse, Secti
 from pytest_ddpperf.records.rhythm import Components
 from pytest_ddpperf.records.verbs import Convergence, Search
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.suites import CommonChange
+from pytest_ddpperf.stats.intervals import CommonChange
 
 _Steps = Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
 

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.results import Comparison, Result
@@ -18,8 +18,7 @@ from pytest_ddpperf.reports.phrases import change_text
 from pytest_ddpperf.units import significant
 
 _NAME = 1024  # characters of a name that Bencher takes
-_OfBenchmark: TypeAlias = "Callable[[Result, Run], Any]"
-_BENCHMARK: Mapping[str, _OfBenchmark] = {
+_BENCHMARK: Mapping[str, Callable[[Result, Run], Any]] = {
     "test": lambda result, _: result.test,
     "name": lambda result, _: result.name,
     "strategy": lambda result, _: result.measurement.strategy,

@@ -84,9 +84,7 @@ def _rows(run: Run, table: Table, charts: Sequence[Chart]) -> Iterator[PageRow]:
 
 def _shared(run: Run, charts: Sequence[Chart], compared: Table | None) -> Sections:
     parts: dict[str, list[Block]] = {"Both runs": [replace(compared, notes=())] if compared else []}
-    parts |= {
-        title: [chart for kind in kinds for chart in charts if chart.kind == kind] for title, kinds in _CURVES.items()
-    }
+    parts |= {title: _drawn(charts, kinds) for title, kinds in _CURVES.items()}
     parts |= {"Phases": [breakdown.phase_table(run.results)], "Notes": [tuple(all_findings(run.results))]}
     for title, tables in call_tables(run.batch_sizes, run.convergences, run.predictions, run.advice).items():
         parts.setdefault(title.capitalize(), []).extend(tables)

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, TypeAlias
 
+from markupsafe import Markup
+
 from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartSeries, in_units, remark_of, thinned, view_of
 from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.table import Table
@@ -113,7 +115,6 @@ def _table_data(table: Table) -> dict[str, Any]:
 def html_of(page: Page) -> str:
     """Returns the page as HTML with style, script and data inside, so that it needs no network and no other file."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     blocks = _Blocks()
     entries = [blocks.listed(row.sections) for row in page.rows]
@@ -148,8 +149,6 @@ def html_of(page: Page) -> str:
 
 def _broken(name: str) -> Any:
     """Returns a name as HTML in which a browser breaks a line only after punctuation, not inside words."""
-    from markupsafe import Markup
-
     return Markup("<wbr>").join(_PIECES.findall(printable(name)))
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.judge.sequential import Interim
 from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest, allocate, request_of
+from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.units import format_clock, format_count
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.judge.sequential import Interim
-    from pytest_ddpperf.records.results import Result
-    from pytest_ddpperf.run.budget.allocation import TimeRequest
-    from pytest_ddpperf.settings import Settings
 
 FIRST_PASS = 0.5  # the first pass's part of the time for measuring; tests that are open (undecided) then have the rest
 _LEAST_SECONDS = 1e-3  # a time is above 0
@@ -188,8 +186,6 @@ class SessionBudget:
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
         """Record the time that a call needs in the second pass; other calls get the rest if nothing looks slower."""
-        from pytest_ddpperf.run.budget.allocation import Priority, request_of
-
         self._late.setdefault(call, -self.call_left - interim.round_seconds if interim.shared else 0.0)
         if not self.leaves_time:
             return
@@ -202,15 +198,11 @@ class SessionBudget:
 
     def leave_untimed(self, call: CallId) -> None:
         """Record that a call was only counted, so that the second pass may time its benchmarks."""
-        from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
-
         if self.defers:
             self._progress[call].request = TimeRequest(priority=Priority.SEE, wanted=self._whole / self._tests)
 
     def second_pass(self) -> list[str]:
         """Distribute the time left to the second pass; return the tests that get time, the most urgent first."""
-        from pytest_ddpperf.run.budget.allocation import allocate
-
         self.again = True
         asking = {
             call: kept.request

@@ -101,7 +101,9 @@ def search(
         if limit is None:
             _require_growth(trials, size)
         try:
-            trials[size] = _judged(size, probe(size), memory_limit)
+            peaks = [rank.memory[kind] for rank in probe(size) for kind in _PEAKS if kind in rank.memory]
+            peak = max(peaks, default=None)
+            trials[size] = Trial(size, memory_limit is None or peak is None or peak <= memory_limit, peak)
         except RankFailed as failed:
             if not failed.out_of_memory:
                 raise
@@ -134,12 +136,6 @@ def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
             f"({format_value(smaller[highest], 'B')}): let the function use its argument, "
             "or, if memory is not the limit, give limit=LARGEST_SIZE"
         )
-
-
-def _judged(size: int, ranks: Sequence[RankLaunch], memory_limit: int | None) -> Trial:
-    peaks = [rank.memory[kind] for rank in ranks for kind in _PEAKS if kind in rank.memory]
-    peak = max(peaks, default=None)
-    return Trial(size, memory_limit is None or peak is None or peak <= memory_limit, peak)
 
 
 def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> str:

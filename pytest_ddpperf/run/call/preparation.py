@@ -153,7 +153,7 @@ def prepare_job(
     timed = timed and settings.counts != "only"
     settings = variant.effective_settings(settings)
     counted = settings.counts != "off"
-    verified = settings.verify and variant.resolved is not None and not variant.of_reference
+    verified = settings.verify and not variant.of_reference
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
     more = settings.steps if settings.counts == "only" else None  # steps that are counted
     training = Settings(

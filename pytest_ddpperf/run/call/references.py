@@ -14,17 +14,9 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.judge.counts import counts_of
 from pytest_ddpperf.judge.judge import References
 from pytest_ddpperf.metrics.launch_figures import long_steps_of
+from pytest_ddpperf.records import results
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement
-from pytest_ddpperf.records.results import (
-    BaselineRecord,
-    PairedRevision,
-    Provenance,
-    Reference,
-    Result,
-    StoredBaseline,
-    record_of,
-)
 from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import KNOBS, Settings
@@ -34,7 +26,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
 class StoredReferences(References):
     """Stored baselines as references, which are not measured again."""
 
-    baselines: tuple[StoredBaseline, ...]  # in the candidates' order
+    baselines: tuple[results.StoredBaseline, ...]  # in the candidates' order
     both_sides: tuple[Variant, ...]  # all variants to measure: the candidates
     paired: ClassVar[bool] = False
 
@@ -43,7 +35,7 @@ class StoredReferences(References):
         """Returns whether at least one comparable baseline has step times."""
         return any(times_of(stored) is not None for stored in self.baselines)
 
-    def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:  # noqa: ARG002 - not measured again
+    def of(self, measured: Sequence[Measurement]) -> Sequence[results.Reference]:  # noqa: ARG002 - not measured again
         """Returns the stored baselines, one for each measurement."""
         return self.baselines
 
@@ -56,7 +48,7 @@ class PairedReferences(References):
     variants: tuple[Variant, ...]  # the candidates
     lacking: Mapping[tuple[str, int], str]  # by benchmark, why the reference cannot run it
     # Of the candidates, if the reference is their commit; empty for another revision.
-    baselines: tuple[StoredBaseline, ...] = ()
+    baselines: tuple[results.StoredBaseline, ...] = ()
     # Converts the candidate's environment to the reference's, if that is another one.
     environment: Callable[[Environment], Environment] = lambda environment: environment
     paired: ClassVar[bool] = True
@@ -74,7 +66,7 @@ class PairedReferences(References):
             *(replace(each, of_reference=True, environment=self.environment(each.environment)) for each in kept),
         ]
 
-    def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
+    def of(self, measured: Sequence[Measurement]) -> Sequence[results.Reference]:
         """Returns the reference of each candidate; ``measured`` has first the candidates, then the references."""
         pairs = self._pairs(measured)
         if not self.baselines:
@@ -86,25 +78,27 @@ class PairedReferences(References):
             for stored, pair in zip(self.baselines, pairs, strict=True)
         )
 
-    def _pairs(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
+    def _pairs(self, measured: Sequence[Measurement]) -> tuple[results.PairedRevision, ...]:
         candidates, others = measured[: len(self.variants)], iter(measured[len(self.variants) :])
         # A lacking reference has no launches, so the other references have no quotients with it.
         every = (
             replace(each, launches=(), series=()) if each.key in self.lacking else next(others) for each in candidates
         )
         return tuple(
-            PairedRevision(revision=self.revision.label, commit=self.revision.commit, lacking=self.lacking[each.key])
+            results.PairedRevision(
+                revision=self.revision.label, commit=self.revision.commit, lacking=self.lacking[each.key]
+            )
             if each.key in self.lacking
             else self._reference(each, candidate)
             for each, candidate in zip(self.derive(tuple(every)), candidates, strict=True)
         )
 
-    def _reference(self, measured: Measurement, candidate: Measurement) -> PairedRevision:
+    def _reference(self, measured: Measurement, candidate: Measurement) -> results.PairedRevision:
         commit = self.revision.commit
-        return PairedRevision(
+        return results.PairedRevision(
             revision=self.revision.label,
             commit=commit,
-            record=record_of(measured, Provenance(date="", commit=commit)),  # it is never stored
+            record=results.record_of(measured, results.Provenance(date="", commit=commit)),  # it is never stored
             launches=len(measured.launches),
             long_steps=long_steps_of(measured),
             candidate_launches=len(candidate.launches),
@@ -120,14 +114,14 @@ class Unpaired(NamedTuple):
     lacking: bool = False  # whether the commit is not available
 
 
-def times_of(stored: StoredBaseline) -> BaselineRecord | None:
+def times_of(stored: results.StoredBaseline) -> results.BaselineRecord | None:
     """Returns a baseline's record if its step times can be compared with the times of this run; else None."""
     record = None if stored.differs else stored.record
     return record if record is not None and record.timed else None
 
 
 def side_of_baselines(
-    test: str, baselines: Sequence[StoredBaseline], settings: Settings, session: Session
+    test: str, baselines: Sequence[results.StoredBaseline], settings: Settings, session: Session
 ) -> RevisionSide | Unpaired:
     """Returns a checkout of the baselines' commit, with its launchers, or the reason not to measure the commit."""
     records = [record for stored in baselines if (record := times_of(stored)) is not None]
@@ -143,7 +137,9 @@ def side_of_baselines(
         return Unpaired(error.headline, lacking=True)
 
 
-def _side(test: str, records: Sequence[BaselineRecord], session: Session, *, fetch_it: bool) -> RevisionSide | Unpaired:
+def _side(
+    test: str, records: Sequence[results.BaselineRecord], session: Session, *, fetch_it: bool
+) -> RevisionSide | Unpaired:
     """Returns a checkout of the records' commit, or why the commit is not measured; raises GitError if git lacks it."""
     commits = {session.archive.commit_of(test, record, fetch_it=fetch_it) for record in records}
     if len(commits) > 1:
@@ -174,7 +170,7 @@ def environment_beside(session: Session, environment: Environment) -> Environmen
         raise LaunchError(f"{KNOBS['against_python'].option}={side.revision.python.given}: {error}") from error
 
 
-def with_environments(result: Result) -> Result:
+def with_environments(result: results.Result) -> results.Result:
     """Adds a finding to a result if the environments of candidate and reference differ."""
     reference, differ = result.paired, tuple[str, ...]()
     if reference is None or reference.python is None:

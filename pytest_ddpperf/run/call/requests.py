@@ -31,7 +31,9 @@ _UNCHECKED = Finding(
 
 MIB = 2**20
 MIN_SIZES = 2  # of a curve
-PLACES = ("world_size", "backend", "device", "env")  # settings besides those of training that a variant may have
+# Settings besides those of training that a variant may have; those of what_if also differ in the network.
+PLACES = ("world_size", "backend", "device", "env")
+OF_NETWORK = ("network", "ranks_per_node")
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
@@ -102,8 +104,9 @@ class VerbCall:
             return self
         where = f"ddpperf.{verb}(variants={{{key!r}: ...}})"
         settings = overlay_words(self.settings, variant.settings, where=where, suggestions=("strategy",))
+        allowed = (*PLACES, *OF_NETWORK) if verb == "what_if" else PLACES
         for word in variant.settings:
-            if not KNOBS[word].training and word not in PLACES:
+            if not KNOBS[word].training and word not in allowed:
                 raise SettingError(f"{where}: {word} must be the same for all; give {verb}(..., {word}=...)")
         if settings.env:
             variables = dict(self.settings.env or ()) | dict(settings.env)

@@ -6,10 +6,9 @@ import glob
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pytest_ddpperf.analysis.traces.clocks import align, merged_trace
 from pytest_ddpperf.analysis.traces.difference import difference
@@ -25,15 +24,8 @@ from pytest_ddpperf.training.jobs import rank_file
 
 MOST_BYTES = 2_000_000_000  # of a trace that is read, unpacked
 MOST_CHANGES = 20  # that are shown, unless more are asked for
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TracedGroup:
-    """The traces of the ranks of one benchmark, in the order of the ranks."""
-
-    name: str
-    documents: tuple[Mapping[str, Any], ...]
-    traces: tuple[RankTrace, ...]
+NamedFiles: TypeAlias = "tuple[str, list[Path]]"
+"""The name of a benchmark, and the files with its traces."""
 
 
 def file_name(test: str, variant: Variant) -> str:
@@ -66,31 +58,27 @@ def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Ite
     missing = [str(rank_in_name(file.name)) for file in files if file not in there]
     if missing:
         yield f"the traces of ranks {', '.join(missing)} are on other nodes, in a folder of the same name"
-    group = read_group(name, there)
-    yield merge(group, merged, KNOBS["profile"].option)
-    yield render(summary_table(name, group.traces))
+    traces = read_traces(there)
+    yield merge(traces, merged, KNOBS["profile"].option)
+    yield render(summary_table(name, traces))
     if beside and not missing and all(file.is_file() for file in others):
-        found = difference(read_group(beside, others).traces, group.traces)
+        found = difference(read_traces(others), traces)
         yield f"A: the reference; B: this checkout\n{render(difference_table(found, MOST_CHANGES))}"
 
 
-def merge(group: TracedGroup, file: Path, option: str) -> str:
+def merge(traces: Sequence[RankTrace], file: Path, option: str) -> str:
     """Merges the ranks' traces into ``file``; returns how clocks were aligned, or why no file was written."""
     try:
-        alignment = align(group.traces)
+        alignment = align(traces)
     except TraceError as error:
         return str(error)
-    document = merged_trace(group.documents, group.traces, alignment)
-    write_text(file, json.dumps(document, separators=(",", ":")), option)
-    return alignment_line(group.traces, alignment)
+    write_text(file, json.dumps(merged_trace(traces, alignment), separators=(",", ":")), option)
+    return alignment_line(traces, alignment)
 
 
-def read_group(name: str, files: Sequence[Path]) -> TracedGroup:
-    """Returns the traces of one benchmark; raises TraceError for a file that is no trace."""
-    documents = [_document(file) for file in files]
-    traces = [read_trace(document, str(file)) for document, file in zip(documents, files, strict=True)]
-    order = sorted(range(len(files)), key=lambda i: traces[i].rank)
-    return TracedGroup(name=name, documents=tuple(documents[i] for i in order), traces=tuple(traces[i] for i in order))
+def read_traces(files: Sequence[Path]) -> list[RankTrace]:
+    """Returns the traces of one benchmark in the order of the ranks; raises TraceError for a file that is no trace."""
+    return sorted((read_trace(_document(file), str(file)) for file in files), key=lambda trace: trace.rank)
 
 
 def _document(file: Path) -> Any:
@@ -129,17 +117,17 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
     return groups
 
 
-def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]:
+def pairs_of(before: Path, after: Path) -> list[tuple[NamedFiles, NamedFiles]]:
     """Returns pairs to compare: two benchmarks, or equal names in two folders; raises TraceError if there are none."""
     first, second = (
         {Path(name).name: (name, files) for name, files in groups_of([path]).items()} for path in (before, after)
     )
     if len(first) == len(second) == 1:
-        return [(read_group(*next(iter(first.values()))), read_group(*next(iter(second.values()))))]
+        return [(first.popitem()[1], second.popitem()[1])]
     common = [name for name in first if name in second]
     if not common:
         raise TraceError(
             f"{before} and {after} have no benchmark of the same name: name one benchmark of each folder, such as "
             f"{next(iter(first.values()))[0]}"
         )
-    return [(read_group(*first[name]), read_group(*second[name])) for name in common]
+    return [(first[name], second[name]) for name in common]

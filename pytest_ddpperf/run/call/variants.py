@@ -16,11 +16,10 @@ from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
-from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.strategies.table import NO_MORE, resolve
 from pytest_ddpperf.training.subject import Subject, Workload
 
 MIN_VARIANTS = 2
-NO_MORE: Mapping[str, Callable[..., Any]] = {}
 GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 GivenStrategies: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
 GivenVariants: TypeAlias = "Mapping[str, Mapping[str, Any]] | None"
@@ -70,18 +69,16 @@ def several(  # noqa: PLR0917 - the arguments of compare
             str(name): NamedVariant(subject=each, strategy=strategy if isinstance(each, Workload) else None)
             for name, each in subject.items()
         }
-        given = f"{list(named)}"
     elif isinstance(subject, Workload) and isinstance(strategies, Mapping):
         named = {str(name): NamedVariant(subject=subject, strategy=each) for name, each in strategies.items()}
-        given = f"strategies={list(named)}"
     elif isinstance(subject, Workload) and isinstance(strategies, Iterable) and not isinstance(strategies, str):
         chosen = [resolve(each, more) for each in strategies]
         named = {str(each): NamedVariant(subject=subject, strategy=each) for each in chosen}
-        given = f"strategies={[str(each) for each in chosen]}"
         twice = next((each for each in chosen if chosen.count(each) > 1), None)
         if twice is not None:
             raise SettingError(
-                f"ddpperf.{verb}({given}): {twice} is given twice; to {verb} it twice, give a dict of names"
+                f"ddpperf.{verb}(strategies={[*map(str, chosen)]}): {twice} is given twice; to {verb} it twice, give a "
+                "dict of names"
             )
 
         def canonical(written: Any) -> str:
@@ -97,19 +94,19 @@ def several(  # noqa: PLR0917 - the arguments of compare
             f"{others * (verb == 'compare')}"
         )
     what = "strategies" if isinstance(subject, Workload) else "subjects"
-    return _named(named, over, given, what, canonical, verb=verb)
+    return _named(named, over, what, canonical, verb=verb)
 
 
 def _named(
     named: Mapping[str, NamedVariant],
     over: GivenStrategy,
-    given: str,
     what: str,
     canonical: Callable[[Any], str] = str,
     *,
     verb: str,
 ) -> NamedVariants:
     """Returns the trainings to compare with the training ``over``; raises SettingError for fewer than two trainings."""
+    given = f"{list(named)}" if what == "subjects" else f"{what}={list(named)}"
     if len(named) < MIN_VARIANTS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(named))
@@ -149,7 +146,7 @@ def _with_settings(
     for name, own in variants.items():
         settings = dict(own)
         named[str(name)] = NamedVariant(subject=subject, strategy=settings.pop("strategy", strategy), settings=settings)
-    return _named(named, over, f"variants={list(named)}", "variants", verb=verb)
+    return _named(named, over, "variants", verb=verb)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

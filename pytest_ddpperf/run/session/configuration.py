@@ -12,13 +12,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import SWITCH_WORDS, world_sizes
 from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
-    import pytest
-
     from pytest_ddpperf.run.session.session import Session
     from pytest_ddpperf.run.session.timeouts import TestTimeout
 
@@ -39,7 +39,7 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
         group = everyday if knob.example else advanced
         form: dict[str, Any] = {"action": "store_const", "const": "true"}
         if not knob.flag:
-            form = {"metavar": knob.metavar, **({"action": _Lines} if knob.repeats else {})}
+            form = {"metavar": knob.metavar, **({"action": "append"} if knob.repeats else {})}
             if knob.bare is not None:
                 form |= {"nargs": "?", "const": knob.bare}
         default = "" if knob.flag or knob.default_text in {"", "none"} else f" (default: {knob.default_text})"
@@ -53,16 +53,6 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
             if knob.metavar is not None:
                 forms += {word for word in words if word.startswith(f"{knob.option}=")} - {*forms}
             group.addoption(*forms, action=_Switched, dest=knob.ini, default=None, nargs=0, help=argparse.SUPPRESS)
-
-
-class _Lines(argparse.Action):
-    """An argparse action that keeps the values of an option that is given several times, one per line."""
-
-    def __call__(
-        self, _parser: object, namespace: argparse.Namespace, values: object, _option: str | None = None
-    ) -> None:
-        before = getattr(namespace, self.dest) or ""
-        setattr(namespace, self.dest, f"{before}\n{values}".lstrip("\n"))
 
 
 def _command_words(config: Any) -> Iterator[str]:
@@ -92,6 +82,7 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     # A name without a value sets nothing: so -o can take back a setting of the file.
     given = {name: ini[key] for key, name in _INI.items() if ini.get(key) not in (None, "")}
     said = {name: raw for name, knob in KNOBS.items() if (raw := config.getoption(knob.ini, None)) is not None}
+    said |= {name: "\n".join(said[name]) for name in said if KNOBS[name].repeats}
     said |= {name: str(given.pop(name)) for name in [*given] if KNOBS[name].given == "command"}
     settings = _asked(config, given, said) if given or said else Settings()
     if probe or settings.quick or settings.simulate is not None:  # the file's budget: little or nothing is measured
@@ -188,8 +179,6 @@ def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest
         for item in measuring:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.kwargs.get("reason") != _NO_BENCHMARK]
     elif config.getoption("benchmark_skip", default=False):
-        import pytest
-
         reason = "--benchmark-skip skips benchmarks, also those of the fixture ddpperf"
         for item in measuring:
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -31,7 +31,7 @@ def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
     """Writes the requested files; without a terminal reporter, writes the last lines of the summary to stderr."""
     made = ours.outputs
     if made.results:
-        from pytest_ddpperf.stats.suites import change_of_suite
+        from pytest_ddpperf.stats.intervals import change_of_suite
 
         made.common_change = change_of_suite(made.results)
     # Without any result, too: an earlier run's file must not pass for this one's.

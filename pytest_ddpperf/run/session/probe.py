@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from pytest_ddpperf.against.interpreter import Interpreter
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Result
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.against.interpreter import Interpreter
 
 BenchmarkKey = tuple[str, int]  # name and number of ranks
 

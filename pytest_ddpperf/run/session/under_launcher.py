@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -51,8 +52,6 @@ def report_to_torchrun(line: str) -> None:
     """Write the reason of a failure to torchrun's error file, if torchrun has started this process."""
     path = os.environ.get(_ERROR_FILE)
     if path and line:
-        import json
-
         extra = {"py_callstack": line, "timestamp": str(int(time.time()))}
         with contextlib.suppress(OSError):
             Path(path).write_text(json.dumps({"message": {"message": line, "extraInfo": extra}}), encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ddpperf.analysis.traces.clocks import align, merged_trace
 from pytest_ddpperf.errors import TraceError
-from tests.analysis.traces.made_traces import collective, document, event, later, step, trace
+from tests.analysis.traces.made_traces import collective, event, later, step, trace
 
 US = 1e-6
 
@@ -102,9 +102,8 @@ def test_a_merged_trace_has_all_ranks_by_the_clock_of_the_first() -> None:
     name = {"ph": "M", "name": "process_name", "pid": 7, "ts": 0, "args": {"name": "rank"}}
     order = {"ph": "M", "name": "process_sort_index", "pid": 7, "ts": 0, "args": {"sort_index": 7}}
     first = [step(0, 100), collective(10, 20), flow, name, order]
-    documents = [document(1, 2, *later(first[:3], 500), name, order), document(0, 2, *first)]
-    traces = [trace(1, 2, *documents[0]["traceEvents"]), trace(0, 2, *documents[1]["traceEvents"])]
-    merged = merged_trace(documents, traces, align(traces))
+    traces = [trace(1, 2, *later(first[:3], 500), name, order), trace(0, 2, *first)]
+    merged = merged_trace(traces, align(traces))
     events = merged["traceEvents"]
     assert [each["pid"] for each in events] == [0] * 5 + [1000] * 5
     assert [each["ts"] for each in events] == pytest.approx([500, 510, 512, 0, 0] * 2)  # rank 1 is the first one here

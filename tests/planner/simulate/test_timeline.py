@@ -16,13 +16,12 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.planner.predictions import replayed
-from pytest_ddpperf.planner.simulate.launch import Modelled, RankTimeline
-from pytest_ddpperf.planner.simulate.timeline import Sharded, of_fsdp, streamed
+from pytest_ddpperf.planner.simulate.timeline import RecordedStep, of_fsdp, streamed
 from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
 from pytest_ddpperf.training.jobs import TIMELINE_LAUNCH, LaunchJob
 from tests.planner.simulate.test_launch import WORKLOAD, job, of_one_rank
 
-Record: TypeAlias = "Callable[..., RankTimeline]"  # job, world size, accelerator
+Record: TypeAlias = "Callable[..., Timeline]"  # job, world size, accelerator
 ROUND = 4
 
 
@@ -31,10 +30,13 @@ def recorded(launcher: Launcher) -> Record:
     """What the only rank of a launch tells of a simulated step."""
 
     def record(one: LaunchJob, world_size: int = 4, accelerator: str | None = None) -> Any:
-        modelled = None if accelerator is None else Modelled(name=accelerator, tf32=False)
-        return of_one_rank(launcher, TIMELINE_LAUNCH, one, world_size, modelled)
+        return of_one_rank(launcher, TIMELINE_LAUNCH, on(accelerator, one), world_size, False)  # noqa: FBT003  a launch takes no names
 
     return record
+
+
+def on(accelerator: str | None, one: LaunchJob) -> LaunchJob:
+    return replace(one, settings=replace(one.settings, accelerator=accelerator))
 
 
 def events(timeline: Timeline) -> str:
@@ -60,23 +62,23 @@ def fitting(strategy: str, model: Callable[[], nn.Module], *shape: int, **fields
 
 def test_a_flat_buffer_is_sent_after_backward_and_waited_for(recorded: Record) -> None:
     found = recorded(job("flat"))
-    assert sizes(found.timeline) == [("all_reduce", 4 * PARAMETERS, 4)]
-    assert events(found.timeline) == "0 w0"
+    assert sizes(found) == [("all_reduce", 4 * PARAMETERS, 4)]
+    assert events(found) == "0 w0"
     assert found.samples == 4
-    first, waiting = found.timeline.moments
+    first, waiting = found.moments
     assert first.computed > waiting.computed > 0
-    assert found.timeline.rest > 0
+    assert found.rest > 0
 
 
 def test_overlap_waits_once_all_gradients_are_under_way(recorded: Record) -> None:
-    timeline = recorded(job("overlap")).timeline
+    timeline = recorded(job("overlap"))
     number = len(timeline.transfers)
     assert events(timeline) == " ".join([*map(str, range(number)), *(f"w{i}" for i in range(number))])
 
 
 def test_the_buckets_of_ddp_are_waited_for_where_the_last_one_is_handed_over(recorded: Record) -> None:
     """DDP's C++ waits, which no code of Python tells; the broadcast of a buffer before forward blocks."""
-    timeline = recorded(job("ddp[bucket_cap_mb=0.005]")).timeline
+    timeline = recorded(job("ddp[bucket_cap_mb=0.005]"))
     names = [transfer.name for transfer in timeline.transfers]
     assert names[0] == "broadcast"
     assert set(names[1:]) == {"all_reduce"}
@@ -91,7 +93,7 @@ def test_the_buckets_of_ddp_are_waited_for_where_the_last_one_is_handed_over(rec
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["bucketed", "zero1", "fsdp1", "fsdp2"])
 def test_each_transfer_is_waited_for_once(recorded: Record, strategy: str) -> None:
-    timeline = recorded(job(strategy)).timeline
+    timeline = recorded(job(strategy))
     numbers = list(range(len(timeline.transfers)))
     assert [moment.transfer for moment in timeline.moments if not moment.waits] == numbers
     assert sorted(moment.transfer for moment in timeline.moments if moment.waits) == numbers
@@ -100,13 +102,13 @@ def test_each_transfer_is_waited_for_once(recorded: Record, strategy: str) -> No
 
 @pytest.mark.slow
 def test_fsdp_sends_to_all_ranks_of_any_number(recorded: Record) -> None:
-    small, large = (recorded(job("fsdp2"), world_size).timeline for world_size in (4, 64))
+    small, large = (recorded(job("fsdp2"), world_size) for world_size in (4, 64))
     assert {transfer.ranks for transfer in large.transfers} == {64}
     assert [transfer.name for transfer in small.transfers] == [transfer.name for transfer in large.transfers]
 
 
 def test_groups_of_a_mesh_tell_how_far_their_ranks_are_apart(recorded: Record) -> None:
-    timeline = recorded(job("fsdp2[replicas=2]"), 8).timeline
+    timeline = recorded(job("fsdp2[replicas=2]"), 8)
     shapes = {(transfer.name, transfer.ranks, transfer.stride) for transfer in timeline.transfers}
     assert shapes == {("all_gather", 4, 1), ("reduce_scatter", 4, 1), ("all_reduce", 2, 4)}
 
@@ -115,7 +117,7 @@ def test_groups_of_a_mesh_tell_how_far_their_ranks_are_apart(recorded: Record) -
     "strategy", ["ddp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("fsdp2", "fsdp1", "zero1"))]
 )
 def test_an_accelerator_that_is_not_there_sends_the_same(recorded: Record, strategy: str) -> None:
-    here, there = (recorded(job(strategy), 8, accelerator).timeline for accelerator in (None, "h100"))
+    here, there = (recorded(job(strategy), 8, accelerator) for accelerator in (None, "h100"))
     assert sizes(there) == sizes(here)
     assert (events(there) == events(here)) == (not strategy.startswith("fsdp"))  # which has streams there
     assert sorted(events(there).split()) == sorted(events(here).split())
@@ -123,13 +125,13 @@ def test_an_accelerator_that_is_not_there_sends_the_same(recorded: Record, strat
     assert there.computing > 0
 
 
-def computing(launcher: Launcher, *steps: tuple[LaunchJob, Modelled]) -> list[float]:
-    """Seconds of computing of several steps, which one process simulates."""
+def computing(launcher: Launcher, *steps: tuple[LaunchJob, bool]) -> list[float]:
+    """Seconds of computing of several steps on an H100, with or without TF32, which one process simulates."""
 
     def each(ctx: RankContext) -> list[float]:
         from pytest_ddpperf.planner.simulate.launch import timeline_launch
 
-        return [timeline_launch(ctx, one, 4, modelled).timeline.computing for one, modelled in steps]
+        return [timeline_launch(ctx, on("h100", one), 4, tf32).computing for one, tf32 in steps]
 
     found: list[float] = of_one_rank(launcher, each)
     return found
@@ -137,7 +139,7 @@ def computing(launcher: Launcher, *steps: tuple[LaunchJob, Modelled]) -> list[fl
 
 def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
     one = fitting("flat", lambda: nn.Linear(4096, 4096), 4096, 4096)
-    seconds = computing(launcher, *((one, Modelled(name="h100", tf32=tf32)) for tf32 in (False, True)))
+    seconds = computing(launcher, (one, False), (one, True))
     # Forward and the gradient of the weight: 2 x 4096^3 operations each. The input needs no gradient.
     assert seconds[0] - seconds[1] == pytest.approx(4 * 4096**3 * (1 / 66.9e12 - 1 / 494.7e12))
 
@@ -146,7 +148,7 @@ def test_an_accelerator_takes_no_memory_for_the_model(recorded: Record) -> None:
     """A layer of 64 GB does not fit into this machine."""
     width = 128 * 2**10
     one = fitting("flat", lambda: nn.Sequential(nn.Linear(width, width, bias=False)), 2, width)
-    timeline = recorded(one, 16, "h100").timeline
+    timeline = recorded(one, 16, "h100")
     assert sizes(timeline) == [("all_reduce", 4 * 2**34, 16)]
     # Forward and the gradient of the weight read or write it, and the optimizer does so several times.
     assert timeline.computing > 4 * 2**34 * 6 / 3.35e12
@@ -157,7 +159,7 @@ def test_fsdp_gathers_ahead_on_an_accelerator(recorded: Record, strategy: str) -
     def layers() -> nn.Module:
         return nn.Sequential(*[nn.Sequential(nn.Linear(512, 512)) for _ in range(4)])
 
-    timeline = recorded(fitting(strategy, layers, 64, 512), 8, "h100").timeline
+    timeline = recorded(fitting(strategy, layers, 64, 512), 8, "h100")
     cost = timeline.computing / 100
     costs = [cost] * len(timeline.transfers)
     # The first gathering and the last reduction are exposed; hardly any other is.
@@ -172,7 +174,7 @@ def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once_with_fsdp2(la
 
     optimizers = (partial(optimizer, lr=1e-3) for optimizer in (torch.optim.SGD, torch.optim.AdamW))
     jobs = (fitting("fsdp2", layers, 2, 8, optimizer=optimizer) for optimizer in optimizers)
-    simple, adam = computing(launcher, *((one, Modelled(name="h100", tf32=False)) for one in jobs))
+    simple, adam = computing(launcher, *((one, False) for one in jobs))
     assert 0 < adam - simple < 20 * 3e-6  # a dozen operators, and not one for each of 50 tensors
 
 
@@ -195,7 +197,7 @@ def own_step(ctx: RankContext) -> Callable[[], None]:
 
 
 def test_a_step_of_the_users_own_is_recorded(recorded: Record) -> None:
-    timeline = recorded(job(None, subject=own_step)).timeline
+    timeline = recorded(job(None, subject=own_step))
     assert sizes(timeline) == [("all_reduce", 1024, 4), ("broadcast", 2048, 4), ("all_reduce", 4096, 4)]
     assert events(timeline) == "0 1 w1 2 w0 w2"
 
@@ -215,7 +217,7 @@ def test_functional_collectives_of_a_step_that_reads_values_are_recorded(recorde
 
         return step
 
-    timeline = recorded(job(None, subject=build), accelerator="h100").timeline
+    timeline = recorded(job(None, subject=build), accelerator="h100")
     assert sizes(timeline) == [("all_reduce", 1024, 4), ("all_reduce", 2048, 4)]
     assert events(timeline) == "0 w0 1 w1"
 
@@ -235,7 +237,7 @@ def test_steps_that_send_different_things_are_refused(recorded: Record) -> None:
 
 def test_gradients_under_accumulation_are_sent_once(recorded: Record) -> None:
     found = recorded(job("ddp", accumulation_steps=ROUND))
-    reduced = [transfer for transfer in found.timeline.transfers if transfer.name == "all_reduce"]
+    reduced = [transfer for transfer in found.transfers if transfer.name == "all_reduce"]
     assert sum(transfer.nbytes for transfer in reduced) == 4 * PARAMETERS
     assert found.samples == 4 * ROUND
 
@@ -260,9 +262,12 @@ def told(moments: tuple[Moment, ...]) -> str:
     )
 
 
-def sharded(*kinds: str) -> list[Sharded]:
-    """Transfers 0, 1, 2 ... by words: ``f`` gathers in forward, ``b`` gathers in backward, ``r`` reduces."""
-    return [Sharded(transfer=i, gathers=kind != "r", forward=kind == "f") for i, kind in enumerate(kinds)]
+def sharded(*kinds: str) -> RecordedStep:
+    """FSDP's transfers 0, 1, 2 ... by words: ``f`` gathers in forward, ``b`` gathers in backward, ``r`` reduces."""
+    names = ["reduce_scatter" if kind == "r" else "all_gather" for kind in kinds]
+    transfers = [Transfer(name=name, nbytes=1, ranks=2) for name in names]
+    backward = [-1 if kind == "f" else 0 for kind in kinds]
+    return RecordedStep(transfers=transfers, backward=backward, sharded=set(range(len(kinds))))
 
 
 FSDP, C10D = "torch.distributed.fsdp._made_up", "torch.distributed.distributed_c10d"
@@ -302,7 +307,7 @@ def test_what_is_handed_over_early_enough_stays_where_it_is() -> None:
 
 
 def test_what_others_send_stays_where_it_is() -> None:
-    assert streamed(STEP, []) == tuple(STEP)
+    assert streamed(STEP, sharded()) == tuple(STEP)
 
 
 def test_only_what_fsdp_calls_is_of_it() -> None:

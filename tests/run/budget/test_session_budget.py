@@ -10,7 +10,7 @@ import pytest
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.judge.sequential import Interim
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.run.budget import allocation
+from pytest_ddpperf.run.budget import session_budget
 from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget
 from pytest_ddpperf.settings import Settings
@@ -204,7 +204,7 @@ def ask(budget: SessionBudget, monkeypatch: pytest.MonkeyPatch, requests: dict[s
         ) -> TimeRequest | None:
             return request
 
-        monkeypatch.setattr(allocation, "request_of", given)
+        monkeypatch.setattr(session_budget, "request_of", given)
         budget.ask(CallId(test, 1), [], LOOK)
 
 
@@ -234,16 +234,16 @@ def test_a_green_call_leaves_its_time_to_those_that_cannot_see_and_is_proven_las
     proof, blind = TimeRequest(priority=Priority.PROVE, wanted=20.0), TimeRequest(priority=Priority.SEE, wanted=9.0)
     assert share_of(budget, "green") == pytest.approx(25.0)
     clock.spend(10.0)
-    monkeypatch.setattr(allocation, "request_of", lambda *_: proof)
+    monkeypatch.setattr(session_budget, "request_of", lambda *_: proof)
     budget.ask(CallId("green", 1), [], LOOK)
     assert (budget.call_left, budget.goes_on(0.1)) == (0.0, False)
     assert share_of(budget, "blind") == pytest.approx(40.0)
-    monkeypatch.setattr(allocation, "request_of", lambda *_: blind)
+    monkeypatch.setattr(session_budget, "request_of", lambda *_: blind)
     budget.ask(CallId("blind", 1), [], LOOK)
     assert budget.call_left == pytest.approx(40.0), "it goes on"
     assert budget.second_pass() == ["blind", "green"]
     share_of(budget, "blind")
-    monkeypatch.setattr(allocation, "request_of", lambda *_: proof)
+    monkeypatch.setattr(session_budget, "request_of", lambda *_: proof)
     budget.ask(CallId("blind", 1), [], LOOK)
     assert budget.call_left == 0.0, "it is green now"
     share_of(budget, "green")
@@ -286,7 +286,7 @@ def test_what_a_call_has_measured_is_there_in_its_second_run(monkeypatch: pytest
     budget.begin_test("a")
     call, progress = budget.next_call("a")
     progress.kept["search"] = 64
-    monkeypatch.setattr(allocation, "request_of", lambda *_: TimeRequest(priority=Priority.SEE, wanted=9.0))
+    monkeypatch.setattr(session_budget, "request_of", lambda *_: TimeRequest(priority=Priority.SEE, wanted=9.0))
     budget.ask(call, [], LOOK)
     budget.second_pass()
     budget.begin_test("a")
@@ -302,7 +302,7 @@ def test_a_budget_that_was_too_small_names_one_that_would_do(monkeypatch: pytest
     budget, clock = started(20.0, 2, two_passes=True)
     share_of(budget, "a")
     clock.spend(5 + 1.5 + 1.5)
-    monkeypatch.setattr(allocation, "request_of", lambda *_: None)
+    monkeypatch.setattr(session_budget, "request_of", lambda *_: None)
     budget.ask(CallId("a", 1), [], LOOK)
     budget.ask(CallId("a", 1), [], LOOK)
     assert (

@@ -75,7 +75,7 @@ def test_strategies_that_average_train_alike(inner: pytest.Pytester) -> None:
     result = run(
         inner,
         """
-from pytest_ddpperf.run.budget import allocation
+from pytest_ddpperf.run.budget import allocation, session_budget
 from pytest_ddpperf.run.call import convergence
 
 made, begun = [], []
@@ -87,7 +87,7 @@ def test_it(ddpperf, monkeypatch, request):
     asked = allocation.TimeRequest(priority=allocation.Priority.SEE, wanted=3.0)
     patched = pytest.MonkeyPatch()
     request.session.config.add_cleanup(patched.undo)
-    patched.setattr(allocation, "request_of", lambda results, look: asked)
+    patched.setattr(session_budget, "request_of", lambda results, look: asked)
     begun.append(1)
     test_other(ddpperf)
     ways = {"ddp": "ddp", "own": averaging, "fsdp2": "fsdp2"}

@@ -20,7 +20,7 @@ from pytest_ddpperf.metrics.communication import merged
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.phases import CommunicationProfile
 from pytest_ddpperf.run.call import traces
-from pytest_ddpperf.run.call.traces import file_name, groups_of, pairs_of, read_group, write_beside
+from pytest_ddpperf.run.call.traces import file_name, groups_of, pairs_of, read_traces, write_beside
 from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
@@ -131,7 +131,7 @@ def test_the_learning_rate_is_a_counter_with_a_value_for_each_step(ddp: tuple[Pa
 
 def test_the_summary_agrees_with_the_profile_of_the_run(ddp: tuple[Path, CommunicationProfile]) -> None:
     folder, profile = ddp
-    times = [times_of(trace) for trace in read_group("ddp", sorted(folder.glob("ddp_rank_*"))).traces]
+    times = [times_of(trace) for trace in read_traces(sorted(folder.glob("ddp_rank_*")))]
     assert [each.rank for each in times] == [0, 1, 2, 3]
     assert sum(each.communicated for each in times) / 4 == pytest.approx(profile.busy, rel=1e-3)
     assert sum(each.overlapped for each in times) / 4 == pytest.approx(profile.overlapped, rel=1e-3, abs=2e-8)
@@ -175,7 +175,7 @@ def test_traces_are_compared_with_those_of_the_reference_whatever_the_clocks_say
     assert told[-1].startswith("A: the reference; B: this checkout\n")
     assert re.search("^aten::sort +operator .* added$", told[-1], re.MULTILINE)
     ((before, after),) = pairs_of(tmp_path / "before", tmp_path / "after")
-    assert [len(each.traces) for each in (before, after)] == [2, 2]
+    assert [len(files) for _, files in (before, after)] == [2, 2]
 
 
 def test_a_rank_whose_trace_is_elsewhere_is_named(ddp: tuple[Path, Any], tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_file_that_is_no_trace_is_named(tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(TraceError, match=rf"/{name} (is not a Chrome trace|cannot be read): "):
-            read_group("bad", [tmp_path / name])
+            read_traces([tmp_path / name])
 
 
 @pytest.mark.parametrize("name", ["large.json", "large.json.gz"])
@@ -265,7 +265,7 @@ def test_a_trace_of_many_bytes_is_not_read_whole(tmp_path: Path, monkeypatch: py
     content = b" " * 1001
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     with pytest.raises(TraceError, match=rf"/{name} has more than 1e\+03 bytes: trace fewer steps$"):
-        read_group("large", [tmp_path / name])
+        read_traces([tmp_path / name])
 
 
 SUITE = """

@@ -44,14 +44,14 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def opened():
-    from pytest_ddpperf.run.budget import allocation
+    from pytest_ddpperf.run.budget import allocation, session_budget
     asked = []
     def request(results, look):
         if "test_first" not in results[0].test:
             return None
         return allocation.TimeRequest(priority=allocation.Priority.SEE, wanted=WANTED)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(allocation, "request_of", request)
+        patch.setattr(session_budget, "request_of", request)
         yield
 
 def pytest_ddpperf_verdict(result):

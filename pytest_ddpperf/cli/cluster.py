@@ -1,30 +1,42 @@
-"""``ddpperf network``: measures and predicts collectives between ranks, and finds reasons for slowness."""
+"""``ddpperf network`` and ``ddpperf advise``: measure collectives between ranks, and find the best way to train."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
+import re
+import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 from pytest_ddpperf.baselines.network import network_file, read_network, save_network
 from pytest_ddpperf.cli.options import add_folder, add_option
-from pytest_ddpperf.errors import BaselineError, RanksTimedOut, SettingError, extended
+from pytest_ddpperf.errors import BaselineError, RanksTimedOut, SettingError, extended, in_a_line
 from pytest_ddpperf.instruments.host import interface_speeds
 from pytest_ddpperf.launch.context import BACKENDS, DEVICES
 from pytest_ddpperf.launch.environment import thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.parsers import byte_count, duration, positive_int, sizes_of_groups
+from pytest_ddpperf.parsers import byte_count, closest, duration, positive_int, sizes_of_groups
 from pytest_ddpperf.planner import hardware, network, slowness
+from pytest_ddpperf.planner.advising import PRECISIONS, STRATEGIES, advised
+from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit, RankSweep, SweepPlan
-from pytest_ddpperf.reports import files, lines, phrases, progress, table
+from pytest_ddpperf.reports import calls, files, lines, phrases, progress, table
+from pytest_ddpperf.run.call.requests import VerbCall
+from pytest_ddpperf.run.session.session import Session
+from pytest_ddpperf.settings import ACCELERATORS, CLUSTERS, Settings, overlay
 from pytest_ddpperf.units import format_count, format_percent, format_value, significant
 
 _AUTO = "auto"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of the command."""
+def add_network_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of ``ddpperf network``."""
     text = "numbers of ranks of at least 2 (default: one per GPU, else 2)"
     add_option(parser, "--world-size", sizes_of_groups, "N[,N...]", text)
     text = f"collectives to measure, separated by commas (default: {','.join(COLLECTIVES)})"
@@ -48,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--predict", byte_count, "BYTES", "print times of this size from the stored fit")
     add("--no-save", action="store_true", help="store nothing; --check never replaces a stored fit")
     add_folder(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=measure)
 
 
-def run(options: argparse.Namespace) -> int:
+def measure(options: argparse.Namespace) -> int:
     """Measures the network, prints and stores the result; returns the exit status, 1 if ``--check`` finds a fault."""
     names = tuple(dict.fromkeys(options.collectives or COLLECTIVES))
     if not set(names) <= {*COLLECTIVES}:
@@ -127,20 +139,15 @@ def _check_lines(
     """Returns a sentence for each reason why a network is slow; ``check``: the type of link, or ``auto``."""
     best = max(fits, key=lambda fit: network.largest_bandwidths(fit)[1])
     link = hardware.link_of(here.device, gpus) if check == _AUTO else check
+    on_cores = here.device == "cpu" and here.cores >= network.MIN_RANKS  # of ranks that share cores only links count
+    slow = slowness.slow_links(ranks) if on_cores or not here.oversubscribed else []
     texts = (
         slowness.backend_line(here, len(gpus)),
         slowness.interface_line(os.environ, interface_speeds(), here.backend),
-        *_slow_lines(here, ranks),
+        *(slow if slow or here.oversubscribed else slowness.late_ranks(ranks)),
         "" if link is None else slowness.reach_line(best, link),
     )
     return [line for line in texts if line]
-
-
-def _slow_lines(here: Environment, ranks: Sequence[RankSweep]) -> list[str]:
-    """Returns sentences about slow links, or else about late ranks; judges only links if ranks share cores."""
-    on_cores = here.device == "cpu" and here.cores >= network.MIN_RANKS
-    links = slowness.slow_links(ranks) if on_cores or not here.oversubscribed else []
-    return links if links or here.oversubscribed else slowness.late_ranks(ranks)
 
 
 def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> table.Table:
@@ -166,3 +173,90 @@ def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> ta
             "error": "the median relative error at sizes that the fit did not use",
         },
     )
+
+
+CLUSTER = ("network", "accelerator", "ranks_per_node")  # settings of predictions
+
+
+def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of ``ddpperf advise``."""
+    text = "a Workload in a file of Python or in a module, or a function batch_size -> Workload"
+    parser.add_argument("workload", metavar="FILE.py:NAME", help=text)
+    add_option(parser, "--world-size", positive_int, "N", "number of ranks", required=True)
+    add_cluster(parser, "the one that ddpperf network has stored")
+    text = "memory of a rank, such as 80GB (default: the accelerator's memory, else no limit)"
+    add_option(parser, "--memory", byte_count, "BYTES", text)
+    text = f"strategies, separated by commas (default: {','.join(STRATEGIES)})"
+    # Not at commas between the brackets of options.
+    add_option(parser, "--strategies", lambda names: re.split(r"[,;](?![^\[]*\])", str(names)), "NAMES", text)
+    text = f"precisions, separated by commas (default: {','.join(PRECISIONS)})"
+    add_option(parser, "--precisions", lambda names: str(names).split(","), "NAMES", text)
+    text = "batch sizes of a rank, for a function batch_size -> Workload"
+    add_option(parser, "--batch-sizes", lambda sizes: [*map(positive_int, str(sizes).split(","))], "N[,N...]", text)
+    add_option(parser, "--timeout", str, "TIME", "deadline of a launch", default="600s")
+    add_folder(parser)
+    parser.set_defaults(run=advise)
+
+
+def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
+    """Declares the options that describe a cluster; the help text names ``network`` as the default network."""
+    add = parser.add_argument
+    add("--network", choices=CLUSTERS, help=f"network to predict for (default: {network})")
+    add("--accelerator", choices=ACCELERATORS, help="accelerator to predict for (default: time this machine)")
+    add_option(parser, "--ranks-per-node", positive_int, "N", "ranks on each node (default: 8)")
+
+
+def advise(options: argparse.Namespace) -> int:
+    """Prints a table of all candidates; returns the exit status, 1 if no candidate fits or could be predicted."""
+    subject = _found(options.workload)
+    names = ("world_size", "timeout", *CLUSTER)
+    given = {"baseline_dir": options.folder.resolve(), **{name: getattr(options, name) for name in names}}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
+    asked = {name: getattr(options, name) for name in ("strategies", "precisions", "batch_sizes", "memory")}
+    with closing(Session(settings, Path.cwd(), progress.command_line())) as session:
+        found = advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, **asked)
+    print(table.render(calls.advice_table(found), table.terminal_width()))
+    if found.best is None:
+        if any(candidate.fits for candidate in found.candidates):
+            print("no candidate could be timed here: give --accelerator and --network")
+        else:
+            print("no candidate fits in memory: use more ranks, a smaller batch or activation_checkpointing=true")
+        return 1
+    print(calls.best_line(found))
+    return 0
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return f"there is no module {error.name!r}: install it, or name a file or module that can be imported from here"
+    told = in_a_line(error)
+    if isinstance(error, SyntaxError):  # which names the line
+        return told
+    passed = ("<frozen", __file__, importlib.__file__)
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
+    where = f" in line {lines[0]}" if lines else ""
+    return f"{told}{where}; the file may only define the workload, and nothing may run outside of functions"
+
+
+def _found(named: str) -> Any:
+    """Returns the object that ``FILE.py:NAME`` or ``MODULE:NAME`` names; ranks must be able to import its module."""
+    where, _, name = named.rpartition(":")
+    if not where or not name.isidentifier():
+        raise SettingError(f"{named!r}: expected FILE.py:NAME or MODULE:NAME, such as train.py:workload")
+    file = Path(where)
+    module, place = (file.stem, file.resolve().parent) if where.endswith(".py") else (where, Path.cwd())
+    if where.endswith(".py") and not file.is_file():
+        raise SettingError(f"{named!r}: there is no file {file}")
+    sys.path.insert(0, str(place))
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise SettingError(f"{named!r}: {module} cannot be imported: {_reason(error)}") from error
+    other = getattr(found, "__file__", None) or "built into Python"
+    if where.endswith(".py") and Path(other).resolve() != file.resolve():
+        raise SettingError(f"{named!r}: the name {module} imports another module, {other}; rename the file")
+    if not hasattr(found, name):
+        meant = closest(name, vars(found))
+        raise SettingError(f"{named!r}: {module} has no {name}{': ' * bool(meant)}{meant}")
+    return getattr(found, name)
