@@ -387,7 +387,6 @@ WAITS = {
     "launch/nodes/network.py splice": "in a thread that the end of the launch ends",
     "launch/own_files.py _own": "on a rank, for another that copies",
     "launch/payload.py _value_of": "it is there",
-    "launch/processes.py finished": "for a process that was killed",
     "launch/streams.py asked": "on a rank",
     "launch/streams.py received": "reads what has come",
     "launch/zygote.py _hear_signals": "reads what has come",

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)  # signals that a zygot
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PTRACE_DETACH = 17
+_DYING = 5.0  # seconds that a killed process may take to end; one that waits for a disk or a mount may never end
 _ROOT = Path("/")
 _PERSONALITY_QUERY = 0xFFFFFFFF
 _ADDR_NO_RANDOMIZE = 0x0040000
@@ -108,7 +110,11 @@ def finished(
             if process.returncode is None:  # an interrupted wait of Popen may hold its lock for ever: this takes none
                 process.returncode = -signal.SIGKILL
                 with contextlib.suppress(ChildProcessError):
-                    process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
+                    end = time.monotonic() + _DYING
+                    while not (found := os.waitpid(process.pid, os.WNOHANG))[0] and time.monotonic() < end:
+                        time.sleep(0.01)
+                    if found[0]:
+                        process.returncode = os.waitstatus_to_exitcode(found[1])
             if isinstance(error, subprocess.TimeoutExpired):
                 error.timeout = seconds  # not what was left of it
             raise

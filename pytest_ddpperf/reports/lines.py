@@ -27,11 +27,11 @@ LABEL = 11  # columns of the label of a paragraph
 _NAMED = 3  # benchmarks or metrics with the same remark
 
 
-def printable(text: str) -> str:
-    r"""Returns the text with an escape for each control character: a terminal's ESC is ``\x1b``."""
+def printable(text: str, keep: str = "") -> str:
+    r"""Returns the text with an escape for each control character not in ``keep``: a terminal's ESC is ``\x1b``."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def wrapped(lines: Iterable[str], width: int | None, *, clipped: bool = False) -> list[str]:

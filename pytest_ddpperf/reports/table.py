@@ -147,6 +147,7 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
     if not table.rows:
         return []
     rows = [tuple(map(printable, row)) for row in table.rows]
+    table = replace(table, headers=tuple(printable(each, keep="\n") for each in table.headers))
     numbers = range(table.left, len(table.headers) - table.right)
     heads = list(zip_longest(*(header.split("\n") for header in table.headers), fillvalue=""))
     cells = [[row[i] for row in rows if any(row[1:])] for i in range(len(table.headers))]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -163,3 +164,17 @@ def test_a_hundred_thousand_records_answer_quickly(tmp_path: Path) -> None:
         )
         assert time.perf_counter() - start < 5
         assert "step_time +25.0 %" in done.stdout
+
+
+def test_a_unit_of_a_file_writes_nothing_but_text_to_a_terminal(tmp_path: Path, printed: Run) -> None:
+    file = tmp_path / "history.sqlite"
+    for i in range(8):
+        named = HistoryRun(date=f"2026-01-0{i + 1}", commit=f"{i}\x1b]0;\x07", commit_date=None, branch="\x1b[2J")
+        record(file, named, [result("t.py::test_a", 0.05 if i >= 4 else 0.04)])
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE metric SET unit = ?", ("\x1b]0;owned\x07",))
+    connection.close()
+    for command in (["trend"], ["trend", "test_a"], ["trend", "--html", "-"], ["history", "csv", "test_a"]):
+        text = printed(*command, "--history", file)
+        assert not {"\x1b", "\x07"} & {*text}
+        assert "\\x1b" in text

@@ -125,3 +125,11 @@ def test_an_interrupt_that_leaves_the_lock_of_popen_taken_hangs_nothing(monkeypa
     with pytest.raises(KeyboardInterrupt):
         in_its_session("read nothing; kill -STOP $$")
     assert given[0].returncode == -signal.SIGKILL
+
+
+def test_a_killed_command_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that waits for a disk or a mount: the kernel reports its end only much later."""
+    monkeypatch.setattr(processes, "_DYING", 0.1)
+    monkeypatch.setattr(os, "waitpid", lambda _pid, options: (0, 0) if options == os.WNOHANG else pytest.fail("waits"))
+    with pytest.raises(subprocess.TimeoutExpired):
+        processes.finished(["sleep", "60"], 0.1)

@@ -13,6 +13,7 @@ from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.reports.documents.run_file import read_run
 from pytest_ddpperf.reports.files import document_text
 from tests.factories import make_results_document
+from tests.reports.golden_runs import GOLDEN
 from tests.reports.made import make_result
 
 
@@ -101,3 +102,34 @@ def test_a_value_that_is_not_finite_is_unknown(file: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match=r"run.json does not exist; pytest --ddpperf-report=json:.* writes it"):
         read_run(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("diagnosis/advice/0/code", "later", "diagnosis: has a code or facts that are not known here ('later')"),
+        ("diagnosis/advice/0/code", "bucket_size", "diagnosis: has a code or facts that are not known here ('megaby"),
+    ],
+)
+def test_a_diagnosis_without_words_is_named(tmp_path: Path, path: str, value: object, problem: str) -> None:
+    data = json.loads((GOLDEN / "run.json").read_text())
+    number = next(i for i, each in enumerate(data["results"]) if each["diagnosis"] and each["diagnosis"]["advice"])
+    changed(data, f"results/{number}/{path}", value)
+    assert refused(tmp_path, data).startswith(f"field results[{number}].{problem}")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("metric", "accuracy"), ("strategies/0/curves", []), ("strategies/1/curves/0/steps", [])]
+)
+def test_trainings_without_a_last_value_are_named(tmp_path: Path, path: str, value: object) -> None:
+    data = json.loads((GOLDEN / "run.json").read_text())
+    changed(data, f"convergences/0/{path}", value)
+    assert refused(tmp_path, data).startswith("field convergences[0].strategies: expected steps, and last values of ")
+
+
+def refused(folder: Path, data: object) -> str:
+    """The problem for which a results document is refused."""
+    (file := folder / "run.json").write_text(json.dumps(data))
+    with pytest.raises(BaselineError) as caught:
+        read_run(file)
+    return str(caught.value).removeprefix(f"results file {file}: ")

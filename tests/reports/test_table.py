@@ -81,3 +81,10 @@ def test_a_quantity_with_intervals_says_their_confidence_and_one_that_nothing_fi
     table = table_of([0.5], columns, every=False)
     assert table.headers == ("step\nms [95 % CI]", "text")
     assert table.rows == (("500 [400, 600]", "about 1.00"),)
+
+
+@pytest.mark.parametrize("width", [None, 20])
+def test_a_header_writes_nothing_but_text_to_a_terminal(width: int | None) -> None:
+    text = render(Table(headers=("name", "time\n\x1b]0;owned\x07"), rows=(("a", "1"),)), width)
+    assert "\x1b" not in text
+    assert "\\x1b]0;owned\\x07" in text

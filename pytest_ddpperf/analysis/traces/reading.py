@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,12 +44,10 @@ class RankTrace:
     @cached_property
     def marks(self) -> tuple[profiler.Span, ...]:
         """Returns the steps: ranges named ``step``, else ``torch.profiler.schedule``'s ranges, else the whole trace."""
-        spans: Sequence[profiler.Span] = profiler.marks_of(self.events)
-        if not spans:
-            named = (event for event in self.events if event.activity == profiler.ANNOTATION)
-            spans = sorted(event.span for event in named if _STEP_OF_TORCH.fullmatch(event.name))
         begin, end = min(event.start for event in self.events), max(event.end for event in self.events)
-        return tuple(spans) or ((begin, end),)
+        return tuple(profiler.marks_of(self.events) or profiler.marks_of(self.events, _STEP_OF_TORCH)) or (
+            (begin, end),
+        )
 
     @cached_property
     def steps(self) -> tuple[ProfiledStep, ...]:
@@ -92,7 +92,7 @@ def read_trace(document: object, name: str) -> RankTrace:
         found = tuple(event for each in events if isinstance(each, dict) and (event := _event(each)) is not None)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise TraceError(f"{name} is not a Chrome trace of torch.profiler: an event cannot be read ({error})") from None
-    if not found:
+    if not any(event.start < event.end for event in found):
         raise TraceError(f"{name} has no events with a duration: nothing ran while it was recorded; trace a step")
     told = document.get("distributedInfo")
     told = told if isinstance(told, dict) else {}
@@ -176,4 +176,5 @@ def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
 
 def in_steps(trace: RankTrace, event: profiler.ProfilerEvent) -> int | None:
     """Returns the number of the step in which an event begins; None if the event begins outside all steps."""
-    return next((i for i, (start, end) in enumerate(trace.marks) if start <= event.start < end), None)
+    number = bisect(trace.marks, (event.start, math.inf)) - 1
+    return number if number >= 0 and event.start < trace.marks[number][1] else None

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import functools
 import json
-import math
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from pytest_ddpperf.baselines.codec import environment_json, series_json
 from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, make_tables, open_history
+from pytest_ddpperf.baselines.jsonfile import LARGEST
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS
 from pytest_ddpperf.records.measurement import BenchmarkId, Better, Interval, Measurement, Mode, Scale
@@ -220,7 +220,7 @@ def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:
     """Returns the row unchanged; HistoryError if a value does not have its column's type."""
     for name, value in row.items():
         kind = (int, float) if name in _NUMBERS else int if name in _WHOLE else str
-        fits = isinstance(value, kind) and not (isinstance(value, float) and not math.isfinite(value))
+        fits = isinstance(value, kind) and (isinstance(value, str) or abs(value) <= LARGEST)
         if not (fits or (value is None and name in _OPTIONAL)) or (name == "recipe" and not _is_object(value)):
             raise broken(file, f"a {name} is {reprlib.repr(value)}, which pytest-ddpperf does not write")
     return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -74,9 +75,7 @@ _SCHEMA = (
     ) WITHOUT ROWID
     """,
 )
-_COMPUTED = """
-    SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'
-"""  # code that the file itself would run
+_STATISTICS = ("CREATE TABLE sqlite_stat1(tbl,idx,stat)", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)")
 _RECOVERY = "restore it from a backup, or name another file and start a new history there"
 
 
@@ -103,8 +102,8 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     its default journal, because WAL mode fails on network file systems.
 
     NoRunYet if the mode is ``read`` and the file is empty. HistoryError if the file is missing, locked, unwritable,
-    broken, or from another program or a newer version. HistoryError also if the file has views or triggers, because
-    they may run for ever.
+    broken, or from another program or a newer version. HistoryError also if the schema is not this plugin's, because
+    views, triggers, generated columns and indexes of expressions may run for ever.
     """
     import sqlite3
 
@@ -130,19 +129,27 @@ def broken(file: Path, problem: str) -> HistoryError:
 def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: bool) -> None:
     """Raises HistoryError for files of other programs or newer versions, and for empty files if not allowed."""
     connection.execute("BEGIN")  # another process may be making the tables: all answers are of one moment
-    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master", _COMPUTED)
-    application, written, tables, computed = (connection.execute(query).fetchone()[0] for query in queries)
+    queries = ("PRAGMA application_id", "PRAGMA user_version")
+    application, written = (connection.execute(query).fetchone()[0] for query in queries)
+    made = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     connection.execute("ROLLBACK")
-    if application == written == tables == 0:
+    if application == written == len(made) == 0:
         if not may_be_empty:
             raise NoRunYet(f"history file {file}: no run was recorded in it yet")
         return
     if application != APPLICATION:
         raise HistoryError(f"history file {file} is a database of another program; name another file")
-    if computed:
-        raise broken(file, "it holds views, triggers or virtual tables, which pytest-ddpperf does not make")
     if written > VERSION:
         raise HistoryError(
             f"history file {file} was written by a newer pytest-ddpperf (format {written}; this version reads up to "
             f"{VERSION}): upgrade pytest-ddpperf"
         )
+    own = {*map(_bare, (*_SCHEMA, *_STATISTICS))}
+    for kind, name, sql in made:
+        if _bare(sql) not in own:
+            raise broken(file, f"it holds the {kind} {name!a} with a schema that pytest-ddpperf does not write")
+
+
+def _bare(sql: str) -> str:
+    """Returns a statement without comments and spaces, in which earlier versions differ."""
+    return re.sub(r"--.*|\s", "", str(sql))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 _RUNNING = {"backward", "fit", "main", "train"}  # calls by which an assignment trains
-_NESTED = re.compile(r"\b[A-Z]\w*[a-z]\w*\.[A-Z]")  # Trainer.Config, whose use makes no Trainer
+_NESTED = re.compile(r"\b[A-Z][^\Wa-z]*[a-z]\w*\.[A-Z]")  # Trainer.Config, whose use makes no Trainer
 _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a script trains
 # A framework's repository has scripts that use the framework; the framework's own code says nothing about them.
 _FRAMEWORKS = {"torch", "accelerate", "lightning", "pytorch_lightning", "transformers", "trl"}
@@ -100,8 +100,8 @@ def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST
     """Returns the facts about a node of the syntax tree; the nodes in ``apart`` are skipped."""
     found, left, names, arguments = Code(), [node], set[str](), set[str]()
     while left:
-        here = left.pop()
-        if dotted := _dotted(here):
+        dotted, here = _dotted(left.pop())
+        if dotted:
             names.add(dotted)
             continue
         left += [each for each in ast.iter_child_nodes(here) if each not in apart]
@@ -127,13 +127,14 @@ def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST
     return found
 
 
-def _dotted(node: ast.AST) -> str:
-    """Returns a dotted name, such as ``kit.loop.train``; empty if the node is anything else."""
+def _dotted(node: ast.AST) -> tuple[str, ast.AST]:
+    """Returns a dotted name, such as ``kit.loop.train``, and the node at its start; "" if the start is no name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) and node.id != "self" else ""
+    top = node.id if isinstance(node, ast.Name) else "self"
+    return "" if top == "self" else ".".join([top, *reversed(parts)]), node
 
 
 def _is_needed(names: Sequence[str], call: ast.Call) -> bool:
@@ -150,6 +151,8 @@ class Program:
     def __init__(self, modules: Mapping[Path, Module]) -> None:
         self._modules = modules
         self._files = {".".join(file.with_suffix("").parts).removesuffix(".__init__"): file for file in modules}
+        self._deepest = max((name.count(".") + 1 for name in self._files), default=0)
+        self._stars = functools.cache(lambda file: [name[1:] for name in modules[file] if name.startswith("*")])
         self._methods: dict[tuple[Path, str], set[tuple[Path, str]]] = {}  # by class
         for place in ((file, name) for file, module in modules.items() for name in module if "." in name):
             self._methods.setdefault((place[0], place[1].partition(".")[0]), set()).add(place)
@@ -162,17 +165,22 @@ class Program:
         """
         folder = ".".join([*file.parent.parts, ""])
         found, seen, left = Code(), {(file, "")}, [(file, "")]
-        methods: set[tuple[Path, str]] = set()
+        methods: dict[str, set[tuple[Path, str]]] = {}  # that are not reached, by their names
+        words: set[str] = set()  # names of methods that may be reached now
         while left:
             here, name = left.pop()
             code = self._modules[here][name]
+            words |= code.words - found.words
             found.add(code)
-            methods |= self._methods.get((here, name), set())
+            for each in self._methods.get((here, name), ()):
+                methods.setdefault(method := each[1].partition(".")[2], set()).add(each)
+                words |= {method} & found.words
             new = {place for used in code.uses if (place := self._place(used, here, folder)) is not None} - seen
             if not left and not new:
-                new = {each for each in methods if each[1].rpartition(".")[2] in found.words} - seen
+                new = {each for word in words for each in methods.pop(word, ())} - seen
+                words.clear()
             left += sorted(new)
-            seen |= {*left}
+            seen |= new
         return found
 
     def _find(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
@@ -180,12 +188,12 @@ class Program:
         parts, own = used.split("."), self._modules[here]
         # As Python looks them up for a script of a project that is installed; frameworks are read by nobody.
         bases = (folder,) if parts[0] in _FRAMEWORKS - {*here.parts} else (folder, "", "src.")
-        for number in range(len(parts) - 1, 0, -1):
+        for number in range(min(len(parts) - 1, self._deepest), 0, -1):
             for base in bases:
                 other = self._files.get(base + ".".join(parts[:number]))
                 if other is not None and parts[number] in self._modules[other]:
                     return other, parts[number]
         if parts[0] in own:
             return here, parts[0]
-        stars = [each[1:] for each in own if each.startswith("*") and len(parts) == 1]
+        stars = self._stars(here) if len(parts) == 1 else ()
         return next(filter(None, (self._place(f"{star}.{used}", here, folder) for star in stars)), None)

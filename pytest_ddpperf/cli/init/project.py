@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +47,7 @@ _NO_TRAINING = re.compile(r"(?:.*_)?(?:convert|export|infer|inference|generate|s
 # Code, and what names scripts.
 _LOOKED_AT = re.compile(r".*\.(?:md|py|sh|slurm|sbatch)|README.*|Makefile|justfile|pyproject\.toml", re.DOTALL)
 # A file, a module that Python runs, or the function of a command. Here and below no letter is read twice.
-_NAMED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b|-m +(\w+(?:\.\w+)*)|= *[\"'](\w+(?:\.\w+)+)")
+_NAMED = re.compile(r"(?<![\w./-])([\w./-]+\.py)\b|-m +(\w+(?:\.\w+)*)|= *[\"'](\w+(?:\.\w+)+)")
 _STARTER = r"(?:python3?|torchrun|accelerate launch|deepspeed|srun) (?![^`\n]* --(?:help|eval|test)\b)"
 _COMMAND = re.compile(rf"(?:^|`)[ $]*((?:\w+=[^\s`]+ +)*{_STARTER}[^`\n]+)", re.MULTILINE)
 MOST_OF_COMMAND = 300  # letters that are shown
@@ -120,18 +120,19 @@ def _modules(root: Path, named: dict[Path, int], commands: dict[Path, dict[str, 
     Also fills two dicts. ``named`` gets each file that a README or a shell script mentions, and how deep that README or
     script lies in the project. ``commands`` gets each file that a command starts, the command, and its arguments.
     """
-    left = MOST_BYTES_OF_ALL
-    for path in _files(root):
+    left, files = MOST_BYTES_OF_ALL, [*_files(root)]
+    known = {str(file.relative_to(root)) for file in files}
+    for path in files:
         code = _code(path)
         left -= len(code)
         if left < 0:
             return
         if path.suffix != ".py":
             where, text = path.relative_to(root), re.sub(r"\\[ \t]*\n\s*", "", code.decode(errors="replace"))
-            for each in _named(text, path.parent, root) if path.suffix != ".md" or path.stem == "README" else ():
+            for each in _named(text, where.parent, known) if path.suffix != ".md" or path.stem == "README" else ():
                 named.setdefault(each, len(where.parts))  # which grows from file to file
             for command in _COMMAND.findall(text):
-                for each in _named(command, path.parent, root):
+                for each in _named(command, where.parent, known):
                     told = f"{where} starts it by: {command[:MOST_OF_COMMAND].strip()}"
                     commands.setdefault(each, {"command": told, "given": _arguments(command, each)})
         elif (module := read(path.relative_to(root), code)) is not None:
@@ -148,12 +149,13 @@ def _arguments(command: str, file: Path) -> tuple[str, ...]:
     return tuple(found) if code and all(map(_WORD.fullmatch, found)) else ()
 
 
-def _named(text: str, folder: Path, root: Path) -> Iterator[Path]:
-    """Yields the paths, relative to ``root``, of files that a text in ``folder`` may name."""
-    for found in _NAMED.finditer(text):
-        module = (found[1] or found[2] or "").replace(".", "/")
-        names = [f"{module}.py", f"{module}/__main__.py"] if module else [found[0]]
-        yield from (Path(os.path.relpath(base / name, root)) for base in (folder, root, root / "src") for name in names)
+def _named(text: str, folder: Path, known: Collection[str]) -> Iterator[Path]:
+    """Yields the ``known`` files that a text in ``folder`` may name; all paths are relative to the same root."""
+    for file, run, called in {*_NAMED.findall(text)}:
+        module = (run or called).replace(".", "/")
+        names = [f"{module}.py", f"{module}/__main__.py"] if module else [file]
+        paths = (os.path.normpath(f"{base}/{name}") for base in (folder, ".", "src") for name in names)
+        yield from (Path(path) for path in paths if path in known)
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,10 +42,11 @@ def length(spans: Sequence[Span]) -> float:
     return sum(end - start for start, end in union(spans))
 
 
-def within(spans: Iterable[Span], window: Span) -> list[Span]:
-    """Returns the parts of the spans that lie in the window."""
-    clipped = ((max(start, window[0]), min(end, window[1])) for start, end in spans)
-    return [span for span in clipped if span[0] < span[1]]
+def within(spans: Sequence[Span], window: Span) -> list[Span]:
+    """Returns the parts of a ``union`` of spans that lie in the window."""
+    first = bisect_right(spans, window[0], key=lambda span: span[1])
+    last = bisect_left(spans, window[1], lo=first, key=lambda span: span[0])
+    return [(max(start, window[0]), min(end, window[1])) for start, end in spans[first:last]]
 
 
 ANNOTATION = "user_annotation"  # kineto's word for a named range
@@ -109,11 +111,11 @@ def kind_of(name: str) -> str:
     return collective_kind(kind) if kind else name
 
 
-def marks_of(events: Iterable[ProfilerEvent]) -> list[Span]:
-    """Returns the spans of a profile's steps, in order: the outermost ranges named ``STEP``."""
+def marks_of(events: Iterable[ProfilerEvent], name: re.Pattern[str] = re.compile(STEP)) -> list[Span]:
+    """Returns the spans of a profile's steps, in order: the outermost ranges that are called ``name``."""
     found: list[Span] = []
-    for start, end in sorted(event.span for event in events if event.name == STEP and event.activity == ANNOTATION):
-        if not found or start >= found[-1][1]:  # a range inside is the user's own
+    for start, end in sorted(each.span for each in events if each.activity == ANNOTATION and name.fullmatch(each.name)):
+        if start < end and (not found or start >= found[-1][1]):  # a range inside is the user's own
             found.append((start, end))
     return found
 
@@ -126,12 +128,14 @@ def steps_of(
     # Operators on the CPU only launch the computation of ``cuda``.
     of_device = (event for event in events if (event.activity == "kernel") == (device == "cuda"))
     computation = [event.span for event in of_device if class_of(event) == "computation"]
-    return tuple(_step(mark, communication, computation) for mark in (marks_of(events) if marks is None else marks))
+    spans = union(event.span for event in communication), union(computation)
+    communication.sort(key=lambda event: event.start)
+    return tuple(_step(mark, communication, spans) for mark in (marks_of(events) if marks is None else marks))
 
 
-def _step(mark: Span, communication: Sequence[ProfilerEvent], computation: Sequence[Span]) -> ProfiledStep:
-    sent = sorted((event for event in communication if mark[0] <= event.start < mark[1]), key=lambda event: event.start)
-    both = within((event.span for event in communication), mark), within(computation, mark)
+def _step(mark: Span, communication: Sequence[ProfilerEvent], spans: Sequence[Sequence[Span]]) -> ProfiledStep:
+    first, last = (bisect_left(communication, end, key=lambda event: event.start) for end in mark)
+    both = [within(each, mark) for each in spans]
     busy, computed = map(length, both)
     overlapped = busy + computed - length([*both[0], *both[1]])
     return ProfiledStep(
@@ -146,7 +150,7 @@ def _step(mark: Span, communication: Sequence[ProfilerEvent], computation: Seque
                 nbytes=event.nbytes,
                 ranks=event.ranks,
             )
-            for event in sent
+            for event in communication[first:last]
         ),
     )
 

@@ -31,7 +31,7 @@ from pytest_ddpperf.records.results import (
     StepAnalysis,
     StoredBaseline,
 )
-from pytest_ddpperf.records.verbs import Convergence
+from pytest_ddpperf.records.verbs import LOSS, Convergence
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.diagnosis import in_words
 from pytest_ddpperf.reports.documents import entries
@@ -184,9 +184,16 @@ def run_of(text: str) -> entries.Run:
     """Returns the run that the text of a results document describes; facts that the document lacks stay empty."""
     read = msgspec.json.decode(text, type=_Read)
     same = {name: getattr(read, name) for name in entries.RunFacts.__struct_fields__}
+    convergences = msgspec.convert(_with_nan(read.convergences), tuple[Convergence, ...])
+    for i, found in enumerate(convergences):
+        # By strategy, the curves' lengths and the quantities.
+        strategies = [([len(each.steps) for each in one.curves], one.finals.keys()) for one in found.strategies]
+        if not all(steps and all(steps) and {LOSS, found.metric} <= finals for steps, finals in strategies):
+            problem = f"expected steps, and last values of {LOSS} and {found.metric}"
+            raise msgspec.ValidationError(f"{problem} - at `$.convergences[{i}].strategies`")
     return entries.Run(
-        **same | {"convergences": msgspec.convert(_with_nan(read.convergences), tuple[Convergence, ...])},
-        results=tuple(_result(data, read) for data in read.results),
+        **same | {"convergences": convergences},
+        results=tuple(_result(number, data, read) for number, data in enumerate(read.results)),
         common_change=read.overall.common_change,
     )
 
@@ -201,7 +208,12 @@ def _with_nan(data: Any, *, number: bool = False) -> Any:
     return math.nan if data is None and number else data
 
 
-def _result(data: entries.ResultEntry, read: _Read) -> Result:
+def _result(number: int, data: entries.ResultEntry, read: _Read) -> Result:
+    try:
+        _ = data.diagnosis and in_words(data.diagnosis)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # advice of another version
+        problem = f"has a code or facts that are not known here ({error})"
+        raise msgspec.ValidationError(f"{problem} - at `$.results[{number}].diagnosis`") from None
     environment = read.environments.get(data.environment_key, read.environment)
     if environment is None:
         raise msgspec.ValidationError("is null, although the file has benchmarks - at `$.environment`")

@@ -118,5 +118,6 @@ def _cell(value: Any) -> Any:
 
 
 def no_formula(text: str) -> str:
-    """Returns the text for a cell, with an apostrophe before it if a spreadsheet would run it as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    """Returns the printable text for a cell, with an apostrophe if a spreadsheet would run the text as a formula."""
+    text = printable(text, keep="\n")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -207,7 +207,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": printable(axis.name), "unit": axis.unit}
+    data: dict[str, Any] = {"name": printable(axis.name), "unit": printable(axis.unit)}
     if axis.labels:
         data["labels"] = list(map(printable, axis.labels))
     return {**data, "log": True} if axis.log else data

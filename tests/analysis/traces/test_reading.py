@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.analysis.traces.reading import group_profile, rank_in_name, read_trace, times_of
+from pytest_ddpperf.analysis.traces.difference import usage
+from pytest_ddpperf.analysis.traces.reading import group_profile, in_steps, rank_in_name, read_trace, times_of
 from pytest_ddpperf.errors import TraceError
 from tests.analysis.traces.made_traces import collective, document, event, step, trace
 
@@ -143,3 +145,29 @@ def test_a_trace_in_which_nothing_ran_is_refused() -> None:
     strange = [{"ph": "X", "name": "no time"}, {"ph": "M", "name": "process_name"}, "text", None]
     with pytest.raises(TraceError, match=r"^empty\.json has no events with a duration"):
         read_trace({"traceEvents": strange}, "empty.json")
+
+
+def test_a_trace_in_which_nothing_takes_time_is_refused_and_a_step_without_time_is_none() -> None:
+    empty = event("aten::mm", 1, 1)
+    with pytest.raises(TraceError, match=r"^empty\.json has no events with a duration"):
+        read_trace({"traceEvents": [empty]}, "empty.json")
+    for name in ("step", "ProfilerStep#1"):
+        assert times_of(trace(0, 1, empty, event("aten::add", 1, 5), step(1, 1, name))).step == pytest.approx(4 * US)
+
+
+def test_a_trace_of_many_steps_is_read_in_seconds() -> None:
+    """If each step looked at each event, these 10,000 steps would take minutes."""
+    events = [event("aten::mm", 10 * i, 10 * i + 5) for i in range(20_000)]
+    events += [collective(20 * i + 2, 20 * i + 8) for i in range(10_000)]
+    marks = [step(20 * i, 20 * i + 19, f"ProfilerStep#{i}") for i in range(10_000)]
+    found = trace(0, 1, *events, *marks)
+    started = time.process_time()
+    times, used = times_of(found), usage([found])
+    assert time.process_time() - started < 20
+    assert times.steps == 10_000
+    assert (times.computed, times.overlapped) == pytest.approx((10 * US, 3 * US))
+    assert {use.calls for use in used.values()} == {1.0, 2.0}
+    inside = [in_steps(found, each) for each in found.events if each.name == "aten::mm"]
+    assert inside == [i // 2 for i in range(20_000)]
+    (outside,) = trace(0, 1, event("aten::mm", 39, 40)).events
+    assert in_steps(found, outside) is None

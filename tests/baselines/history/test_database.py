@@ -206,6 +206,8 @@ def test_times_of_steps_that_took_turns_are_apart_and_counts_are_not(tmp_path: P
     [
         ("UPDATE metric SET value = 'abc'", "a value is 'abc'"),
         ("UPDATE metric SET low = 9e999", "a low is inf"),
+        ("UPDATE metric SET value = -1e308", r"a value is -1e\+308"),  # sums of it are not finite
+        ("UPDATE metric SET high = 1e308", r"a high is 1e\+308"),
         ("UPDATE metric SET slack = 'much'", "a slack is 'much'"),
         ("UPDATE result SET test = x'ff'", r"a test is b'\\xff'"),
         ("UPDATE result SET world_size = 'two'", "a world_size is 'two'"),

@@ -223,8 +223,8 @@ def commands_of(job: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "base", "name"),
     [
-        ("github", "merge-base:origin/${{ github.base_ref }}", ""),
-        ("github", "merge-base:origin/${{ github.base_ref }}", "packages/alpha"),
+        ("github", '"merge-base:origin/$GITHUB_BASE_REF"', ""),
+        ("github", '"merge-base:origin/$GITHUB_BASE_REF"', "packages/alpha"),
         ("gitlab", "$CI_MERGE_REQUEST_DIFF_BASE_SHA", "packages/alpha"),
     ],
 )

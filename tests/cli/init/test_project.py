@@ -495,6 +495,41 @@ def test_a_large_file_that_may_name_scripts_is_read_in_seconds(tmp_path: Path, t
     assert time.process_time() - started < 20
 
 
+METHODS = "".join(f" def m{i}(self): self.m{i + 1}()\n" for i in range(15_000))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("long.py", ("f()" + ".a" * 2500 + "\n") * 190),
+        ("long.py", f"A{'a' * 200_000}.b()\n"),
+        (
+            "long.py",
+            "class C:\n" + "".join(f" def m{i}(self): self.m{i + 1}()\n" for i in range(15_000)) + "C().m0()\n",
+        ),
+        (
+            "long.py",
+            "from train import *\n"
+            + "".join(f"def d{i}(): pass\n" for i in range(15_000))
+            + "".join(f"a{i}()\n" for i in range(15_000)),
+        ),
+        ("run{}.sh", "".join(f"{i}.py\n" for i in range(100_000))),
+    ],
+    ids=["attributes", "name", "methods", "names of another module", "files"],
+)
+def test_a_large_file_is_read_in_seconds(tmp_path: Path, file: str, text: str) -> None:
+    """If each part were read twice for each part before it, these would take minutes."""
+    started = time.process_time()
+    files = {file.format(i): text for i in range(9)}
+    assert project(tmp_path, {"train.py": DDP, **files}).scripts[0].file == Path("train.py")
+    assert time.process_time() - started < 20
+
+
+def test_a_call_at_the_start_of_a_chain_is_a_call(tmp_path: Path) -> None:
+    code = "import torch\nmodel().loss.backward()\nmake(torch.optim.SGD).last.step()\n"
+    assert [each.file for each in project(tmp_path, {"train.py": code}).scripts] == [Path("train.py")]
+
+
 def test_scripts_below_the_current_folder_come_first(tmp_path: Path) -> None:
     """Also one that is less likely than others, such as one that trains in a single process."""
     files = {"pytest.ini": "", "train.py": FABRIC, "rl/run.py": PLAIN, "rl/kit/b.py": PLAIN, "docs/a.md": ""}

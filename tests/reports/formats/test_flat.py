@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from pytest_ddpperf.reports.formats.flat import bencher, benchmark_action, comma_separated
-from tests.reports.formats.samples import BROKEN, HOSTILE, REGRESSED, UNCHANGED
+from tests.reports.formats.samples import BROKEN, CALLS, HOSTILE, REGRESSED, UNCHANGED
 from tests.reports.made import make_document
 
 METRIC = {
@@ -71,7 +71,7 @@ def test_names_come_back_as_they_were() -> None:
     assert (row["benchmark_verdict"], row["metric"], row["value"]) == ("broken", "", "")
 
 
-@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\t=1"])
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)"])
 def test_a_name_is_no_formula_of_a_spreadsheet(name: str) -> None:
     named = replace(BROKEN, test=name, measurement=replace(BROKEN.measurement, name=name))
     (row,) = rows(comma_separated(make_document(named)))
@@ -84,3 +84,10 @@ def test_numbers_come_back_as_they_were() -> None:
         metric = document.results[0][row["metric"]]
         assert float(row["value"]) == metric.series.value
         assert (float(row["change"]), float(row["baseline"])) == (metric.change, metric.baseline)
+
+
+def test_no_text_writes_to_a_terminal() -> None:
+    series = replace(CALLS.series, unit="\x1b]0;owned\x07")
+    named = replace(BROKEN, test="\t=1", comparisons=(replace(CALLS, series=series),))
+    (row,) = rows(comma_separated(make_document(named)))
+    assert (row["test"], row["unit"]) == ("\\t=1", "\\x1b]0;owned\\x07")
