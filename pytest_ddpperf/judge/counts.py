@@ -112,7 +112,7 @@ def count_findings(
 
 
 def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding if ranks send nothing now, although the reference's ranks sent gradients in each step."""
+    """Returns a finding if ranks send nothing now, although the reference's ranks sent gradients or parameters."""
     metric, then, now = "collective_calls", counts_of(reference), measurement.counts
     if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
         return ()
@@ -120,8 +120,8 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
     if not surely_changed(metric, "", then, now, [(before, after)]):
         return ()
     gradients = then.details.get("model_state_bytes", {}).get("gradients", 0.0)
-    synchronised = then.totals.get("collective_bytes", 0.0) >= OF_GRADIENTS * gradients > 0
-    if measurement.world_size == 1 or after or not synchronised:
+    sent = then.totals.get("collective_bytes", 0.0) >= OF_GRADIENTS * gradients or _averages_rarely(then)
+    if measurement.world_size == 1 or after or not sent or not gradients:
         return ()
     return (Finding("ranks_apart", {"ranks": measurement.world_size, "calls": before, "paired": reference.paired}),)
 

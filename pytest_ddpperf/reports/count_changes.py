@@ -179,14 +179,18 @@ def _layout(buckets: Mapping[str, float]) -> str:
 def _rank_lines(
     metric: str, then: Counts, now: Counts, parts: Mapping[str, Sequence[tuple[float, float]]]
 ) -> list[str]:
-    """Returns a line for each rank on which a part changed; ``parts`` has (before, now) pairs by rank for each part."""
-    lines = [
-        f"rank {rank} {f'{name} ' if name else ''}{change_text(metric, before, after)}"
-        f"{changed_at(metric, name or None, as_rank(metric, rank, then), as_rank(metric, rank, now))}"
-        for name, pairs in parts.items()
-        for rank, (before, after) in enumerate(pairs)
-        if before != after
-    ]
+    """Returns a line for each rank on which a part changed; ``parts`` has (before, now) pairs by rank for each part.
+
+    If all ranks changed, ranks that changed by as much as the total, at the same lines of code, are omitted.
+    """
+    lines, whole = list[str](), now.totals[metric] - then.totals[metric]
+    for name, pairs in parts.items():
+        everywhere, place = all(before != after for before, after in pairs), changed_at(metric, name or None, then, now)
+        for rank, (before, after) in enumerate(pairs):
+            at = changed_at(metric, name or None, as_rank(metric, rank, then), as_rank(metric, rank, now))
+            as_total = everywhere and math.isclose(after - before, whole) and at in {"", place}
+            text = f"rank {rank} {f'{name} ' if name else ''}{change_text(metric, before, after)}{at}"
+            lines += [text] * (before != after and not as_total)
     return _shortened(lines, "more rank")
 
 

@@ -220,7 +220,7 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
         alike.setdefault(code, {}).setdefault(text, []).append(name)
     lines = []
     for texts in alike.values():
-        number = sum(map(len, texts.values()))
+        number = len({name for names in texts.values() for name in names})
         text, (first, *_) = next(iter(texts.items()))
         if number > _EACH and len(texts) > 1:
             who = f"all {of}" if number == of else f"{number} of {of}"

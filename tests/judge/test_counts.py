@@ -349,6 +349,24 @@ def test_ranks_that_send_nothing_any_more_are_broken_and_not_improved(
 
 
 @pytest.mark.parametrize(
+    ("sent", "apart"), [pytest.param(8.0, True, id="an average"), pytest.param(1.0, False, id="a log")]
+)
+def test_ranks_that_averaged_in_a_few_steps_and_send_nothing_any_more_are_broken(sent: float, *, apart: bool) -> None:
+    """In each fifth of 20 steps; the mean is a fifth of all gradients."""
+    every_fifth = ((sent, 0.0, 0.0, 0.0, 0.0) * 4,)
+    before = replace(
+        counts(collective_calls=0.2, collective_bytes=sent / 5),
+        details={"model_state_bytes": {"gradients": 8.0}},
+        varying={"collective_calls": {"": ((1.0, 0.0, 0.0, 0.0, 0.0) * 4,)}, "collective_bytes": {"": every_fifth}},
+        steps=20,
+    )
+    found = replace(counts(collective_calls=0.0, collective_bytes=0.0), steps=20)
+    result = counted(found, before)
+    assert (result.verdict is Verdict.BROKEN) is apart
+    assert result.verdict is (Verdict.BROKEN if apart else Verdict.IMPROVED)
+
+
+@pytest.mark.parametrize(
     ("metric", "then", "now", "verdict"),
     [
         # A floor holds on each rank by itself.

@@ -262,7 +262,23 @@ def test_of_many_ranks_some_are_told() -> None:
 
     lines = difference_text("operators", ranks(1), ranks(2))
     assert lines[1] == "rank 0 1 -> 2 per step (+1)"
-    assert lines[6:] == ["and 3 more ranks"]
+    assert lines[6:] == ["and 2 more ranks"]  # the last one changed as the total did
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        ((11, 3, 3), []),
+        ((11, 3, 6), ["rank 2 1 -> 6 per step (+5)"]),
+        ((11, 3, 1), ["rank 0 9 -> 11 per step (+2)", "rank 1 1 -> 3 per step (+2)"]),
+    ],
+)
+def test_ranks_that_change_as_the_total_does_are_told_if_another_one_does_not_change(
+    now: tuple[float, ...], told: list[str]
+) -> None:
+    """Rank 0 does more than the others, as one that logs."""
+    sides = [merged([counts({"operators": {"aten.mm": times}}) for times in ranks]) for ranks in ((9, 1, 1), now)]
+    assert difference_text("operators", *sides) == ["aten.mm 9 -> 11 per step (+2)", *told]
 
 
 def reduced(*sites: CallSite) -> Counts:
@@ -322,6 +338,15 @@ def test_a_rank_that_does_more_has_its_line_if_another_one_does_most() -> None:
     ]
     old = replace(then, sites_by_rank={})
     assert difference_text("collective_calls", old, now)[0] == "rank 1 2 -> 3 calls per step (+1)"
+
+
+@pytest.mark.parametrize(("line", "told"), [(52, []), (53, [": the new one at train.py:53 in f"])])
+def test_ranks_that_change_by_as_much_are_told_if_they_do_so_at_other_lines(line: int, told: list[str]) -> None:
+    log, usual = site(30, "log", value=8.0), site(30, "log")
+    now = merged([reduced(log, site(52, "f")), reduced(usual, site(line, "f", source="other"))])
+    first, *others = difference_text("collective_calls", merged([reduced(log), reduced(usual)]), now)
+    assert first == "all_reduce 8 -> 9 calls per step (+1): the new one at train.py:52 in f"
+    assert others == [f"rank 1 1 -> 2 calls per step (+1){where}" for where in told]
 
 
 def test_recorded_operators_have_their_own_lines_the_most_first_unless_a_new_line_calls_a_model() -> None:

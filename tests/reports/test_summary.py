@@ -32,6 +32,14 @@ def remarks_on(*results: Result, accepting: bool = False) -> tuple[str, ...]:
     return (*([] if accepting else undecided_lines(named)), *told_once(remarks, len(results)))
 
 
+def test_remarks_of_one_kind_on_one_benchmark_are_no_other_benchmarks() -> None:
+    remarks = [("test_step", Finding("a", {"share": share})) for share in range(5)]
+    assert told_once(remarks, 1) == [f"test_step: a: share={share}" for share in range(5)]
+    others = [("test_other", Finding("a", {"share": 9})), *((f"test_{name}", Finding("a")) for name in range(3))]
+    (line,) = told_once([*remarks, *others], 6)
+    assert line == "5 of 6 benchmarks, such as test_step: a: share=0"
+
+
 def test_a_row_says_what_was_measured_and_how_it_changed() -> None:
     others = (
         make_comparison("throughput", 676.4, Verdict.UNCHANGED),

@@ -100,6 +100,7 @@ def count_warm_step(
             profiled = [device_work(run) for _ in range(whole)]
     rows = pass_.rows[: learning + whole]
     for each in counted:
+        each["model_state_bytes"] = max(each["model_state_bytes"], pass_.state, key=total_of)
         each["batch_rows"] = rows_by_shape(each["batch_rows"], pass_.rows)
         if not all(rows) or len(set(map(total_of, rows))) > 1:  # not sure, or not the same in each step
             del each["batch_rows"]
@@ -115,7 +116,8 @@ def count_warm_step(
         )
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
-    last = call_sites([{**of_compiler, **pass_.last}], subject.roots, subject.strategy)
+    settings = pass_.settings | settings_of(pass_.used.roots, pass_.used.optimizers)  # some optimizers step rarely
+    last = call_sites([{**of_compiler, **pass_.last, SETTINGS: settings}], subject.roots, subject.strategy)
     return replace(found, sites={**sites, **last})
 
 
@@ -137,9 +139,9 @@ class _Pass:
         self._gap = False  # whether a watched step did something else, on any rank
         self.cut_short = ""  # how many steps followed it, if these were too few to show how often it comes
         self.rows: list[dict[str, float]] = []  # of each step, as of ``BatchRows.rows``
-        self._state: dict[str, float] = {}
+        self.state: dict[str, float] = {}  # the most bytes since the last step counted in full began, as it steps
         self._stack = Stack()
-        self._set = Counter[tuple[str, Place]]()  # settings that the step's code makes as it runs
+        self.settings = Counter[tuple[str, Place]]()  # of the last step counted in full
         self.last: SiteCounts = {}  # counts by line that only a step counted in full has, of the last such step
 
     @contextmanager
@@ -160,20 +162,20 @@ class _Pass:
         if metric != SETTINGS:
             self._operators.add(metric, name)
         elif self._operators.whole and not self._operators.is_paused:
-            self._set[name, place or self._stack.place()] += 1
+            self.settings[name, place or self._stack.place()] += 1
 
     def step(self, run: Callable[[], Any]) -> Details:
         """Counts a step in full; returns the counts that are too slow to take in every step."""
-        self._set.clear()
+        self.settings.clear()
         with self._operators.paused():
             self._file_known()
             self._tracker.begin_step()
             before, made = dict(self._tracker.live), self._tracker.passing()
-        self._state = {}
+        self.state = {}
         shown, sites = self._look(run)
         self.seen.append(shown)
         with self._operators.paused():
-            state = self._state or self.used.state_bytes()
+            state = self.state or self.used.state_bytes()
             peak, places = self._tracker.peak(), self._tracker.peak_places()
             self._file_known()
             gc.collect()  # garbage is not kept
@@ -182,8 +184,8 @@ class _Pass:
             kept = self._tracker.passing()
             kept.subtract(made)
         self.sites.append({**sites, "retained_bytes": kept})
-        made = settings_of(self.used.roots, self.used.optimizers)
-        self.last = {"peak_tensor_bytes": places, SETTINGS: self._set + made}
+        self.settings.update(settings_of(self.used.roots, self.used.optimizers))
+        self.last = {"peak_tensor_bytes": places}
         return {
             "operator_bytes": self._operators.details()["operator_bytes"],
             "batch_rows": self.rows[-1],
@@ -289,13 +291,10 @@ class _Pass:
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
         self._operators.add("optimizer_steps", type(optimizer).__name__)
-        if not self._operators.whole:
-            return
         with self._operators.paused():
-            self._tracker.mark(self.used.optimizer_state, "optimizer_state")
-            state = self.used.state_bytes()
-        if sum(state.values()) > sum(self._state.values()):
-            self._state = state
+            if self._operators.whole:
+                self._tracker.mark(self.used.optimizer_state, "optimizer_state")
+            self.state = max(self.state, self.used.state_bytes(), key=total_of)
 
 
 def _differ(steps: Sequence[object], period: int) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -20,6 +20,7 @@ from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, re
 _DRAWN = 16  # batches whose numbers are kept
 _EARLIER = 2  # loaders before the last one that have to exist: a variable may still hold a single one
 _RECORD = "_ddpperf_followed"  # of a loader and of its iterators
+_BEFORE = "_ddpperf_given_before"  # batches of all loaders until a loader was made
 
 
 @dataclass(eq=False, slots=True)
@@ -31,11 +32,19 @@ class _Followed:
     workers: int
     persistent: bool
     pinned: bool  # whether it copies batches to memory from which a GPU copies without waiting
-    replaces: bool  # whether an earlier loader of the same dataset type and length had ended an epoch
+    before: tuple[int, int]  # batches of all loaders until it was made, and until it was first asked
     by_our_seed: bool  # whether it shuffles by numbers that are alike on all ranks only because we seeded them alike
     given: int = 0  # batches
+    steps: int = 0  # that were given one
+    first: int = 0  # the number of its first batch among the batches of all loaders
+    last: int = 0  # the same of its last one
     epochs: int = 0  # that ended
     drawn: list[int] = field(default_factory=list)  # checksums of the numbers of each batch's samples
+
+    def replaces(self, other: _Followed) -> bool:
+        """Returns whether the other one gave batches until this one was made at the same line, and none afterwards."""
+        made, begun = self.before
+        return other.made == self.made and 0 < other.first <= made and other.last <= begun
 
 
 class Loaders:
@@ -43,20 +52,25 @@ class Loaders:
 
     def __init__(self) -> None:
         self._known: dict[_Followed, ReferenceType[Any]] = {}  # and the loaders themselves, as long as they are there
-        self._given, self._giving = Counter[Place](), Counter[Place]()  # batches so far; steps that were given one
-        self._looks = 0
+        self._given, self._looked, self._looks = 0, 0, 0  # batches so far; until the last look; looks
 
     @contextmanager
     def followed(self) -> Iterator[Loaders]:
         """Counts the batches of DataLoaders in this context, and notes the lines that make loaders."""
         kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
         begun, following, drawing = kind.__init__, kind.__next__, kind._next_index  # noqa: SLF001
-        lines = Stack()
+        lines, making = Stack(), dataloader.DataLoader.__init__
+
+        @uncompiled
+        @functools.wraps(making)
+        def make(loader: Any, *args: Any, **kwargs: Any) -> None:
+            making(loader, *args, **kwargs)
+            vars(loader)[_BEFORE] = self._given
 
         @uncompiled
         def begin(batches: Any, loader: Any) -> None:
             if _RECORD not in vars(loader):
-                record = _record(loader, [*self._known], made_at(loader) or lines.place())
+                record = _record(loader, self._given, made_at(loader) or lines.place())
                 self._known[record], vars(loader)[_RECORD] = ref(loader), record
             vars(batches)[_RECORD] = vars(loader)[_RECORD]
             begun(batches, loader)
@@ -71,7 +85,9 @@ class Loaders:
                     known.epochs += 1
                 raise
             if known is not None:
-                known.given += 1
+                known.given, known.last = known.given + 1, self._given + 1
+                known.first = known.first or known.last
+            self._given += 1
             return batch
 
         @uncompiled
@@ -81,34 +97,34 @@ class Loaders:
                 known.drawn.append(zlib.crc32(repr(numbers).encode()))
             return numbers
 
-        with making_noted(), ExitStack() as stack:
-            for name, by in (("__init__", begin), ("__next__", give), ("_next_index", draw)):
-                stack.enter_context(replaced(kind, name, by))
+        first, last = replaced(dataloader.DataLoader, "__init__", make), replaced(kind, "_next_index", draw)
+        with first, making_noted(), replaced(kind, "__init__", begin), replaced(kind, "__next__", give), last:
             yield self
 
     def look(self) -> None:
-        """Records which lines of code made the DataLoaders that the last step used; called after each step."""
-        given = self._batches()
-        self._giving.update(place for place, batches in given.items() if batches > self._given[place])
-        self._given, self._looks = given, self._looks + 1
-
-    def _batches(self) -> Counter[Place]:
-        given = Counter[Place]()
+        """Records which DataLoaders the last step used; called after each step."""
         for each in self._known:
-            given[each.made] += each.given
-        return given
+            each.steps += each.last > self._looked
+        self._looked, self._looks = self._given, self._looks + 1
 
     def used(self, steps: int) -> list[list[_Followed]]:
-        """Returns the DataLoaders that feed training: a list of loaders for each dataset.
+        """Returns the DataLoaders that feed training, each in a list after the ones that it replaced.
 
-        A line of code counts if its loaders give at least one batch per step on average, and batches in at least half
-        of the steps. This excludes loaders for evaluation.
+        A list counts if it gives at least one batch per step on average, and batches in at least half of the steps.
+        This excludes loaders for evaluation. If no list does so, all lists of one line of code count together.
         """
-        given, found = self._batches(), dict[tuple[str, int], list[_Followed]]()
+        found: list[list[_Followed]] = []
         for each in self._known:
-            if given[each.made] >= steps and 2 * self._giving[each.made] >= self._looks:
-                found.setdefault(each.data, []).append(each)
-        return list(found.values())
+            ended = [loaders for loaders in found if any(map(each.replaces, loaders))]
+            ended = [loaders for loaders in ended if each.data in (other.data for other in loaders)] or ended
+            found = [*(loaders for loaders in found if loaders not in ended), [*chain(*ended), each]]
+
+        def feed(loaders: Iterable[_Followed]) -> bool:
+            given, asking = zip(*((each.given, each.steps) for each in loaders), strict=True)
+            return sum(given) >= steps and 2 * sum(asking) >= self._looks
+
+        at_line = {each.made: [other for other in self._known if other.made == each.made] for each in self._known}
+        return [*filter(feed, found)] or [loaders for loaders in found if feed(at_line[loaders[0].made])]
 
     def samples(self, steps: int, ranks: int) -> tuple[int, ...]:
         """Returns a checksum of the first samples of each loader in ``used``, to compare ranks.
@@ -131,13 +147,15 @@ class Loaders:
         stay in memory, and needs three epochs.
         """
         found: dict[str, list[Place]] = {}
-        last = [loaders[-1] for loaders in self.used(steps)]
+        used = self.used(steps)
+        last = [loaders[-1] for loaders in used]
         if last:
             found["loaders_without_workers"] = [each.made for each in last if not each.workers]
             found["loaders_unpinned"] = [each.made for each in last if not each.pinned]
-        if with_workers := [each for each in last if each.workers]:
-            found["workers_restarted"] = [each.made for each in with_workers if each.replaces or not each.persistent]
-        used = [loaders for loaders in self.used(steps) if sum(each.epochs for each in loaders) > _EARLIER]
+        if any(each.workers for each in last):
+            anew = [each for *earlier, each in used if not each.persistent or any(other.epochs for other in earlier)]
+            found["workers_restarted"] = [each.made for each in anew if each.workers]
+        used = [loaders for loaders in used if sum(each.epochs for each in loaders) > _EARLIER]
         if used:
             earlier = [[each for each in loaders if each.epochs][:-1] for loaders in used]
             kept = [[each for each in loaders if self._known[each]() is not None] for loaders in earlier]
@@ -150,7 +168,7 @@ class Loaders:
         return max((length / round(given / steps) for length, given in told), default=None)
 
 
-def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
+def _record(loader: Any, given: int, made: Place) -> _Followed:
     data, size, length = loader.dataset, 0, 0
     with suppress(Exception):  # a sampler or dataset may have no length; asked for it, a stream would warn later
         if not isinstance(data, IterableDataset):
@@ -160,12 +178,11 @@ def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
     pinned = bool(getattr(loader, "pin_memory", False))
     shuffles = isinstance(loader.sampler, RandomSampler) and loader.sampler.generator is None
     ours = shuffles and torch.initial_seed() == SEED
-    alike = (type(data).__qualname__, size)
-    replaces = any(each.data == alike and each.epochs for each in others)
+    before, alike = (vars(loader).get(_BEFORE, 0), given), (type(data).__qualname__, size)
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     drawing = made_at(sampler)
     by = (type(loader).__name__, made) if drawing is None else (type(sampler).__name__, drawing)
-    return _Followed(made, by, alike, max(0, length), loader.num_workers, kept, pinned, replaces, ours)
+    return _Followed(made, by, alike, max(0, length), loader.num_workers, kept, pinned, before, ours)
 
 
 @contextmanager

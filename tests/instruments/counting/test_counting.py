@@ -33,6 +33,7 @@ from pytest_ddpperf.instruments.counting.module_tracker import OUTSIDE, Running
 from pytest_ddpperf.instruments.counting.sites import digest
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.records.counts import COUNTS, Counts
+from pytest_ddpperf.records.sites import SETTINGS
 from tests.counted import count_step
 
 CPU = torch.device("cpu")
@@ -654,6 +655,27 @@ def test_an_optimizer_inside_of_another_steps_once() -> None:
     found = count(step)
     assert found.details["optimizer_steps"] == {"Outer": 1.0}
     assert found.details["model_state_bytes"] == {"parameters": 12.0, "gradients": 12.0, "optimizer_state": 24.0}
+
+
+def test_an_optimizer_that_steps_rarely_counts_with_its_state_and_its_settings() -> None:
+    inner, outer = nn.Linear(4, 2), nn.Linear(4, 2)
+    usual, rare = torch.optim.SGD(inner.parameters(), lr=0.1), torch.optim.SGD(outer.parameters(), lr=0.1, momentum=0.9)
+    number = itertools.count()
+
+    def step() -> None:
+        usual.zero_grad()
+        inner(torch.ones(4)).sum().backward()
+        usual.step()
+        if next(number) % 5 == 4:
+            for theirs, mine in zip(outer.parameters(), inner.parameters(), strict=True):
+                theirs.grad = theirs.detach() - mine.detach()
+            rare.step()
+            rare.zero_grad()
+
+    found = count(step)
+    assert found.details["optimizer_steps"] == {"SGD": 1.2}
+    assert found.details["model_state_bytes"] == {"parameters": 80.0, "gradients": 80.0, "optimizer_state": 40.0}
+    assert "momentum" in repr([site.part for site in found.sites[SETTINGS]])
 
 
 def test_further_models_and_a_loss_have_their_class_as_prefix() -> None:

@@ -30,6 +30,14 @@ from tests.counted import count_step
 ITERATOR = dataloader._BaseDataLoaderIter
 
 
+class Stream(IterableDataset[int]):
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.batches)
+
+
 class Endless(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         while True:
@@ -38,6 +46,10 @@ class Endless(IterableDataset[int]):
 
 def loader(batches: int) -> DataLoader[tuple[torch.Tensor, ...]]:
     return DataLoader(TensorDataset(torch.zeros(batches)))
+
+
+def streaming(batches: int, workers: int = 1) -> DataLoader[int]:
+    return DataLoader(Stream(batches), 1, num_workers=workers, persistent_workers=workers > 0)
 
 
 def forever(batches: DataLoader[tuple[torch.Tensor, ...]]) -> Iterator[object]:
@@ -168,6 +180,52 @@ def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
         pair = [DataLoader(data, num_workers=1, persistent_workers=True) for _ in range(2)]
         assert len(list(zip(*pair, strict=False))) == 2
         assert loaders.of_epochs(2)["workers_restarted"] == []
+
+
+@pytest.mark.parametrize(
+    ("train", "check", "restarted"),
+    [
+        pytest.param(1, 1, 0, id="both stay"),
+        pytest.param(3, 1, 1, id="each epoch makes one for training"),
+        pytest.param(1, 3, 0, id="each epoch makes one for evaluation"),
+        pytest.param(3, 3, 1, id="each epoch makes both"),
+    ],
+)
+def test_of_loaders_that_one_line_makes_only_those_of_training_restart_workers(
+    train: int, check: int, restarted: int
+) -> None:
+    """In three epochs of four steps, each with an evaluation of two batches after it."""
+    with Loaders().followed() as loaders:
+        feeding, testing = streaming(4), streaming(2)
+        for epoch in range(3):
+            feeding = streaming(4) if 0 < epoch < train else feeding
+            for _ in feeding:
+                loaders.look()
+            testing = streaming(2) if 0 < epoch < check else testing
+            assert len(list(testing)) == 2
+        next(iter(feeding))
+        assert len(loaders.of_epochs(12)["workers_restarted"]) == restarted
+        assert loaders.of_epochs(12)["loaders_without_workers"] == []
+
+
+def test_a_loader_for_evaluation_does_not_hide_one_of_the_same_line() -> None:
+    with Loaders().followed() as loaders:
+        train, check = streaming(4, workers=0), streaming(2)
+        for _ in range(2):
+            for _ in train:
+                loaders.look()
+            assert len(list(check)) == 2
+        assert len(loaders.of_epochs(8)["loaders_without_workers"]) == 1
+        assert "workers_restarted" not in loaders.of_epochs(8)
+
+
+def test_loaders_of_one_line_that_steps_ask_in_turns_feed_training_together() -> None:
+    with Loaders().followed() as loaders:
+        tasks = [iter(streaming(20, workers=0)) for _ in range(3)]
+        for step in range(9):
+            next(tasks[step % 3])
+            loaders.look()
+        assert len(loaders.of_epochs(9)["loaders_without_workers"]) == 3
 
 
 def test_the_lines_of_a_loader_and_of_what_draws_its_samples_are_known() -> None:
