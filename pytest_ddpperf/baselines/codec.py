@@ -14,7 +14,8 @@ import msgspec
 from pytest_ddpperf.baselines import jsonfile
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
-from pytest_ddpperf.records.counts import Alike, Counts
+from pytest_ddpperf.records.alike import Alike
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite, of_lines

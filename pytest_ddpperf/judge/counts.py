@@ -8,7 +8,8 @@ from dataclasses import replace
 from statistics import pstdev
 
 from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
-from pytest_ddpperf.records.counts import COUNTS, Alike, Counts, count_row, steps_to_tell, surely_changed
+from pytest_ddpperf.records.alike import Alike
+from pytest_ddpperf.records.counts import COUNTS, Counts, count_row, steps_to_tell, surely_changed
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, Reference

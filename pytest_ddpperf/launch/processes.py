@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
 
 HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)  # signals that a zygote handles, and its ranks do not

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.records.counts import Alike, Counts, RankCopy, count_row
+from pytest_ddpperf.records.alike import Alike, RankCopy
+from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.rhythm import Components, rhythm_of_all
 from pytest_ddpperf.records.sites import RECORDED_LINES, SETTINGS, CallSite
 

@@ -13,7 +13,7 @@ import torch
 from pytest_ddpperf.instruments.counting.copies import CopyWatch
 from pytest_ddpperf.instruments.counting.counting import SEEN_STEPS, Countable, count_warm_step
 from pytest_ddpperf.instruments.counting.loaders import Loaders
-from pytest_ddpperf.instruments.counting.python import ObjectCensus, lines_of_left
+from pytest_ddpperf.instruments.counting.objects import ObjectCensus, lines_of_left
 from pytest_ddpperf.instruments.counting.sites import SiteCounts, call_sites
 from pytest_ddpperf.instruments.counting.steps import Details
 from pytest_ddpperf.records.counts import COUNTS, Counts

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.counts import Alike, Counts
+from pytest_ddpperf.records.alike import Alike
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict

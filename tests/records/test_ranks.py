@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_ddpperf.records.counts import Alike, RankCopy
+from pytest_ddpperf.records.alike import Alike, RankCopy
 from pytest_ddpperf.records.ranks import alike
 
 

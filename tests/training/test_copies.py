@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from pytest_ddpperf.instruments.torch_internals import SEED
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.counts import Alike, Counts
+from pytest_ddpperf.records.alike import Alike
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.sites import SETTINGS, CallSite

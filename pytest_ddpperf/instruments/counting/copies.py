@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from pytest_ddpperf.instruments.counting.loaders import Loaders
 from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, call_sites, made_at
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
-from pytest_ddpperf.records.counts import RankCopy
+from pytest_ddpperf.records.alike import RankCopy
 
 _CALLS = 8  # of models, whose inputs are looked at
 _HEAD = 2**18  # elements of a tensor that are looked at

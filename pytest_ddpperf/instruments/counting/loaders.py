@@ -121,7 +121,7 @@ class Loaders:
 
         def feed(loaders: Iterable[_Followed]) -> bool:
             given, asking = zip(*((each.given, each.steps) for each in loaders), strict=True)
-            return sum(given) >= steps and 2 * sum(asking) >= self._looks
+            return bool(sum(given) >= steps and 2 * sum(asking) >= self._looks)
 
         at_line = {each.made: [other for other in self._known if other.made == each.made] for each in self._known}
         return [*filter(feed, found)] or [loaders for loaders in found if feed(at_line[loaders[0].made])]

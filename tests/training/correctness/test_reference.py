@@ -273,7 +273,7 @@ def test_what_a_step_changed_is_found_in_containers_of_any_form() -> None:
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="torch 2.6 refuses these operators in a mode")
 def test_functions_of_higher_order_operators_have_gradients_while_collectives_are_refused() -> None:
     layer, inputs = nn.Linear(2, 2), torch.ones(1, 2)
-    torch.compiler.reset()  # type: ignore[no-untyped-call]  # else torch goes on as in an earlier test
-    with _CollectivesRefused():
+    torch.compiler.reset()  # else torch goes on as in an earlier test
+    with _CollectivesRefused():  # type: ignore[no-untyped-call]
         torch.cond(inputs.sum() > 0, lambda x: layer(x).relu(), lambda x: layer(x).tanh(), (inputs,)).sum().backward()
     assert layer.weight.grad is not None
