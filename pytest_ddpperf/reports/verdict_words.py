@@ -230,8 +230,8 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
         else f"the count differs from step to step, so it is not compared exactly: {reason}"
     ),
     "fewer_counted": _fewer_counted,
-    "ranks_apart": "{ranks} ranks send each other nothing, so each trains alone: {paired:reference} has "
-    "{calls:collective call} a step",
+    "ranks_apart": "{ranks} ranks send each other nothing, so each trains alone: collective calls per step were "
+    "{calls:g} in {paired:reference}",
     "same_data": _same_data,
     "parameters_apart": _parameters_apart,
     "not_compared": "the baseline is older and has no {metrics:and}; --ddpperf-save renews it",

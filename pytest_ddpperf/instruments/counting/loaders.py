@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -119,9 +119,9 @@ class Loaders:
             ended = [loaders for loaders in ended if each.data in (other.data for other in loaders)] or ended
             found = [*(loaders for loaders in found if loaders not in ended), [*chain(*ended), each]]
 
-        def feed(loaders: Iterable[_Followed]) -> bool:
-            given, asking = zip(*((each.given, each.steps) for each in loaders), strict=True)
-            return bool(sum(given) >= steps and 2 * sum(asking) >= self._looks)
+        def feed(loaders: Sequence[_Followed]) -> bool:
+            enough = sum(each.given for each in loaders) >= steps
+            return enough and 2 * sum(each.steps for each in loaders) >= self._looks
 
         at_line = {each.made: [other for other in self._known if other.made == each.made] for each in self._known}
         return [*filter(feed, found)] or [loaders for loaders in found if feed(at_line[loaders[0].made])]
