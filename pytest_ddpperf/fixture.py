@@ -78,7 +78,8 @@ class Ddpperf:
                 with options (``"ddp[bucket_cap_mb=5]"``), a ``Strategy``, or a function of your own
                 ``parallelise(module, ctx) -> Parallel``.
             name: name of the benchmark within its test (default: strategy and settings of the training).
-            samples_per_step, tokens_per_step: samples and tokens of one rank, if ``subject`` does not have them.
+            samples_per_step: samples of one rank, if ``subject`` does not have them.
+            tokens_per_step: tokens of one rank, if ``subject`` does not have them.
             reference: the same training by a single process on the batches of all ranks, in any form of ``subject``; a
                 step or script has to give equal results.
             knobs: any setting of a test, such as ``world_size=2, tolerance=0.05``; they override marker and options.
@@ -150,7 +151,9 @@ class Ddpperf:
             mode: ``weak`` keeps the batch of a rank, ``strong`` the global batch.
             strategy: strategy of several ranks (default: ``ddp``); one rank trains as ``single``.
             name: name of the curve within its test (default: the mode).
-            samples_per_step, tokens_per_step, knobs: as for ``check``.
+            samples_per_step: as for ``check``.
+            tokens_per_step: as for ``check``.
+            knobs: as for ``check``.
 
         Returns:
             The curve: ``curve.efficiency(4)``, ``curve.speedup(4)``.
@@ -211,7 +214,8 @@ class Ddpperf:
             strategy: strategy of several subjects, and of variants without one (default: as for ``check``).
             over: the name or strategy that the speedup of the others is relative to (default: the first).
             name: name of the comparison within its test; it precedes the names of the variants.
-            samples_per_step, tokens_per_step: as for ``check``.
+            samples_per_step: as for ``check``.
+            tokens_per_step: as for ``check``.
             knobs: as for ``check``; ``max_time`` is for all variants together.
 
         Returns:
@@ -315,7 +319,10 @@ class Ddpperf:
 
         Args:
             subject: a Workload, or a function ``build(ctx)``.
-            strategy, name, samples_per_step, tokens_per_step: as for ``check``.
+            strategy: as for ``check``.
+            name: as for ``check``.
+            samples_per_step: as for ``check``.
+            tokens_per_step: as for ``check``.
             knobs: any setting of a test: ``world_size=64``, ``precision="bf16"``, ``network="nvlink-infiniband400"``
                 (default: the fit of ``ddpperf network``), ``ranks_per_node=8``, ``accelerator="h100"``.
 
@@ -349,7 +356,8 @@ class Ddpperf:
             variants: settings by name, as for ``compare``; each may also have a ``network``. The others are compared
                 with the first: ``{"now": {}, "large buckets": {"strategy": "ddp[bucket_cap_mb=100]"}}``.
             strategy: strategy of variants without one.
-            samples_per_step, tokens_per_step: as for ``check``.
+            samples_per_step: as for ``check``.
+            tokens_per_step: as for ``check``.
             knobs: as for ``predict``.
 
         Returns:
