@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -15,6 +13,7 @@ import msgspec
 
 from pytest_ddpperf.baselines.files import require_regular
 from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.instruments.clock import uncollected
 
 TOOL = "pytest-ddpperf"
 LARGEST = 1e100  # of a file's numbers: sums and squares of much larger ones are not finite
@@ -172,18 +171,6 @@ def problem_text(error: Exception) -> str:
     return f"field {path}: {problem}" if path else problem
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Switches garbage collection off, in this context, because it would scan millions of new objects repeatedly."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -232,7 +219,7 @@ def json_of(kind: Any, record: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(msgspec.convert(record, kind, from_attributes=True)))
 
 
-@uncollected()
+@uncollected()  # a collection would scan millions of new objects repeatedly
 def read_as(kind: Any, data: Mapping[str, Any], file: Path, of: FileKind) -> Any:
     """Returns JSON data as an object of type ``kind``; if a value does not fit, BaselineError names file and field."""
     try:

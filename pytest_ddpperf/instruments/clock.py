@@ -89,19 +89,26 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """Collects garbage once, then pauses Python's garbage collector in this context.
-
-    Objects that a rank inherited at its fork are not collected: collecting them would copy their shared memory.
-    """
+def uncollected() -> Iterator[None]:
+    """Switches garbage collection off, in this context."""
     enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Collects garbage once, then pauses Python's garbage collector in this context.
+
+    Objects that a rank inherited at its fork are not collected: collecting them would copy their shared memory.
+    """
+    gc.collect()
+    with uncollected():
+        yield
 
 
 def tracers() -> tuple[str, ...]:

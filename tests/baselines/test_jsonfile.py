@@ -14,8 +14,9 @@ import pytest
 
 from pytest_ddpperf.baselines import codec, jsonfile
 from pytest_ddpperf.baselines.codec import BASELINE
-from pytest_ddpperf.baselines.jsonfile import Date, checked, read_text, render, rounded, uncollected
+from pytest_ddpperf.baselines.jsonfile import Date, checked, read_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.instruments.clock import uncollected
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.documents.entries import ResultsFile
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.jsonfile import UNUSUAL, FileKind, checked, problem_text, read_text, uncollected
+from pytest_ddpperf.baselines.jsonfile import UNUSUAL, FileKind, checked, problem_text, read_text
 from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.instruments.clock import uncollected
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.launch_figures import gpus_of
 from pytest_ddpperf.metrics.table import rules_of
