@@ -83,6 +83,7 @@ def count_row(metric: str) -> CountRow:
     return COUNTS.get(metric, CountRow())
 
 
+_OF_TWO_RHYTHMS = 4  # most values of a component in which two kinds of work come in some steps, or both
 _OF_RHYTHM = 2  # most different values of a component that is compared step by step
 Pair = tuple[float, float]  # a value before and now
 _BY_CHANCE = 0.005  # a larger probability that steps drawn at random differ like these proves nothing
@@ -236,8 +237,10 @@ def _as_before(metric: str, part: str, then: Counts, now: Counts, pair: Pair) ->
 
 def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> list[Pair]:
     """Returns the usual step before and the least step now, if it is no chance that the latter does more."""
-    sides = (unusual_of(counts.varying.get(metric, {}).get(part, ())) for counts in (then, now))
-    (_, before, _, above), (_, after, least, _) = sides
+    varying = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
+    if any(len(set(values)) > _OF_TWO_RHYTHMS for values in (*varying[0], *varying[1])):
+        return []  # neighbouring steps may be alike, as if lengths rise slowly
+    (_, before, _, above), (_, after, least, _) = map(unusual_of, varying)
     usual, every, first = pair[0] - before, then.steps + now.steps, pair[1] - after + least
     others = every - math.floor(then.steps * max(0.0, 1 - above) + _ROUNDED)  # than the steps that are surely below
     chance = math.comb(others, now.steps) / math.comb(every, now.steps)

@@ -56,7 +56,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
     rates = _rates(metric, part, then, now, alone=alone)
     if rates is None:
         ((old_step, new_step),) = surely_changed(metric, part, then, now, [(before, after)]) or [(before, after)]
-        elsewhere = ", and more in some steps" * ((old_step, new_step) != (before, after))
+        elsewhere = " in most steps" * ((old_step, new_step) != (before, after))
         return f"{change_text(metric, old_step, new_step)}{elsewhere}"
     old, new = rates
     noun, unit = _NOUNS.get(metric, ""), count_row(metric).unit

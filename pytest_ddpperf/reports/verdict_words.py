@@ -20,8 +20,8 @@ _MOST_STEPS = 1000  # that somebody may be asked to count
 
 def _cure_of_steps(needed: int) -> str:
     if not 0 < needed <= _MOST_STEPS:
-        return "steps vary, so times decide"
-    return f"at least {needed} steps would decide (--ddpperf-counts=only --ddpperf-steps={needed})"
+        return "steps vary, so only times can decide"
+    return f"at least {needed} steps of both sides would decide (--ddpperf-counts=only --ddpperf-steps={needed})"
 
 
 def _not_profiled(what: str) -> str:

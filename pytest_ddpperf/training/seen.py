@@ -23,6 +23,7 @@ from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.step import Step, other_batch_size
 from pytest_ddpperf.training.timing import on_any_rank
 
+_SHARES = 4  # of the launch's time, of which further counted steps take two at most
 _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not counted
 
 
@@ -56,8 +57,8 @@ class Seen:
             ran += 1
 
         with watch.watching():
-            steps = max(SEEN_STEPS, job.settings.steps or 0)
-            counts = count_warm_step(run, subject, plain, steps=steps, on_any_rank=any_rank)
+            most = {"steps": max(SEEN_STEPS, job.settings.steps or 0), "seconds": job.settings.timeout / _SHARES}
+            counts = count_warm_step(run, subject, plain, **most, on_any_rank=any_rank)
         gc.collect()
         made = self.loaders.of_epochs(self._steps + ran)
         sites = {metric: Counter(("DataLoaders", place) for place in places) for metric, places in made.items()}

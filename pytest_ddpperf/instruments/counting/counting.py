@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,7 @@ def count_warm_step(
     plain: Details,
     *,
     steps: int = SEEN_STEPS,
+    seconds: float = math.inf,
     on_any_rank: Callable[[bool], bool] = bool,
 ) -> Counts:
     """Counts the collectives, FLOPs, operators and memory of a call of ``run`` on this rank, after the warm-up.
@@ -76,12 +78,12 @@ def count_warm_step(
     torch, the full counts hold for them. Otherwise about ``steps`` steps are counted without memory, and their mean
     counts are used. Compiled code runs uncompiled in all these steps.
 
-    ``plain`` has counts of earlier steps, such as graph breaks. ``on_any_rank(x)`` returns whether x is True on any
-    rank.
+    ``plain`` has counts of earlier steps, such as graph breaks. Further steps take about ``seconds`` at most, twice.
+    ``on_any_rank(x)`` returns whether x is True on any rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
-    seconds = _SECONDS * max(1, steps / SEEN_STEPS)
+    seconds = min(seconds, _SECONDS * max(1, steps / SEEN_STEPS))
     with collector_paused(), eagerly(), pass_.hooked():
         with pass_.counting():
             for _ in range(learning):

@@ -28,7 +28,8 @@ _TRACED = 3  # steps whose memory has its lines
 _BLOCKS = 4  # of memory that a line has to leave behind in each
 _FRAMES = 40  # of a stack that are kept: frames of torch lie between the allocation and the user's code
 _TRACE_LINE = re.compile(r'  File "(.+)", line (\d+), in ')
-_GRAPHS = "nodes of graphs"  # of autograd, in a census
+_GRAPHS = "nodes of graphs"  # of autograd
+_OF_PARAMETERS = 1 << 63  # a larger number has a node that stands for a parameter, and that lives on
 
 
 class ObjectCensus:
@@ -40,6 +41,7 @@ class ObjectCensus:
 
     def __init__(self) -> None:
         self._taken: list[tuple[int, Counter[str]]] = []  # steps so far, and objects by type
+        self._graphs: list[tuple[int, ...]] = []  # numbers of the nodes of graphs, which rise as nodes are made
 
     def take(self, steps: int) -> None:
         """Collects garbage, then counts the existing objects; ``steps`` is the number of steps so far."""
@@ -48,8 +50,9 @@ class ObjectCensus:
         objects = gc.get_objects()
         found = Counter(map(_kind, objects))
         found.subtract(map(_kind, _waiting(objects)))
-        found[_GRAPHS] = len(_nodes(_ends_of_graphs(objects)))
         self._taken.append((steps, found))
+        numbers = (node._sequence_nr() for node in _nodes(_ends_of_graphs(objects)))  # noqa: SLF001  it has no other name
+        self._graphs.append(tuple(number for number in numbers if number < _OF_PARAMETERS))  # a list would count itself
 
     def left_behind(self) -> dict[str, dict[str, float]]:
         """Returns how many objects each step leaves behind, by count and type; empty after fewer than three counts."""
@@ -62,8 +65,18 @@ class ObjectCensus:
         # A cache grows only for a while.
         least = {kind: min(each.get(kind, 0.0) for each in grown) for kind in grown[-1]}
         left = {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
-        graphs = {_GRAPHS: left.pop(_GRAPHS)} if _GRAPHS in left else {}
-        return {"python_objects": left, "graphs_kept": graphs}
+        return {"python_objects": left, "graphs_kept": self._graphs_kept()}
+
+    def _graphs_kept(self) -> dict[str, float]:
+        """Returns how many nodes of graphs a step leaves behind: those that steps made before the last but one count.
+
+        The graph of the last step may be alive, and may be larger than earlier ones.
+        """
+        ((begun, _), (middle, _), (end, _)), (first, second, third) = self._taken[-3:], self._graphs[-3:]
+        newest = [max(numbers, default=-1) for numbers in (first, second)]
+        kept = sum(newest[0] < number <= newest[1] for number in third) / (middle - begun)
+        grows = 2 * (len(third) - len(second)) >= kept * (end - middle)  # a cache grows only for a while
+        return {_GRAPHS: kept} if grows and kept >= LEAST else {}
 
 
 def _kind(each: object) -> str:
@@ -75,7 +88,7 @@ def _ends_of_graphs(objects: Iterable[object]) -> Iterator[Any]:
     """Yields the ``grad_fn`` of each tensor in ``objects`` that keeps a graph alive, which ``detach`` would free."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
         for each in objects:
-            with suppress(RuntimeError):  # a tensor of a transformation that has ended
+            with suppress(Exception):  # a tensor of a transformation that has ended, or a class of the user
                 if issubclass(type(each), Tensor) and (end := cast("Tensor", each).grad_fn) is not None:
                     yield end
 
@@ -123,14 +136,10 @@ def lines_of_left(run: Callable[[], object], *, traces: bool, graphs: bool = Fal
     for grown in taken[-1].compare_to(taken[0], "traceback") if taken else ():
         inside = takewhile(lambda frame: frame.filename != __file__, reversed(grown.traceback))  # of the call of a step
         found[place_of(inside, file_of_trace, _line, backward=False)] += grown.count_diff
-    made = set[tuple[Place, Any]]()  # nodes of the kind and line of a tensor that keeps them
-    for end in _ends_of_graphs(gc.get_objects() if graphs else ()):
-        same = ((_made_at(node), node) for node in _nodes([end]) if node.name() == end.name())
-        made |= {(at, node) for at, node in same if at == _made_at(end)}
-    return {
-        "python_objects": _per_step(found, _BLOCKS, _TRACED - 1),
-        "graphs_kept": _per_step(Counter(at for at, _ in made), LEAST, _TRACED),
-    }
+    ends = [*_ends_of_graphs(gc.get_objects() if graphs else ())]
+    keeping = {(end.name(), _made_at(end)) for end in ends}  # kinds and lines of tensors that keep a graph
+    made = Counter(at for node in _nodes(ends) if (node.name(), at := _made_at(node)) in keeping)
+    return {"python_objects": _per_step(found, _BLOCKS, _TRACED - 1), "graphs_kept": _per_step(made, LEAST, _TRACED)}
 
 
 def _line(frame: tracemalloc.Frame | FrameSummary) -> tuple[int, str]:

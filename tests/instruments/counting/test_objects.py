@@ -149,6 +149,29 @@ def test_a_loss_kept_or_summed_with_its_graph_is_counted_and_has_its_line(*, sum
     assert not torch.is_anomaly_enabled()
 
 
+class Unreadable(Tensor):
+    """A user's tensor with a ``grad_fn`` of its own."""
+
+    @property
+    def grad_fn(self) -> Any:
+        raise AttributeError("it has none")
+
+
+@pytest.mark.usefixtures("frozen")
+def test_the_last_graph_may_grow_from_step_to_step_and_a_cache_may_keep_a_graph() -> None:
+    census, last, cache = ObjectCensus(), dict[str, Tensor](), list[Tensor]()
+    other = torch.ones(1).as_subclass(Unreadable)
+    for steps in range(11):
+        last["loss"] = torch.ones(1, requires_grad=True) * 1
+        for _ in range(steps):
+            last["loss"] = last["loss"] * 2
+        cache += [last["loss"]] * (steps == 4)
+        if steps in {3, 5, 10}:
+            census.take(steps)
+    assert isinstance(other, Unreadable)
+    assert census.left_behind()["graphs_kept"] == {}
+
+
 @pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("error", [TrainingEnded("it has ended"), StopIteration()])
 def test_no_line_is_known_if_training_ends_in_the_second_step(error: Exception) -> None:
