@@ -50,7 +50,6 @@ MORE: Mapping[str, tuple[str, str]] = {  # of each setting a value, if its decla
     "gpu_lock_timeout": ("off", "ranks"),
     "preload": ("auto,transformers", "ranks"),
     "timeout": ("", "ranks"),
-    "stage_timeouts": ("build=2min,compile=5min", "ranks"),
     "steps": ("100", "how-it-decides"),
     "warmup": ("10", "how-it-decides"),
     "launches": ("12", "how-it-decides"),

@@ -68,21 +68,6 @@ def mesh(value: object) -> Mapping[str, int]:
     return {name: positive_int(size) for name, size in sizes.items()}
 
 
-STAGES = ("start", "build", "compile", "warm_up", "measure")
-
-
-def stage_seconds(value: object) -> Mapping[str, float]:
-    """Parses seconds by stage of a launch: ``{"build": 120}`` or ``"start=60,build=2min"``."""
-    expected = f"times by stage, such as start=60,build=2min; stages are {', '.join(STAGES)}"
-    try:
-        found = {name: duration(seconds) for name, seconds in _by_name(value, expected).items()}
-    except ValueError:
-        raise ValueError(expected) from None
-    if not found.keys() <= {*STAGES}:
-        raise ValueError(expected)
-    return found
-
-
 def variables(value: object) -> tuple[tuple[str, str], ...]:
     """Parses a mapping of environment variables, ``{"NCCL_ALGO": "Ring"}``; returns sorted pairs of strings."""
     given = dict(value) if isinstance(value, Mapping) else {"": None}

@@ -186,12 +186,6 @@ class Settings:
         "TIME",
         example="--ddpperf-timeout=300",
     )
-    stage_timeouts: Mapping[str, float] | None = _knob(
-        None,
-        parsers.optional(parsers.stage_seconds, "none"),
-        "deadlines of the stages of a launch: start, build, compile, warm_up, measure",
-        "STAGE=TIME[,...]",
-    )
     steps: int | None = _knob(
         None,
         parsers.optional(parsers.positive_int, "auto"),

@@ -25,15 +25,14 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 13  # rooms, from the one that imports to the last one imported
-MAX_LINES = 51_633
+MAX_LINES = 51_631
 FALLS_FROM = 57_800  # once it is set to this or less, MAX_LINES never rises again
 MAX_FILE = 320
 LONGER = {
-    "fixture.py": 631,  # the public docstrings of all verbs
+    "fixture.py": 621,  # the public docstrings of all verbs
     "judge/decision.py": 331,  # the only place that makes a verdict
-    "launch/launcher.py": 352,  # the docstring of run
-    "plugin.py": 322,  # pytest's hooks, and nothing else
-    "settings.py": 544,  # one row a knob
+    "launch/launcher.py": 348,  # the docstring of run
+    "settings.py": 538,  # one row a knob
 }
 LOOKING = {"count", "decisive", "frozenset"}  # functions that are given verdicts to look for
 MAX_DEALING = 3  # files beside run/budget that have to do with how the time is dealt out

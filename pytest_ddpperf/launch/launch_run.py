@@ -17,7 +17,7 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.faults import failures
 from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
-from pytest_ddpperf.launch.progress import Overdue, Progress, StageWatch
+from pytest_ddpperf.launch.progress import Progress
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.streams import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
@@ -70,7 +70,7 @@ def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple
             outcome = launch.watch(started + job.timeout, _CUDA_GRACE if job.device == "cuda" else _GRACE)
             if outcome is LaunchEnd.FINISHED:
                 launch.dismiss(end_seconds(job))
-            found = _evidence(launch, outcome, time.monotonic() - started)
+            found = _evidence(launch, outcome)
         except ZygoteEnded as error:
             error.unused = not elsewhere and not here.progress() and not any(state.over for state in here.states)
             raise
@@ -129,7 +129,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
         raise LaunchError(told)
 
 
-def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> LateRanks | dict[int, str]:
+def _evidence(launch: LaunchedRanks, outcome: LaunchEnd) -> LateRanks | dict[int, str]:
     """Returns facts about a late launch, or the ranks' stacks after gloo received unexpected sizes, else {}."""
     if outcome is LaunchEnd.FINISHED:
         return {}
@@ -138,7 +138,7 @@ def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, seconds: float) -> Late
     if outcome is LaunchEnd.LATE:
         from pytest_ddpperf.launch.faults.deadline import late_ranks
 
-        return late_ranks(launch, launch.here.job, seconds)
+        return late_ranks(launch, launch.here.job)
     if any(rank.mismatch for rank in launch.ends):
         with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
             launch.fail_waiting()
@@ -178,8 +178,6 @@ class LaunchedRanks:
 
     def __init__(self, here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> None:
         self.here, self._elsewhere = here, elsewhere
-        self._watch = StageWatch(here.job.stage_timeouts) if here.job.stage_timeouts else None
-        self.overdue: Overdue | None = None  # the stage that has ended the launch
 
     @property
     def states(self) -> list[RankEnd]:
@@ -200,11 +198,6 @@ class LaunchedRanks:
             states = self.states
             if until == deadline and any(rank.failed for rank in states):
                 until = min(deadline, time.monotonic() + grace)
-            elif until == deadline and self._watch is not None:
-                told = self.here.progress()  # ranks of other nodes report it at the end
-                waiting = (rank.rank for rank in self.here.states if not rank.over)
-                self.overdue = self._watch.overdue({rank: told.get(rank) for rank in waiting})
-                until = deadline if self.overdue is None else time.monotonic()
             return None if all(rank.over for rank in states) else until
 
         self._wait(waits_until)
@@ -215,7 +208,7 @@ class LaunchedRanks:
 
     def _wait(self, until: Callable[[], float | None]) -> None:
         """Receives messages of ranks until a deadline; ``until`` returns the current deadline, or None to stop."""
-        pause = _TRIM_SECONDS if self.here.echo is None and self._watch is None else _ECHO_SECONDS
+        pause = _TRIM_SECONDS if self.here.echo is None else _ECHO_SECONDS
         with selectors.DefaultSelector() as selector:
             self.here.register(selector)
             for other in self._elsewhere:

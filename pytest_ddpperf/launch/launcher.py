@@ -171,7 +171,6 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
         backend: str = "auto",
         device: str = "auto",
         timeout: float = 60.0,
-        stage_timeouts: Mapping[str, float] | None = None,
         mode: Mode | None = None,
         preload: Iterable[str] = (),
         own_group: bool = False,
@@ -189,8 +188,7 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first rank to fail.
-            RanksTimedOut: not all ranks had finished within ``timeout``, or a stage exceeded its ``stage_timeouts``;
-                the message says which lines the ranks had reached.
+            RanksTimedOut: not all ranks had finished within ``timeout``; the message says which lines they had reached.
             RankSkipped: a rank called ``pytest.skip``.
             PayloadError: the function or a result cannot be sent, or a result cannot be read in time.
             SettingError: the timeout is no number of seconds, or NCCL was chosen for the CPU.
@@ -207,7 +205,7 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
             device, backend = placed.device, placed.backend
             gpus = machine.gpus if device == "cuda" else gpus
         ranks = {"device": device, "gpus": gpus, "group": backend, "own_group": own_group, "bind": bind}
-        waits = {"stage_timeouts": stage_timeouts or {}, "interleaved": turns is not None, "mode": mode}
+        waits = {"interleaved": turns is not None, "mode": mode}
         finds = {"preload": tuple(preload), "projects": tuple(projects)}
         return self._launch(self._job(Call(function, args), timeout, counts, **ranks, **waits, **finds), counts, turns)
 

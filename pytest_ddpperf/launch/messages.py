@@ -36,7 +36,6 @@ class Job:
     group: str | None  # backend of the process group; None for a lone process without a group
     mode: Mode | None
     timeout: float  # seconds of the controller's deadline; torch's own is later
-    stage_timeouts: Mapping[str, float] = field(default_factory=dict)  # seconds by stage
     environ: Mapping[str, str] = field(default_factory=dict)  # filled in on each node
     path: tuple[str, ...] = ()
     directory: str = ""

@@ -5,7 +5,6 @@ A write only copies some bytes, so ranks can write their progress even in timed 
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import struct
@@ -14,13 +13,11 @@ from dataclasses import dataclass
 
 from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.messages import grouped, numbers
-from pytest_ddpperf.parsers import STAGES
 
 _SLOT = struct.Struct("=dq40s")  # seconds of the machine's monotonic clock, the step, the stage
 FUNCTION = "its function"  # the stage of a rank whose function names no other
 START, LOAD, BUILD = "the start", "the load of its function", "the build of its step"
 WARM_UP, TIMED = "warm-up step", "timed step"
-_BUDGETS = {START: "start", LOAD: "start", BUILD: "build", WARM_UP: "warm_up", TIMED: "measure"}
 _BRIEF = 1.0  # seconds; a shorter time is not reported
 
 
@@ -33,46 +30,10 @@ class Progress:
     seconds: float
 
     @property
-    def budget(self) -> str:
-        """Returns the key of ``stage_timeouts`` that limits the rank's stage; empty if the stage has no limit."""
-        return "compile" if self.stage == WARM_UP and self.step <= 1 else _BUDGETS.get(self.stage, "")
-
-    @property
     def text(self) -> str:
         """Returns the progress in words, such as ``warm-up step 3, for 0.2 s``."""
         where = f"{self.stage} {self.step}" if self.step else self.stage
         return f"{where} for {self.seconds:.0f} s" if self.seconds >= _BRIEF else where
-
-
-@dataclass(frozen=True, slots=True)
-class Overdue:
-    """Ranks that have exceeded the time limit of a stage."""
-
-    stage: str
-    seconds: float  # the limit
-    ranks: tuple[int, ...]
-
-
-class StageWatch:
-    """Finds ranks that exceed the time limit of their stage; ``seconds``: the setting ``stage_timeouts``, by stage."""
-
-    def __init__(self, seconds: Mapping[str, float]) -> None:
-        self._seconds = seconds
-        self._entered: dict[int, tuple[str, float]] = {}
-        self._begun = time.monotonic()
-
-    def overdue(self, ranks: Mapping[int, Progress | None]) -> Overdue | None:
-        """Returns the ranks that exceed the limit of their stage, or None; a rank that has not begun has no stage."""
-        now = time.monotonic()
-        late: dict[str, list[int]] = {}
-        for rank, each in ranks.items():
-            stage, since = self._entered.get(rank, ("start", self._begun))
-            if each is not None and each.budget != stage:
-                stage, since = self._entered[rank] = each.budget, now - each.seconds
-            if now - since > self._seconds.get(stage, math.inf):
-                late.setdefault(stage, []).append(rank)
-        stage = min(late, key=STAGES.index, default="")  # others may wait in a later one
-        return Overdue(stage, self._seconds[stage], tuple(late[stage])) if late else None
 
 
 class ProgressFile:

@@ -57,8 +57,8 @@ class Seen:
             ran += 1
 
         with watch.watching():
-            most = {"steps": max(SEEN_STEPS, job.settings.steps or 0), "seconds": job.settings.timeout / _SHARES}
-            counts = count_warm_step(run, subject, plain, **most, on_any_rank=any_rank)
+            steps, seconds = max(SEEN_STEPS, job.settings.steps or 0), job.settings.timeout / _SHARES
+            counts = count_warm_step(run, subject, plain, steps=steps, seconds=seconds, on_any_rank=any_rank)
         gc.collect()
         made = self.loaders.of_epochs(self._steps + ran)
         sites = {metric: Counter(("DataLoaders", place) for place in places) for metric, places in made.items()}

@@ -14,7 +14,7 @@ from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.faults.flight_recorder import Stall, stall, waits_in
 from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
 from pytest_ddpperf.launch.messages import Job, RankCalls, numbers
-from pytest_ddpperf.launch.progress import Overdue, Progress
+from pytest_ddpperf.launch.progress import Progress
 from pytest_ddpperf.launch.streams import titled
 
 _LOOK_SECONDS = 0.5  # between the two stacks of a rank: a slow launch may end a step meanwhile
@@ -22,8 +22,6 @@ _AGAIN_SECONDS = 0.25  # to wait for the second stacks if a rank has not given t
 
 
 class _Launch(Protocol):  # the methods of LaunchedRanks that this module calls
-    @property
-    def overdue(self) -> Overdue | None: ...
     def stacks(self, seconds: float = ...) -> dict[int, str]: ...
     def progress(self) -> dict[int, Progress]: ...
     def calls(self) -> dict[int, RankCalls]: ...
@@ -36,7 +34,6 @@ class LateRanks:
     """The unfinished ranks of a launch that missed its deadline: their stacks, progress and collectives."""
 
     seconds: float  # since the launch began
-    overdue: Overdue | None = None  # the stage whose limit ended the launch; None if the deadline did
     stacks: Mapping[int, str]  # the later of two
     moved: Mapping[int, bool] = field(default_factory=dict)  # whether the two stacks differ, if that is known
     stalled: Stall | None = None  # what ranks wait for, according to torch's flight recorder
@@ -45,28 +42,17 @@ class LateRanks:
     advances: bool = False  # whether a rank reached another step between the two stacks
 
     @property
-    def cure(self) -> str:
-        """Returns the setting that a user should raise if the launch is only slow and does not hang."""
-        return "timeout" if self.overdue is None else f"{self.overdue.stage} of stage_timeouts"
-
-    @property
     def pace(self) -> str:
         """Returns a sentence that says whether the launch is slow or hangs; empty if too few stacks were collected."""
         if self.advances:
-            return f"steps went on at the deadline, so the launch is slow and does not hang: raise {self.cure}"
+            return "steps went on at the deadline, so the launch is slow and does not hang: raise timeout"
         moving = [rank for rank, moved in self.moved.items() if moved]
         if moving:
             moved = f"{numbers(moving)} moved on at the deadline"
-            return f"{moved}, so the launch may only be slow: then raise {self.cure}"
+            return f"{moved}, so the launch may only be slow: then raise timeout"
         if self.moved.keys() == self.stacks.keys():
             return f"no rank moved within {_LOOK_SECONDS:g} s, so the launch hangs, or a single call takes long"
         return ""
-
-    def _stage(self) -> str:
-        if self.overdue is None:
-            return ""
-        stage, seconds, ranks = self.overdue.stage, self.overdue.seconds, numbers(self.overdue.ranks)
-        return f"{ranks} took more than {seconds:g} s for the stage {stage} (stage_timeouts, {stage}={seconds:g})"
 
     def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:
         """Returns the error for the missed deadline; ``threads`` is the number of extra threads in the fork server."""
@@ -80,7 +66,6 @@ class LateRanks:
             job.world_size,
             self.seconds,
             called,
-            cure=self.cure,
             nccl=nccl,
             moved=self.moved,
             waits_in=self.waits_in,
@@ -88,7 +73,7 @@ class LateRanks:
         hints = [roll_call.mismatch_hint(standing, finished, nccl=nccl)] if job.world_size > 1 else []
         if stalled is not None:
             guilty, hints = stalled.rank if nccl or stalled.rank is not None else guilty, [stalled.text]
-        hints = [self._stage(), progress.told(self.progress), self.pace, *hints]
+        hints = [progress.told(self.progress), self.pace, *hints]
         if threads:
             more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
             hints.append(f"the process that forks ranks has {more} stays locked on the ranks")
@@ -102,8 +87,8 @@ class LateRanks:
         )
 
 
-def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
-    """Collects stacks and progress of late ranks twice, to see whether ranks move, ``seconds`` after the start."""
+def late_ranks(launch: _Launch, job: Job) -> LateRanks:
+    """Collects stacks and progress of late ranks twice, to see whether ranks move."""
     nccl = job.group == "nccl"
     first, before = launch.stacks(), launch.progress()
     launch.look(_LOOK_SECONDS)
@@ -118,8 +103,7 @@ def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
         with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
             launch.fail_waiting(suspect)
     return LateRanks(
-        seconds=job.timeout if launch.overdue is None else round(seconds, 1),
-        overdue=launch.overdue,
+        seconds=job.timeout,
         stacks=standing,
         moved=roll_call.moved(first, later, nccl=nccl),
         stalled=stalled,

@@ -85,7 +85,6 @@ def heading(
     seconds: float,
     called: Mapping[int, int | None] = MappingProxyType({}),
     *,
-    cure: str = "timeout",
     nccl: bool = False,
     moved: Mapping[int, bool] = MappingProxyType({}),
     waits_in: Mapping[int, tuple[str, int]] = MappingProxyType({}),
@@ -94,7 +93,7 @@ def heading(
 
     Ranks in a collective or in backward wait for others. A rank that does not wait, or has finished, is to blame. All
     mappings are keyed by rank. ``stacks``: faulthandler's text of each unfinished rank. ``called``: the number of
-    collectives called. ``cure``: the setting that the message advises to raise. ``nccl``: as in ``stacks.position``.
+    collectives called. ``nccl``: as in ``stacks.position``.
     ``moved``: whether the rank moved between two stacks. ``waits_in``: name and number of the collective.
     """
     order = _positions(stacks, nccl=nccl)
@@ -110,7 +109,7 @@ def heading(
         parts.append(f"{numbers(finished)} had finished")
     if order and all(where is not None and not where.waits for where, _ in order):
         told = (text for file, text in _CURES.items() if all(file in stack for stack in stacks.values()))
-        parts.append(next(told, f"if the launch is slow, raise {cure}"))
+        parts.append(next(told, "if the launch is slow, raise timeout"))
     return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, finished, called))
 
 

@@ -166,7 +166,6 @@ class BenchmarkLaunches:
                 backend=backend,
                 device=variant.environment.device,
                 timeout=self.settings.timeout if patience == 1 else min(self.settings.timeout * patience, MAX_TIMEOUT),
-                stage_timeouts={name: each * patience for name, each in (self.settings.stage_timeouts or {}).items()},
                 mode=variant.mode,
                 preload=preload,
                 own_group=alone or isinstance(variant.subject, Script),

@@ -198,7 +198,6 @@ class RankGroup:
                     backend=settings.backend,
                     device=settings.device,
                     timeout=settings.timeout,
-                    stage_timeouts=settings.stage_timeouts,
                     bind=settings.cpu_binding == "cores",
                 )
         launchers.note(self._file, result.imports)

@@ -153,7 +153,7 @@ class Unreadable(Tensor):
     """A user's tensor with a ``grad_fn`` of its own."""
 
     @property
-    def grad_fn(self) -> Any:
+    def grad_fn(self) -> Any:  # type: ignore[override]
         raise AttributeError("it has none")
 
 

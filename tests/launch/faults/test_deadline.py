@@ -17,7 +17,6 @@ from pytest_ddpperf.launch import launch_run, progress
 from pytest_ddpperf.launch.faults.deadline import LateRanks
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.messages import Finished, Job
-from pytest_ddpperf.launch.progress import Overdue
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
@@ -42,11 +41,6 @@ def test_a_hang_is_told_from_a_slow_launch_by_steps_and_stacks(found: dict[str, 
     pace = LateRanks(seconds=10.0, stacks={0: "x", 1: "x"}, **found).pace  # type: ignore[arg-type]
     assert pace.startswith(told)
     assert bool(pace) == bool(told)
-
-
-def test_a_slow_stage_names_its_own_deadline_as_the_setting_to_raise() -> None:
-    late = LateRanks(seconds=3.2, overdue=Overdue("build", 3.0, (1,)), stacks={1: "x"}, moved={1: True})
-    assert late.pace.endswith("may only be slow: then raise build of stage_timeouts")
 
 
 def test_a_rank_that_has_finished_is_to_blame() -> None:

@@ -211,10 +211,10 @@ def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(asked: list[Asked]) ->
 
 
 def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
-    deadlines: list[tuple[float, dict[str, float]]] = []
+    deadlines: list[float] = []
 
-    def run(_function: Any, *, timeout: float, stage_timeouts: dict[str, float], **_group: Any) -> LaunchResult[int]:
-        deadlines.append((timeout, stage_timeouts))
+    def run(_function: Any, *, timeout: float, **_group: Any) -> LaunchResult[int]:
+        deadlines.append(timeout)
         return LaunchResult((1,), (), 1.0)
 
     class Fake(list[Any]):
@@ -230,9 +230,9 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
     )
     step = make_variant("mine")
     for timeout in (30.0, 900_000.0):
-        launched = launches(Settings(timeout=timeout, stage_timeouts={"build": 5.0}), session)
+        launched = launches(Settings(timeout=timeout), session)
         launched.launch(step, own_step, patience=2)
-    assert deadlines == [(60.0, {"build": 10.0}), (MAX_TIMEOUT, {"build": 10.0})]
+    assert deadlines == [60.0, MAX_TIMEOUT]
 
 
 def test_beside_the_commit_of_a_baseline_the_candidate_has_launchers_that_are_as_old() -> None:
