@@ -330,7 +330,7 @@ def steps_of_a_diagnosis(make_ctx: Any, **changed: Any) -> tuple[int, RankLaunch
 
 
 def test_what_diagnoses_times_one_step_and_goes_by_the_launches_that_it_stands_for(make_ctx: Any) -> None:
-    """Ten steps for memory, as beside launches of many, and five that are taken apart after one that leads in.
+    """Twenty steps for memory, as beside launches of many, and five that are taken apart after one that leads in.
 
     One that stands for itself has seven, the fewest, and takes apart the three that it times.
     """
@@ -341,7 +341,7 @@ def test_what_diagnoses_times_one_step_and_goes_by_the_launches_that_it_stands_f
     own, alone = steps_of_a_diagnosis(make_ctx, plan=Plan(warmup=2, steps=3))
     assert alone.phases is not None
     assert {len(times) for times in alone.phases.seconds.values()} == {3}
-    assert beside - own == (10 - 7) + (5 - 3)
+    assert beside - own == (20 - 7) + (5 - 3)
 
 
 def test_what_diagnoses_does_not_need_its_step_to_update_anything(make_ctx: Any) -> None:

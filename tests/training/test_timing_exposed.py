@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import CPU_CLOCK
+from pytest_ddpperf.instruments import clock as clocks
 from pytest_ddpperf.instruments.host import available_memory
 from pytest_ddpperf.instruments.profile.profiling import profile_steps
 from pytest_ddpperf.launch.launcher import Launcher
@@ -230,7 +230,7 @@ def told_by_a_made_up_clock(ctx: RankView) -> BlockTimes | None:
         return Parallel(module, synchronise)
 
     job = LaunchJob(workload(loss=loss), resolve(delayed), Settings(), Plan(warmup=1, steps=5))
-    clock = replace(CPU_CLOCK, mark=lambda: now)
+    clock = replace(clocks.CPU_CLOCK, mark=lambda: now)
     with patch("pytest_ddpperf.training.timing.clock_for", lambda _device, **_marks: clock):
         return run_launch(ctx, job).communication
 
