@@ -45,6 +45,6 @@ def build(ctx):
     line="if torch.any(~mask)",
     red=frozenset({"synchronisations"}),
     same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
-    cause="item 0 -> 4",
+    cause="bool(tensor) 0 -> 4",
     twin=(("def zeroed(", "def cleared("), ("[zeroed(", "[cleared(")),
 )

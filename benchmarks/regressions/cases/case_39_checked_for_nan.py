@@ -32,6 +32,6 @@ def build(ctx):
     line="torch.isnan(loss)",
     red=frozenset({"synchronisations"}),
     same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
-    cause="item 0 -> 2",
+    cause="bool(tensor) 0 -> 2",
     twin=(("def kept(", "def added("), ("total = kept(", "total = added(")),
 )

@@ -36,5 +36,5 @@ def build(ctx):
     line="if not finite:",
     red=frozenset({"synchronisations"}),
     same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
-    cause="item 0 -> 12",
+    cause="bool(tensor) 0 -> 12",
 )
