@@ -31,12 +31,13 @@ from pytest_ddpperf.launch.messages import Job
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
 
 _ENTRIES, _BYTES = 4000, 512 * 2**20
+_MOST = 100_000  # entries of a folder that a rank replaces by links
 _PREFIX = "ddpperf-files-"
 _HIDDEN = ("__pycache__", _PREFIX)  # beginnings of names; ranks use the bytecode of the project itself
 _BY_ITSELF = frozenset({".git", ".pytest_cache"})  # folders in which files change although no script writes them
 _OF_ENTRIES = {"os.mkdir": 1, "os.remove": 1, "os.rename": 2, "os.symlink": 2}  # audit events by their number of paths
 _EVENTS = {"open": 1, "os.chdir": 1, "os.chmod": 1, "os.link": 2, "os.rmdir": 1, "os.truncate": 1, "os.utime": 1}
-_EVENTS |= {"import": 0, "shutil.rmtree": 1, **_OF_ENTRIES}
+_EVENTS |= {"import": 0, "shutil.rmtree": 1, "sqlite3.connect": 1, **_OF_ENTRIES}
 
 
 @contextlib.contextmanager
@@ -241,11 +242,11 @@ def _own(path: str, base: str, *, empty: bool = False) -> str:
     with Path(base, f"{_PREFIX}lock").open("w") as lock, tempfile.TemporaryDirectory(prefix=_PREFIX, dir=base) as made:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another rank may have replaced it
         copy, libc = Path(made, "copy"), ctypes.CDLL(None)  # which announces nothing
-        if place.is_symlink() and target.is_dir():
+        if place.is_symlink() and target.is_dir() and sum(1 for _ in islice(target.iterdir(), _MOST)) < _MOST:
             copy.mkdir()
             if not any(libc.symlink(bytes(inner), bytes(copy / inner.name)) for inner in target.iterdir()):
                 libc.renameat2(0, bytes(copy), 0, bytes(place), 2)  # exchanges them, so that no rank misses the folder
-        elif place.is_symlink() and target.is_file():
+        elif place.is_symlink() and target.is_file() and (empty or target.stat().st_size <= _BYTES):
             copy.touch() if empty else shutil.copyfile(target, copy)
             shutil.copystat(target, copy)
             copy.replace(place)

@@ -83,13 +83,13 @@ def count_warm_step(
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
-    seconds = min(seconds, _SECONDS * max(1, steps / SEEN_STEPS))
     with collector_paused(), eagerly(), pass_.hooked():
         with pass_.counting():
             for _ in range(learning):
                 pass_.step(run)
             counted = [pass_.step(run) for _ in range(whole)]
-        shown, others = (pass_.seen[learning:], OtherSteps(run, on_any_rank, max(time.monotonic() - begun, seconds)))
+        most = min(seconds, max(time.monotonic() - begun, _SECONDS * max(1, steps / SEEN_STEPS)))
+        shown, others = pass_.seen[learning:], OtherSteps(run, on_any_rank, most)
         if not pass_.watch(others, steps - learning - whole):
             with pass_.counting():
                 pass_.survey(others, steps, after=learning + whole)

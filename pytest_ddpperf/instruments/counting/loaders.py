@@ -116,7 +116,8 @@ class Loaders:
         found: list[list[_Followed]] = []
         for each in self._known:
             ended = [loaders for loaders in found if any(map(each.replaces, loaders))]
-            ended = [loaders for loaders in ended if each.data in (other.data for other in loaders)] or ended
+            same = [loaders for loaders in ended if each.data in (other.data for other in loaders)]
+            ended = same or ended * (2 * each.steps >= each.given)  # an evaluation has many batches in one step
             found = [*(loaders for loaders in found if loaders not in ended), [*chain(*ended), each]]
 
         def feed(loaders: Sequence[_Followed]) -> bool:

@@ -155,10 +155,8 @@ def prepare_job(
     counted = settings.counts != "off"
     verified = settings.verify and not variant.of_reference
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
-    more = settings.steps if settings.counts == "only" else None  # steps that are counted
-    training = Settings(
-        **own, warmup=settings.warmup, steps=more, memory_limit=settings.memory_limit, mesh=settings.mesh
-    )
+    more = ("steps", "timeout") if settings.counts == "only" and settings.steps else ()  # of counting
+    training = Settings(**own, **{name: getattr(settings, name) for name in ("warmup", "memory_limit", "mesh", *more)})
     loading = training
     if picked is not None and settings.picks_loading:
         loading = replace(training, loader=loader_settings(picked[0]))

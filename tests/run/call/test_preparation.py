@@ -120,9 +120,10 @@ def test_a_launch_has_all_that_is_wanted_to_do(settings: Settings, variant: Vari
     assert task_text(prepare_job(settings, variant)) == tasks
 
 
-@pytest.mark.parametrize(("counts", "steps"), [("only", 60), ("on", None)])
-def test_steps_are_those_that_are_counted_if_nothing_is_timed(counts: str, steps: int | None) -> None:
-    assert prepare_job(Settings(counts=counts, steps=60), training()).training.settings.steps == steps
+@pytest.mark.parametrize(("counts", "expected"), [("only", (60, 600.0)), ("on", (None, Settings().timeout))])
+def test_steps_are_those_that_are_counted_if_nothing_is_timed(counts: str, expected: tuple[int | None, float]) -> None:
+    given = prepare_job(Settings(counts=counts, steps=60, timeout=600.0), training()).training.settings
+    assert (given.steps, given.timeout) == expected
 
 
 def test_ranks_are_given_the_settings_that_make_a_training() -> None:
