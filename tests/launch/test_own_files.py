@@ -243,6 +243,19 @@ def test_large_files_are_links_until_a_rank_writes_and_named_if_something_else_d
     assert project.remarks["files"].startswith(told)
 
 
+def test_a_file_that_is_too_large_to_copy_stays_a_link_unless_it_is_emptied(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_files, "_BYTES", 5)
+    project.has(data="123456", last="123456", **{"train.py": ""})
+    with project.launch() as top:
+        project.runs(top, lambda top: append(top / "data"))
+        project.runs(top, lambda top: (top / "last").write_text("new"))
+        assert linked(top) == ["data"]
+    assert ((project.top / "data").read_text(), (project.top / "last").read_text()) == ("123456more", "123456")
+    assert project.remarks["files"].startswith("while ranks of a Script ran, data changed in the project")
+
+
 def write_under_new_name(top: Path) -> None:
     (top / "new").hardlink_to(top / "last.pt")
     append(top / "new")

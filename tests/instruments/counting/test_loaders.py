@@ -219,6 +219,18 @@ def test_a_loader_for_evaluation_does_not_hide_one_of_the_same_line() -> None:
         assert "workers_restarted" not in loaders.of_epochs(8)
 
 
+def test_an_evaluation_after_the_last_batch_takes_no_place_of_the_loader_of_the_same_line() -> None:
+    with Loaders().followed() as loaders:
+        for samples, workers in ((8, 0), (6, 1)):
+            for _ in DataLoader(
+                TensorDataset(torch.zeros(samples)), num_workers=workers, persistent_workers=workers > 0
+            ):
+                if samples == 8:
+                    loaders.look()
+        loaders.look()
+        assert len(loaders.of_epochs(8)["loaders_without_workers"]) == 1
+
+
 def test_loaders_of_one_line_that_steps_ask_in_turns_feed_training_together() -> None:
     with Loaders().followed() as loaders:
         tasks = [iter(streaming(20, workers=0)) for _ in range(3)]
