@@ -328,7 +328,7 @@ def test_ranks_share_what_they_copy(project: Project, monkeypatch: pytest.Monkey
     def write(rank: int) -> Callable[[Path], None]:
         def write(top: Path) -> None:
             for i in range(20):
-                assert (top / f"data/{i}").is_file()  # no moment without the folder; another rank may be writing the file
+                assert (top / f"data/{i}").is_file()  # at any moment; another rank may write it
             with (top / "log").open("a") as log:
                 log.write(f"{rank}\n")
             (top / f"data/part/of {rank}").write_text("new")
