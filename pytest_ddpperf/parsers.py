@@ -49,22 +49,14 @@ positive_int = _at_least(1)
 several = _at_least(2)
 
 
-def _by_name(value: object, expected: str) -> dict[str, object]:
+def mesh(value: object) -> Mapping[str, int]:
+    """Parses the sizes of a mesh's dimensions, ``{"dp": 2, "tp": 2}`` or ``"dp=2,tp=2"``, and returns them by name."""
     pairs = list(value.items()) if isinstance(value, Mapping) else []
     if isinstance(value, str):
         pairs = [part.partition("=")[::2] for part in value.split(",")]
-    found = {str(name).strip(): given for name, given in pairs}
-    if not found or len(found) < len(pairs):
-        raise ValueError(expected)
-    return found
-
-
-def mesh(value: object) -> Mapping[str, int]:
-    """Parses the sizes of a mesh's dimensions, ``{"dp": 2, "tp": 2}`` or ``"dp=2,tp=2"``, and returns them by name."""
-    expected = "the sizes of dimensions by name, such as dp=2,tp=2"
-    sizes = _by_name(value, expected)
-    if not all(map(str.isidentifier, sizes)):
-        raise ValueError(expected)
+    sizes = {str(name).strip(): given for name, given in pairs}
+    if not sizes or len(sizes) < len(pairs) or not all(map(str.isidentifier, sizes)):
+        raise ValueError("the sizes of dimensions by name, such as dp=2,tp=2")
     return {name: positive_int(size) for name, size in sizes.items()}
 
 

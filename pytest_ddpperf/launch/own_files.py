@@ -3,7 +3,8 @@
 Folders are created, files are copied, and all other paths are links. An overlay would copy nothing, but Docker and
 Ubuntu 24.04 forbid it. The next launch of the same launcher only restores changed files, because ext4 takes a second to
 make thousands of files. At most ``_ENTRIES`` entries and ``_BYTES`` bytes are copied, outer folders first, and no file
-with more than half of the remaining bytes. A rank copies a link's target before Python, torch or safetensors write it.
+with more than half of the remaining bytes. Before Python, torch or safetensors write through a link, a rank copies the
+link's target, unless it has more than ``_BYTES`` bytes or ``_MOST`` entries.
 """
 
 from __future__ import annotations
