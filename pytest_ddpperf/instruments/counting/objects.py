@@ -53,8 +53,8 @@ class ObjectCensus:
         found.subtract(map(_kind, _waiting(objects)))
         self._taken.append((steps, found))
         nodes = (node for node in _nodes(_ends_of_graphs(objects)) if node.name() != _PARAMETER)
-        first_found = (node.metadata.setdefault(_SEEN, len(self._taken)) for node in nodes)
-        self._graphs.append(tuple(first_found))  # a list would count itself
+        # A list would count itself.
+        self._graphs.append(tuple(node.metadata.setdefault(_SEEN, len(self._taken)) for node in nodes))
 
     def left_behind(self) -> dict[str, dict[str, float]]:
         """Returns how many objects each step leaves behind, by count and type; empty after fewer than three counts."""
