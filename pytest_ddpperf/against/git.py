@@ -44,7 +44,7 @@ class GitMissingError(GitError):
 def git(
     folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None, words: str | None = None
 ) -> str:
-    """Runs git in a folder and returns its stripped output; GitError if git fails, is missing, or exceeds ``seconds``.
+    """Runs git in a folder, and returns its stripped output; raises GitError on failure, or after ``seconds``.
 
     ``index`` is a file that git uses instead of the work tree's index. ``words`` is the text for git's standard input.
     """
@@ -239,7 +239,7 @@ def no_repository(folder: Path, error: GitError) -> str:
 
 
 def unreadable(folder: Path) -> str:
-    """Returns why git cannot read the repository around ``folder``, with a cure; empty if it can or there is none."""
+    """Returns why git cannot read the repository around ``folder``; empty if git can, or if there is no repository."""
     try:
         top_folder(folder)
     except GitError as error:

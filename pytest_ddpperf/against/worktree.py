@@ -79,7 +79,7 @@ def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
 
 
 def resolve(given: str, start: Path, invoked: Path) -> Revision:
-    """Finds the revision that ``given`` names: a branch, tag or commit, ``merge-base:`` and one of these, or a folder.
+    """Finds the revision that ``given`` names: a branch, tag or commit (also after ``merge-base:``), or a folder.
 
     ``start`` is a folder of the project; a relative path in ``given`` starts from ``invoked``.
     """
@@ -163,7 +163,7 @@ class Worktree(Guarded):
 
 @contextlib.contextmanager
 def _checked_out(made: Guarded, label: str, root: Path, cure: str = "") -> Iterator[None]:
-    """Removes ``made`` if this context, which checks out a revision, fails; LaunchError if git fails."""
+    """Removes ``made`` if the code in this context, a checkout, fails; turns git's errors into a LaunchError."""
     try:
         yield
     except BaseException as error:

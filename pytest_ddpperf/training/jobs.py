@@ -110,7 +110,7 @@ class VerifyJob:
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """The job of every rank of a launch before the timed launches: to time, count or verify a step."""
+    """The tasks of every rank in the launch that precedes the timed launches: timing, counting and verifying a step."""
 
     training: LaunchJob  # without ``timed``, the steps of its plan extend the warm-up
     _: KW_ONLY
@@ -219,8 +219,8 @@ def growth_steps(steps: int) -> int:
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
     """Returns the number of pairs of timed blocks, and the number of steps in each block.
 
-    A pair has a block with and a block without synchronisation. All blocks together have about half of ``steps`` steps,
-    in whole periods.
+    A pair has one block with and one block without synchronisation. All blocks together have about half of ``steps``
+    steps. The number of steps in a block is a multiple of ``period``.
     """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))

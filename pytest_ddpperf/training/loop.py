@@ -188,7 +188,7 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
-    """Waits for the device, the launch's turn and all ranks; ``progress``: the share of timed steps that have run."""
+    """Waits for the device, all ranks and the launch's turn to run; ``progress``: the fraction of timed steps done."""
     settle(device)
     if turns is not None:
         turns.rest()
