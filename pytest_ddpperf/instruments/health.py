@@ -167,9 +167,9 @@ def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence
 def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] = (), root: Path = _ROOT) -> Watch:
     """Starts to watch the machine; returns a function that ends the watch and returns the health.
 
-    The function is called with the window of the timed steps. ``ranks_parents`` are the pids of the processes that fork
-    the ranks. If a pid is None, the CPU time of other processes is unknown. ``gpus`` are the PCI ids of the ranks'
-    GPUs. ``root`` is the folder that holds ``sys``.
+    The returned function takes the begin and end of the timed steps. ``ranks_parents`` are the pids of the processes
+    that fork the ranks. If a pid is None, the CPU time of other processes is unknown. ``gpus`` are the PCI ids of the
+    ranks' GPUs. ``root`` is the folder that holds ``sys``.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
     gpus_seen = watch_gpus(gpus) if gpus else None

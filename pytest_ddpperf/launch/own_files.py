@@ -230,7 +230,7 @@ def _announce(owner: Any, name: str) -> None:
 
 
 def _own(path: str, base: str, *, empty: bool = False) -> str:
-    """Replaces a path's links out of ``base``: by folders of links, or its file's copy; returns its new target."""
+    """Replaces links in ``path`` out of ``base`` by folders of links, or a copy of the file; returns the new path."""
     if path == base or not within(path, base) or not {".git", "__pycache__"}.isdisjoint(path.split("/")):
         return path  # git's folder and bytecode are the project's own
     folder, _, name = path.rpartition("/")

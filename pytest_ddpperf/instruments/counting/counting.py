@@ -78,8 +78,8 @@ def count_warm_step(
     torch, the full counts hold for them. Otherwise about ``steps`` steps are counted without memory, and their mean
     counts are used. Compiled code runs uncompiled in all these steps.
 
-    ``plain`` has counts of earlier steps, such as graph breaks. Further steps take about ``seconds`` at most, twice.
-    ``on_any_rank(x)`` returns whether x is True on any rank.
+    ``plain`` has counts of earlier steps, such as graph breaks. The steps after the full counts take at most about
+    twice ``seconds``. ``on_any_rank(x)`` returns whether x is True on any rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -223,7 +223,7 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
-        """Counts steps of ``others`` without memory, until ``steps`` steps are counted; ``after`` are counted already.
+        """Counts steps of ``others`` without memory, until ``steps`` steps are counted; ``after`` of them were before.
 
         If ``watch`` found a step with other work, the earlier counts are dropped. But if training or the time ends
         after a few more steps, the earlier counts are kept, and ``cut_short`` is set.

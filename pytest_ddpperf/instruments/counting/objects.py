@@ -36,8 +36,8 @@ _SEEN = "pytest_ddpperf.seen"  # key of a node's metadata: the count that first 
 class ObjectCensus:
     """A counter of the objects that the garbage collector knows, between steps.
 
-    Objects that a rank inherits from the process that forked it are frozen, so they do not count. Batches that
-    DataLoader workers have sent, and no step has used, do not count, because their number depends on the clock.
+    Objects that a rank inherits from the process that forked it do not count. Batches that DataLoader workers have
+    sent, and no step has used, do not count either, because their number depends on the clock.
     """
 
     def __init__(self) -> None:
@@ -70,9 +70,9 @@ class ObjectCensus:
         return {"python_objects": left, "graphs_kept": self._graphs_kept()}
 
     def _graphs_kept(self) -> dict[str, float]:
-        """Returns how many nodes of graphs a step leaves behind: those that the last but one count was first to find.
+        """Returns how many nodes of autograd's graphs each step leaves behind; empty if they are few or do not grow.
 
-        The graph of the last step may be alive, and may be larger than earlier ones.
+        Only nodes that the second-last count found first are counted: the graph of the last step may still be in use.
         """
         ((begun, _), (middle, _), (end, _)), (_, before, after) = self._taken[-3:], self._graphs[-3:]
         kept = after.count(len(self._taken) - 1) / (middle - begun)

@@ -94,7 +94,7 @@ class RankEnd:
 
     @property
     def lost_peer(self) -> str:
-        """Returns the message, without addresses, of an error that only reports a lost peer; else empty."""
+        """Returns the rank's error, without addresses, if it only reports that another rank is gone; else ""."""
         if "NCCL" in self.last_words:
             echo = _SECONDARY.search(self.last_words)
             return "" if echo is None else f"SIGABRT: {echo[0]}"

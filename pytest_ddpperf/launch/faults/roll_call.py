@@ -114,7 +114,7 @@ def heading(
 
 
 def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
-    """Returns a timeout's likely cause if all ranks wait in one collective (``nccl``: for GPUs), else an empty text."""
+    """Returns a timeout's likely cause if all ranks wait in one collective, or for GPUs (``nccl``); else empty."""
     found = [threads(text) for text in stacks.values()]
     places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
     where = next(iter(places), None)

@@ -26,7 +26,7 @@ from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.records.launch import CpuHealth, Health
 
 CheckOut = Callable[[Redirection], Callable[[], None] | None]
-"""Checks the target of a redirection out if this node lacks it, and returns a function that removes it, or None."""
+"""Checks out the files that a redirection leads to, if this node lacks them; returns a function that removes them."""
 
 _TEND_SECONDS = 0.1
 _END_SECONDS = 20.0  # for the end of a launch whose controller is gone

@@ -88,7 +88,7 @@ class PreloadedZygotes:
         return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether the fork servers run, and ``environ`` still has the values that their imports have read."""
+        """Returns whether the fork servers run, and ``environ`` still has the variables that their imports read."""
         read = self.variables.items()
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
         return same and all(zygote.usable for zygote in self.all)
