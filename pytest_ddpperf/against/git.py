@@ -1,4 +1,4 @@
-"""Queries to git, and the state of a checkout."""
+"""Queries to git, and the state of a checkout. A baseline is a stored result, whose file names its commit."""
 
 from __future__ import annotations
 

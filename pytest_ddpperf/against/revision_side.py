@@ -77,7 +77,7 @@ class RevisionSide:
 
     @property
     def redirection(self) -> Redirection:
-        """Returns the paths of the checked-out project; raises LaunchError again if the checkout has failed."""
+        """Returns the paths of the checked-out project; LaunchError, in every call, if the checkout failed."""
         with self._lock:
             if self._failure is not None:
                 raise LaunchError(self._failure)

@@ -43,7 +43,7 @@ class Sampler(Generic[T]):
             self._thread.start()
 
     def stop(self, window: Window | None) -> Sequence[tuple[float, T]] | None:
-        """Returns the readings in the window (None: all), each with its time; None if the last ``read`` hangs."""
+        """Returns the readings within ``window`` (begin and end; None: all), with times; None if ``read`` hangs."""
         self._stopped.set()
         if self._samples:
             self._thread.join(_MAX_WAIT)

@@ -138,7 +138,7 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
 
 
 def compiled_since(first: int) -> dict[str, dict[str, float]]:
-    """Returns ``graph_breaks`` and ``recompiles`` by reason; the ``first`` compiled graphs are no recompilations."""
+    """Returns ``graph_breaks`` and ``recompiles`` by reason; ``first`` graphs, compiled earlier, are not recompiles."""
     again = compiled_graphs() - first
     told = Counter(reason for reason, _ in compilations()[first : first + again])
     unknown = again - told.total()
@@ -230,7 +230,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 def meet(group: Any) -> None:
     """Waits for all ranks of ``group`` at a barrier; None stands for the default group.
 
-    ``dist.barrier`` warns, on a machine with a GPU, about the unregistered ProcessGroupGloo that measures scripts.
+    The barrier of ``group`` is called directly, because ``dist.barrier`` would warn that torch does not know the group.
     """
     import torch
     import torch.distributed as dist
@@ -271,7 +271,7 @@ def forget_received() -> None:
 
 
 def process_groups() -> list[Any]:
-    """Returns all existing groups of processes, including the default group."""
+    """Returns all existing process groups of torch.distributed, including the default group."""
     from torch.distributed import distributed_c10d
 
     return [*distributed_c10d._world.pg_map]  # noqa: SLF001 - torch lists them nowhere else

@@ -45,9 +45,9 @@ _EVENTS |= {"import": 0, "shutil.rmtree": 1, "sqlite3.connect": 1, **_OF_ENTRIES
 def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str, str]) -> Iterator[Job]:
     """Yields the job, changed so that its ranks use a folder with copies of its projects' files.
 
-    With ``other``, the folder shows that checkout's files, and this checkout's untracked files. ``mark`` is part of the
-    folder's name. The fork server, the controller or, after a crash, a later launch removes the folder. ``remarks``
-    gets a warning if the launch changed the project itself. LaunchError if the folder cannot be made.
+    If ``other`` leads to another checkout, the folder has that checkout's files, and this one's untracked files.
+    ``mark`` is part of the folder's name. The fork server, the controller or, after a crash, a later launch removes the
+    folder. ``remarks`` gets a warning if the launch changed the project itself. LaunchError if making it fails.
     """
     base = f"{os.path.realpath(tempfile.gettempdir())}/{_PREFIX}{mark}"
     for folder in () if lexists(base) else abandoned(_PREFIX):

@@ -51,7 +51,7 @@ def laid_out_alike() -> Iterator[None]:
 class CopiedProcess:
     """A fork server that was forked from another fork server, with a few methods of ``subprocess.Popen``.
 
-    The process has ended when its connection ends. Its exit status stays unknown.
+    The end of its connection shows that the process has ended. Its exit status stays unknown.
     """
 
     returncode: int | None = None

@@ -155,7 +155,7 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
 
 
 def look_up(module: str, file: str, name: str) -> Any:
-    """Imports a test module of the target; returns the object with the dotted name ``name``, or the module for ""."""
+    """Imports a test module of the target; returns its object with the dotted name ``name``, or for "" the module."""
     file = own(file)
     if not Path(file).is_file():
         raise LookupError(f"the reference revision has no file {Path(file).name}")

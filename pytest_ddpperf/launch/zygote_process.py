@@ -1,4 +1,4 @@
-"""The controller's object for a fork server: starts it, sends requests, receives events, ends it."""
+"""The controller's side of a fork server, from which ranks are forked: start, requests, events and end."""
 
 from __future__ import annotations
 

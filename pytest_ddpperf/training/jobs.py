@@ -150,7 +150,7 @@ class ConvergeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTraining:
-    """The curve of one training on one rank; it ends at the first value that is not finite."""
+    """The loss and metrics of one training on one rank at several steps, up to the first value that is not finite."""
 
     steps: tuple[int, ...]  # before each point of the curve
     values: Mapping[str, tuple[float, ...]]  # by quantity, of each point

@@ -210,7 +210,7 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_P
 
 
 def device_sizes(steps: int, period: int) -> tuple[int, ...]:
-    """Returns the number of steps of each block of a launch on CUDA, interleaved or not."""
+    """Returns the number of steps of each block of a launch on CUDA, whether it alternates with another or not."""
     return turn_sizes(steps, period, DEVICE_BLOCKS, least=math.ceil(MIN_DEVICE_STEPS / period))
 
 
@@ -235,8 +235,8 @@ def alternating_blocks(
 ) -> BlockTimes | None:
     """Times blocks of steps with and without synchronisation; None if a step overflowed in fp16.
 
-    A collective with the same arguments on all ranks. After each block, the trainer's state is restored, except the
-    learning rate, the data and random numbers.
+    All ranks call this function together, with equal arguments. After each block, the trainer's state is restored,
+    except the learning rate, the data and random numbers.
     """
     still_sent = trainer.still_sent(run)
     pairs, of_block = blocks_for(steps, period)

@@ -141,7 +141,7 @@ _MAX_WAIT = 2.0  # seconds; then the code goes on, because a batch of sends may 
 
 
 def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
-    """Returns whether an operator communicates tensors on a CPU."""
+    """Returns whether an operator communicates between ranks, with all its tensors on a CPU."""
     return (
         isinstance(func, OpOverload)
         and func.namespace in NAMESPACES

@@ -223,7 +223,7 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
-        """Counts steps of ``others`` without memory, until ``steps`` steps are counted; ``after`` of them were before.
+        """Counts more steps without memory, until ``steps`` steps are counted; ``after`` steps were counted before.
 
         If ``watch`` found a step with other work, the earlier counts are dropped. But if training or the time ends
         after a few more steps, the earlier counts are kept, and ``cut_short`` is set.

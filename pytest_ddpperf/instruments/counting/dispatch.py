@@ -103,11 +103,11 @@ class OperatorCounter(TorchDispatchMode):
         return {metric: dict(found) for metric, found in self._counts.items()}
 
     def sites(self) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the counts of the current step, by metric, and then by part and line of code."""
+        """Returns the counts of the current step, by metric, and then by part (as in ``details``) and line of code."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     def lines(self, metrics: Iterable[str]) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the counts of these metrics, by part and line of code, added up over the callers of each line."""
+        """Returns these metrics' ``sites``, with the counts of each line of code added up over the line's callers."""
         return {metric: without_callers(self._sites[metric]) for metric in metrics}
 
     @property

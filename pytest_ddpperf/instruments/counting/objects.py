@@ -57,7 +57,7 @@ class ObjectCensus:
         self._graphs.append(tuple(node.metadata.setdefault(_SEEN, len(self._taken)) for node in nodes))
 
     def left_behind(self) -> dict[str, dict[str, float]]:
-        """Returns how many objects each step leaves behind, by count and type; empty after fewer than three counts."""
+        """Returns how many objects each step leaves behind, by metric and type; empty before the third ``take``."""
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
             for (steps_before, before), (steps, after) in pairwise(self._taken)
@@ -118,7 +118,7 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 
 
 def lines_of_left(run: Callable[[], object], *, traces: bool, graphs: bool = False) -> dict[str, dict[Place, float]]:
-    """Runs three more steps; returns, by count and line of code, what a step leaves behind: memory blocks, and graphs.
+    """Runs three more steps; returns, by metric and line of code, the memory blocks and graphs that a step leaves.
 
     The result is empty unless this rank ``traces`` memory, and has no graphs unless steps leave ``graphs`` behind.
     Tracing goes on until the process ends, because stopping it can crash another thread (fixed in Python 3.12.9 and

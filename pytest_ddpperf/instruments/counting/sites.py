@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 T = TypeVar("T")
 SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
-"""Counts by metric, and then by part and line of code."""
+"""Counts by metric, and then by part (such as an operator's name) and line of code."""
 
 
 class Stack:
@@ -67,7 +67,7 @@ class Stack:
         return self.call()._replace(caller=None)
 
     def call(self) -> Place:
-        """Returns ``place()``, and in its field ``caller`` the line of another user function that called this one."""
+        """Returns ``place()`` with the field ``caller``: the line in another user function that called the function."""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         frames = self._frames()
         place = place_of(frames, _frame_file, _frame_line, backward=backward)

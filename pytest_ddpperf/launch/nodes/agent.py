@@ -98,7 +98,7 @@ class _Checkouts:
                 self._made[redirection.target] = self._check_out(redirection)
 
     def keep(self, *targets: str) -> None:
-        """Removes the checkouts of reference revisions on this node, except these folders."""
+        """Removes the checkouts of reference revisions on this node, except the folders ``targets``."""
         with self._lock:
             for target in self._made.keys() - {*targets}:
                 remove = self._made.pop(target)

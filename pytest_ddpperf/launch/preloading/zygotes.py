@@ -1,4 +1,4 @@
-"""Copies of the fork server that import modules once for all ranks; a copy ends if its imports have side effects."""
+"""Copies of the ranks' fork server that import modules once for all ranks; imports with side effects end a copy."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class ReferenceStep:
 class SingleProcess:
     """One process that trains on the micro-batches of all ranks, as the reference of a strategy.
 
-    The process computes the gradients of each rank before averaging, equal to the last bit, and takes their mean. It
-    uses neither torch.compile nor activation checkpointing. If the strategy casts parameters, so does this process.
+    The process computes, bit for bit, the gradients that each rank has before averaging, and takes their mean. It uses
+    neither torch.compile nor activation checkpointing. If the strategy casts parameters, so does this process.
     """
 
     def __init__(

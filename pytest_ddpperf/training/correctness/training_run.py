@@ -80,7 +80,7 @@ class MicroBatches:
 
 
 class TrainingRun:
-    """A training of a workload with weighted losses on this rank, on micro-batches with the indices ``places``."""
+    """The training of a workload on this rank, with weighted losses, on the micro-batches with indices ``places``."""
 
     def __init__(
         self,
