@@ -73,7 +73,7 @@ def git(
 
 
 def top_folder(folder: Path) -> Path:
-    """Returns the top folder of the work tree that holds ``folder``; GitError if there is no work tree."""
+    """Returns the top folder of the work tree that holds ``folder``; raises GitError if there is no work tree."""
     return Path(git(folder, "rev-parse", "--show-toplevel"))
 
 

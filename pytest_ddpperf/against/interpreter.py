@@ -47,7 +47,7 @@ class Interpreter:
 
 
 def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
-    """Returns the interpreter at the path ``given``, relative to ``invoked``; SettingError if ranks cannot use it.
+    """Returns the interpreter at ``given``, a path from ``invoked``; raises SettingError if ranks cannot use it.
 
     Ranks need the minor version of Python that runs here. They also need torch, cloudpickle, numpy and the modules
     ``needed``.

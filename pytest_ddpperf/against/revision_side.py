@@ -70,14 +70,14 @@ class RevisionSide:
         self._failure: str | None = None
 
     def check_out(self) -> None:
-        """Checks out the revision's files; LaunchError if git cannot."""
+        """Checks out the revision's files; raises LaunchError if git cannot."""
         if not self.revision.here:
             with self._lock:
                 self._worktree = self._worktree or Worktree(self.revision)
 
     @property
     def redirection(self) -> Redirection:
-        """Returns the paths of the checked-out project; LaunchError, in every call, if the checkout failed."""
+        """Returns the paths of the checked-out project; raises LaunchError, in every call, if the checkout failed."""
         with self._lock:
             if self._failure is not None:
                 raise LaunchError(self._failure)

@@ -139,7 +139,7 @@ def search_path() -> tuple[str, ...]:
 
 
 def current_folder() -> str:
-    """Returns the current folder, in which ranks start; LaunchError if it was removed."""
+    """Returns the current folder, in which ranks start; raises LaunchError if it was removed."""
     try:
         return str(Path.cwd())
     except FileNotFoundError:

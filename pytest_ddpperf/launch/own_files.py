@@ -47,7 +47,7 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
 
     If ``other`` leads to another checkout, the folder has that checkout's files, and this one's untracked files.
     ``mark`` is part of the folder's name. The fork server, the controller or, after a crash, a later launch removes the
-    folder. ``remarks`` gets a warning if the launch changed the project itself. LaunchError if making it fails.
+    folder. ``remarks`` gets a warning if the launch changed the project itself. Raises LaunchError if making it fails.
     """
     base = f"{os.path.realpath(tempfile.gettempdir())}/{_PREFIX}{mark}"
     for folder in () if lexists(base) else abandoned(_PREFIX):
@@ -218,7 +218,7 @@ def replace_links(base: str) -> None:
 
 
 def _announce(owner: Any, name: str) -> None:
-    """Makes a function raise an audit event if its second argument is a path, to which it writes."""
+    """Makes the function ``owner.name`` raise an audit event before it writes to its second argument, a path."""
     save = getattr(owner, name)
 
     def announced(*arguments: Any, **named: Any) -> Any:

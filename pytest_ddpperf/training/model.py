@@ -146,7 +146,7 @@ def _size(modules: Iterable[nn.Module]) -> int:
 
 
 def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Returns, by dtype, a whole model's trainable elements (``parameters``) and its bytes (``model_size``)."""
+    """Returns a model's trainable elements (``parameters``) and bytes (``model_size``), by dtype; {} for FSDP1."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         return {}  # this rank sees only its shard
     number, nbytes = Counter[str](), Counter[str]()

@@ -304,7 +304,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns the bytes that a step adds to live tensors, by category; activations and temporaries are one category."""
+    """Returns by how many bytes a step increases live tensors, by category; activations and temporaries are one."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

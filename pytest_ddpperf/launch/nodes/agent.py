@@ -92,7 +92,7 @@ class _Checkouts:
         self._lock = threading.Lock()
 
     def provide(self, redirection: Redirection) -> None:
-        """Checks out the reference revision on this node if its files are missing; LaunchError if that fails."""
+        """Checks out the reference revision on this node if its files are missing; raises LaunchError if that fails."""
         with self._lock:
             if redirection.target not in self._made:
                 self._made[redirection.target] = self._check_out(redirection)

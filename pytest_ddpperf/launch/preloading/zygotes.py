@@ -109,7 +109,7 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     """Copies a fork server and imports the wanted modules in the copy, with the environment in ``request``.
 
     If an import fails or has side effects, the copy ends, and a new copy imports the other modules. ``judged`` records
-    such failures, and has the modules that failed before. SettingError if a module that the user named fails.
+    such failures, and has the modules that failed before. Raises SettingError if a module that the user named fails.
     """
     while True:
         with ExitStack() as closing:

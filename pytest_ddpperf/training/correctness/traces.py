@@ -95,7 +95,7 @@ def _different_losses(
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
-    """Returns the losses of optimizer step ``number``; without optimizer steps, the loss of call ``number``."""
+    """Returns the losses of optimizer step ``number``; without such steps, of call ``number`` of the user's step."""
     if not trace.steps:
         return trace.losses[number : number + 1]
     first = trace.steps[number - 1].call + 1 if number else 0
