@@ -140,7 +140,7 @@ def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
 
 
 def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
-    """Raises QualityLost if ``regressed`` fails a test and a strategy trains worse, or differs beyond rounding."""
+    """Raises QualityLost if a strategy trains worse, or differs beyond rounding, and REGRESSED is in ``failing``."""
     lines = lost(found)
     if lines and Verdict.REGRESSED in failing:
         first = found.strategies[0].name
