@@ -117,7 +117,7 @@ def _compared(evidence: Evidence, decision: Decision, **more: Any) -> Comparison
 
 
 def _judged_alone(series: Series, measurement: Measurement) -> bool:
-    """Returns whether stored times may make a metric red; a gated step time does so in place of rates made of it."""
+    """Returns whether a metric may fail the test by stored times alone; not a rate if its step time may do so."""
     step = _series_in(measurement, STEP_TIME)
     return series.gated and not (series.rules.repeats_step_time and step is not None and step.gated)
 
@@ -171,7 +171,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns the upper bound of the worsening in the tolerance's unit, and its error (None if proven earlier)."""
+    """Returns the worsening's upper bound in the tolerance's unit, and the bound's error (None if proven earlier)."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = detection.upper_bound(change, series.better, context.proofs.level)

@@ -100,9 +100,9 @@ BLOCKS = 10  # of a launch that was not interleaved: each outlasts the dependenc
 MIN_BLOCKS = 2  # a single block has no scatter
 
 OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
-"""Standard deviation, in logarithms, by which launches differ beyond the scatter of their blocks.
+"""Standard deviations (of logarithms) by which interleaved and other launches differ beyond their blocks' scatter.
 
-Measured: interleaved 1.7 % over all recordings (0 to 3.3 % in single ones); alone at least 3 %, mostly 6 to 20 %.
+Measured: for interleaved launches 1.7 % (0 to 3.3 % in single recordings), for others at least 3 %, mostly 6 to 20 %.
 """
 
 OWN_APART = math.sqrt(2) * OWN_ALONE  # of the difference of two launches of a round that were not interleaved
@@ -184,7 +184,7 @@ would give disturbed launches more weight.
 DENIED = 2.0
 """Ratio of the measured to the expected variance of launches, above which the expected variance loses weight.
 
-If launches scatter as expected, one pair in six exceeds this ratio.
+If launches scatter as expected, one pair of launches in six exceeds this ratio.
 """
 
 _INSIDE = math.erf(CAP / math.sqrt(2))  # share of normal samples within the cap
