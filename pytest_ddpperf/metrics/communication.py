@@ -23,9 +23,9 @@ _GATHERING = frozenset({"all_gather", "gather"})  # each rank contributes a part
 def exposed_communication(measurement: Measurement) -> Samples | None:
     """Returns, for each diagnosed launch, the seconds by which averaging gradients makes a step longer.
 
-    This is the mean synchronised step minus the mean unsynchronised step. Blocks of both kinds alternate in one launch,
-    so a slow moment slows both. A step lasts as long as on its slowest rank. If nothing is sent, the difference is
-    noise around 0.
+    This is the mean step that averages gradients (synchronised) minus the mean step that does not. Blocks of both kinds
+    alternate in one launch, so a slow moment slows both. A step lasts as long as on its slowest rank. If nothing is
+    sent, the difference is noise around 0.
     """
     return _samples(measurement, lambda step, alone: step - alone)
 
@@ -79,14 +79,14 @@ def _samples(measurement: Measurement, figure: Callable[[float, float], float]) 
 
 
 def _within(measurement: Measurement, figure: Callable[[float, float], float], own: float) -> Within:
-    """Returns the scatter of ``figure`` between pairs of blocks."""
+    """Returns the scatter of ``figure`` between pairs of blocks: one with, one without averaging of gradients."""
     launches = (without for _, *without in filter(None, map(_steps, measurement.every)) if without)
     return Within(tuple(influences([figure(*steps) for steps in without]) for without in launches), own)
 
 
 @once
 def _steps(launch: Launch) -> list[tuple[float, float]]:
-    """Returns mean (synchronised, unsynchronised) step times: first of all blocks, then without each pair of blocks."""
+    """Returns mean (synchronised, unsynchronised) step times: over all blocks, then without each pair of blocks."""
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
         return []

@@ -25,7 +25,7 @@ without a leak; see ``growth_per_step``."""
 RESIDENT_FLOOR = 8 * 2**20
 """Bytes by which resident memory varies with the allocator's arenas, however small the model is.
 
-In the recorded campaigns launches of one model scatter by 0.3, 0.8 and 2.3 MiB around 7, 16 and 51 MiB (standard
+In recorded series of runs, launches of one model scatter by 0.3, 0.8 and 2.3 MiB around 7, 16 and 51 MiB (standard
 deviation). Ranks that two processes forked may differ by some MiB more, because these imported different modules.
 Tensors of a step are counted to the byte: peak_tensor_bytes."""
 
