@@ -27,7 +27,7 @@ MORE_LAUNCHES, MORE_TIME = 2, 4
 COUNTED: Mapping[str, object] = {"counts": "only"}  # counts have no noise, so they need no launches
 
 Searched = CommitRange | PackageRange
-"""The searched range: "commit" here also means a state of the packages between two lists."""
+"""The searched range. If packages are searched, "commit" in this file means a state between two lists of packages."""
 
 RunProbe = Callable[[Probe, str], Outcome]
 """A function that measures a probe's commit side by side with the commit of the given full hash."""
@@ -134,7 +134,7 @@ def expected_probes(commits: Searched) -> int:
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """Divides ``left``, the error that all remaining answers together may have; returns the next answer's part."""
+    """Returns the part of ``left``, the permitted error of all remaining answers, that the next answer may have."""
     return left / (expected_probes(commits) + 1)
 
 
