@@ -213,7 +213,7 @@ def instead(hint: str, known: Iterable[str]) -> str:
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
-    """Returns a parser for one of ``choices``, in upper or lower case; reads True as ``on``, False as ``off``."""
+    """Returns a case-insensitive parser for one of ``choices``; it reads True as ``on``, False as ``off`` or ``no``."""
     booleans = {"on": "true", "off": "false", "no": "false"}  # as TOML and Python have them
     found = {word: choice for choice in choices for word in (choice.lower(), booleans.get(choice, choice.lower()))}
 

@@ -38,7 +38,7 @@ IDLE = 0.10  # of a step: below, a rank was busy
 
 
 def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
-    """Returns the diagnosis of a measured benchmark; None if nothing was timed, or no step was diagnosed.
+    """Returns the diagnosis of a measured benchmark; None if no launch timed steps, or none measured phases.
 
     Raises:
         SettingError: the argument is no measurement.

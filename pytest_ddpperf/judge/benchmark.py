@@ -98,7 +98,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
 
 
 def _follows(comparison: Comparison, metric: str) -> bool:
-    """Returns whether a metric changes with ``metric``: a part of the same count, or a rate made of the step time."""
+    """Returns whether a comparison's metric follows from ``metric``: a related count, or a rate of the step time."""
     series = comparison.series
     return count_row(series.metric).follows == metric or (series.rules.repeats_step_time and metric == STEP_TIME)
 

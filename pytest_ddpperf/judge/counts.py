@@ -203,7 +203,7 @@ def _same_data(ranks: tuple[int, ...], now: Counts, alike: Alike, *, paired: boo
 
 
 def gate_changed_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if the step does other work, such as smaller batches, only counts of it can fail."""
+    """Returns the comparisons; if the step does other work, such as smaller batches, only counts of work can fail."""
     other = [each for each in comparisons if _is_other_work(each)]
     if not other:
         return tuple(comparisons)

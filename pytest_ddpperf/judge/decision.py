@@ -129,7 +129,7 @@ def decide(change: Change, evidence: Evidence, context: DecisionContext) -> Verd
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
-    """Returns whether a change is a significant worsening (at an interim verdict), and larger than ``accepted``."""
+    """Returns whether a change is a significant worsening, at an interim verdict's level, and exceeds ``accepted``."""
     half = half_width(change, detection.level_of_look(change, alpha, last=last))
     return half is not None and detection.worsening(change, better) > max(half, accepted)
 
@@ -228,8 +228,8 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     """Returns the comparisons, with the CPU time gated only if it has to replace an undecided step time.
 
     More CPU time is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided
-    and not shorter. The CPU time is ``regressed`` only if this interim verdict may be a proof (``proves``). If the CPU
-    time looks worse and this verdict is not the ``last``, an ``unchanged`` step time becomes undecided.
+    and not shorter. It is ``regressed`` only if ``proves``: this interim verdict may also prove metrics no worse. If
+    the CPU time looks worse and this verdict is not the ``last``, an ``unchanged`` step time becomes undecided.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:

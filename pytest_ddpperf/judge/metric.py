@@ -117,7 +117,7 @@ def _compared(evidence: Evidence, decision: Decision, **more: Any) -> Comparison
 
 
 def _judged_alone(series: Series, measurement: Measurement) -> bool:
-    """Returns whether a metric may fail the test by stored times alone; not a rate if its step time may do so."""
+    """Returns whether a metric may fail the test by stored times alone; a rate may not if the step time may."""
     step = _series_in(measurement, STEP_TIME)
     return series.gated and not (series.rules.repeats_step_time and step is not None and step.gated)
 

@@ -21,7 +21,7 @@ _GATHERING = frozenset({"all_gather", "gather"})  # each rank contributes a part
 
 
 def exposed_communication(measurement: Measurement) -> Samples | None:
-    """Returns, for each diagnosed launch, the seconds by which averaging gradients makes a step longer.
+    """Returns the seconds by which averaging gradients makes a step longer, for each launch that measured this.
 
     This is the mean step that averages gradients (synchronised) minus the mean step that does not. Blocks of both kinds
     alternate in one launch, so a slow moment slows both. A step lasts as long as on its slowest rank. If nothing is
@@ -31,7 +31,7 @@ def exposed_communication(measurement: Measurement) -> Samples | None:
 
 
 def communication_overhead(measurement: Measurement) -> Samples | None:
-    """Returns exposed communication as a share of a synchronised step, by launch; None if no launch was diagnosed."""
+    """Returns exposed communication as a share of a synchronised step, by launch; None if no launch measured it."""
     return _samples(measurement, lambda step, alone: 1 - alone / step)
 
 
@@ -47,13 +47,13 @@ def of_overhead(measurement: Measurement) -> Within:
 
 
 def synchronised_step(measurement: Measurement) -> float | None:
-    """Returns the seconds of a synchronised step, averaged over launches; None if no launch was diagnosed."""
+    """Returns the mean seconds of a step that averages gradients, over launches; None if no launch measured it."""
     steps = _samples(measurement, lambda step, _: step)
     return None if steps is None else fmean(steps)
 
 
 def still_sent(measurement: Measurement) -> str:
-    """Returns a text on the communication that remained in unsynchronised steps; empty if there was none."""
+    """Returns a text on what ranks still sent in steps that skip the averaging of gradients; empty if nothing."""
     found = (rank.communication for launch in measurement.every for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
@@ -74,7 +74,7 @@ def synchronisation_kept(measurement: Measurement) -> Finding | None:
 
 
 def _samples(measurement: Measurement, figure: Callable[[float, float], float]) -> Samples | None:
-    """Returns ``figure`` of the mean (synchronised, unsynchronised) steps by launch; None if none was diagnosed."""
+    """Returns ``figure`` of the mean (synchronised, unsynchronised) steps by launch; None if no launch has them."""
     return tuple(figure(*steps[0]) for steps in map(_steps, measurement.every) if steps) or None
 
 

@@ -162,7 +162,7 @@ def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tup
 
 
 def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], float]) -> list[tuple[float, float]]:
-    """Returns (before, now) pairs by rank; a side without values by rank repeats its single value."""
+    """Returns (before, now) pairs by rank; if ``then`` or ``now`` has only a single value, each rank gets it."""
     number = max(len(ranks) for ranks, _ in (then, now))
     before, after = (ranks or (value,) * number for ranks, value in (then, now))
     return list(zip(before, after, strict=False))  # if world sizes differ, the ranks that both have
@@ -184,8 +184,9 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[Pair]) -> list[Pair]:
     """Returns those (before, now) ``pairs`` whose difference cannot come from the choice of the counted steps.
 
-    The pairs are means of one ``part`` of a count, or of the total if ``part`` is empty. If a mean may not have
-    changed, but every step of one side does more than most steps of the other, a pair of single steps replaces it.
+    The pairs are means of one ``part`` of a count, or of the total if ``part`` is empty. If it is not certain that a
+    mean has changed, but every step of one side does more than most steps of the other, the result has the values of
+    single steps in its place.
     """
     more, less = _doubt(metric, part, then, now)
     found: list[Pair] = []
@@ -236,7 +237,7 @@ def _as_before(metric: str, part: str, then: Counts, now: Counts, pair: Pair) ->
 
 
 def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> list[Pair]:
-    """Returns [(usual step before, smallest step now)] if the second is larger, and not by chance; else []."""
+    """Returns [(value of a usual step before, smallest value now)] if it grew, and not by chance; else []."""
     varying = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     if any(len(set(values)) > _OF_TWO_RHYTHMS for values in (*varying[0], *varying[1])):
         return []  # neighbouring steps may be alike, as if lengths rise slowly

@@ -159,7 +159,7 @@ class Measurement(BenchmarkId):
 
     @property
     def every(self) -> tuple[Launch, ...]:
-        """All launches: the timed and the diagnosing ones."""
+        """All launches: first the timed ones, then those that measure phases and memory growth."""
         return (*self.launches, *self.diagnoses)
 
     @property

@@ -53,7 +53,7 @@ class ShiftEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The answer of a probe: whether a commit is like the good commit or like the bad commit."""
+    """The answer of a probe (the measurement of a commit): whether the commit is like the good or the bad one."""
 
     answer: Answer  # "skipped" if the commit cannot be said to be like one of the ends
     error: float = 0.0  # the probability that the commit is like the other end

@@ -200,7 +200,7 @@ def now_of(judged: Comparison, x: float) -> ChartPoint | None:
 
 
 def before_of(judged: Comparison, x: float) -> ChartPoint | None:
-    """Returns a point at ``x`` with the baseline of a metric; None without a baseline."""
+    """Returns a point at ``x`` with the reference's value of a metric; None if there is no such value."""
     return None if judged.baseline is None else ChartPoint(x, judged.baseline)
 
 

@@ -1,4 +1,4 @@
-"""Rounds of launches until the judge stops or the time is spent; then diagnosing launches."""
+"""Rounds of launches until the judge stops or the time is spent; then launches that measure phases (a diagnosis)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Measuring:
 
     @property
     def _round_seconds(self) -> float:
-        """The expected seconds of the next round, from previous rounds; before any round, from the pilots."""
+        """The expected seconds of the next round, from previous rounds; before any round, from trial launches."""
         return self._of_all * self.rounds.part()
 
     @property
@@ -192,7 +192,7 @@ def _suspected(suspects: Sequence[str], made: int) -> Finding:
 
 
 class Rounds:
-    """The launches on which a verdict is based, and the diagnosing launches, for each variant."""
+    """For each variant, the timed launches, on which the verdict is based, and the launches of the diagnosis."""
 
     def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
         self.plans = plans
@@ -287,11 +287,11 @@ class Rounds:
         return next(iter(self._launches[0][-1:]), None)
 
     def choose(self, keys: Collection[Key] | None) -> None:
-        """Limits later rounds to these benchmarks, with their references; None for all benchmarks."""
+        """Limits later rounds to the benchmarks ``keys``, with their references; None stands for all benchmarks."""
         self._chosen = frozenset(i for i, one in enumerate(self._variants) if keys is None or one.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Makes only later launches confirm the metrics ``suspects``, which look worse; returns the earlier number."""
+        """Makes only later launches confirm the metrics ``suspects``; returns the number of launches so far."""
         seen = max(len(self._launches[i]) for i in self._chosen)
         for i in self._chosen:
             self._fresh_from[i] = len(self._launches[i])
