@@ -193,7 +193,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns a finding if the baseline differs in interleaving, in the base of speedups, or in the number of steps."""
+    """Returns a finding if the baseline had another interleaving, base of speedups, or number of steps."""
     if (series.rules.timed or series.rules.partnered) and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:
