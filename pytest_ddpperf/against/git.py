@@ -1,4 +1,4 @@
-"""Queries to git, and the state of a checkout."""
+"""Queries to git, and the state of a checkout. A baseline is a stored result, whose file names its commit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GitMissingError(GitError):
 def git(
     folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None, words: str | None = None
 ) -> str:
-    """Runs git in a folder and returns its stripped output; GitError if git fails, is missing, or exceeds ``seconds``.
+    """Runs git in a folder, and returns its stripped output; raises GitError on failure, or after ``seconds``.
 
     ``index`` is a file that git uses instead of the work tree's index. ``words`` is the text for git's standard input.
     """
@@ -73,7 +73,7 @@ def git(
 
 
 def top_folder(folder: Path) -> Path:
-    """Returns the top folder of the work tree that holds ``folder``; GitError if there is no work tree."""
+    """Returns the top folder of the work tree that holds ``folder``; raises GitError if there is no work tree."""
     return Path(git(folder, "rev-parse", "--show-toplevel"))
 
 
@@ -239,7 +239,7 @@ def no_repository(folder: Path, error: GitError) -> str:
 
 
 def unreadable(folder: Path) -> str:
-    """Returns why git cannot read the repository around ``folder``, with a cure; empty if it can or there is none."""
+    """Returns why git cannot read the repository around ``folder``; empty if git can, or if there is no repository."""
     try:
         top_folder(folder)
     except GitError as error:

@@ -32,7 +32,7 @@ def git_environ() -> dict[str, str]:
 
 
 def remove(tree: Path, root: Path) -> None:
-    """Removes a checkout's folder, and its entry in the repository at ``root``."""
+    """Removes a checkout's folder, and its ``git worktree`` entry in the repository at ``root``."""
     _end_others(tree)
     command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(tree)]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -52,7 +52,7 @@ def remove(tree: Path, root: Path) -> None:
 
 
 def _end_others(tree: Path) -> None:
-    """Ends the processes that a run left behind: first with SIGTERM, so that git cleans up, then with SIGKILL."""
+    """Ends processes that still work on the checkout: first with SIGTERM, so that git cleans up, then with SIGKILL."""
     polls = int(_TERM_SECONDS / _POLL_SECONDS)
     for kill in [False] * polls + [True] * polls:
         if not sum(_ended(file.parent, tree, kill=kill) for file in Path("/proc").glob("[0-9]*/environ")):
@@ -61,7 +61,7 @@ def _end_others(tree: Path) -> None:
 
 
 def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
-    """Sends SIGTERM, or SIGKILL with ``kill``, to a process that works on the checkout ``tree``; else returns False."""
+    """Sends SIGTERM (SIGKILL if ``kill``) to ``process`` if it works on the checkout; returns whether it does."""
     with contextlib.suppress(OSError):
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         adds = Path(os.fsdecode(words[0])).name == "git" and os.fsencode(tree) in words

@@ -79,7 +79,7 @@ def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
 
 
 def resolve(given: str, start: Path, invoked: Path) -> Revision:
-    """Finds the revision that ``given`` names: a branch, tag or commit, ``merge-base:`` and one of these, or a folder.
+    """Finds the revision that ``given`` names: a branch, tag or commit (also after ``merge-base:``), or a folder.
 
     ``start`` is a folder of the project; a relative path in ``given`` starts from ``invoked``.
     """
@@ -101,7 +101,7 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
 
 
 def baseline_revision(commit: str, start: Path) -> Revision:
-    """Returns a baseline's commit in the repository that holds ``start``; LaunchError if the commit is missing."""
+    """Returns a baseline's commit in the repository around ``start``; raises LaunchError if the commit is missing."""
     try:
         root = git.top_folder(start)
     except git.GitError as error:
@@ -163,7 +163,7 @@ class Worktree(Guarded):
 
 @contextlib.contextmanager
 def _checked_out(made: Guarded, label: str, root: Path, cure: str = "") -> Iterator[None]:
-    """Removes ``made`` if this context, which checks out a revision, fails; LaunchError if git fails."""
+    """Removes ``made`` if the code in this context, a checkout, fails; turns git's errors into a LaunchError."""
     try:
         yield
     except BaseException as error:
@@ -175,13 +175,13 @@ def _checked_out(made: Guarded, label: str, root: Path, cure: str = "") -> Itera
 
 
 def remove_left_over() -> None:
-    """Removes the checkouts of runs that were killed together with their guards."""
+    """Removes the checkouts of runs that were killed together with their guard processes."""
     for folder in abandoned(PREFIX):
         guard.remove(folder / TREE, folder / TREE)
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
-    """Returns a folder as the reference revision; SettingError if the folder lies in or around this checkout."""
+    """Returns a folder as the reference revision; raises SettingError if the folder lies in or around this checkout."""
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder contains this checkout; name a revision, or the folder of another checkout")
@@ -218,7 +218,7 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
     """Checks out the reference's commit if this node lacks it; returns a function that removes the files, else None.
 
     The files come from the repository on this node. The repository gets no new ``git worktree``, because the controller
-    may use it on a shared file system. LaunchError, with reason and advice, if the checkout fails.
+    may use it on a shared file system. Raises LaunchError, with reason and advice, if the checkout fails.
     """
     target = Path(redirection.target)
     commit = None if target.is_dir() else _commit_for_node(redirection)
@@ -230,7 +230,7 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
 
 
 def _commit_for_node(redirection: Redirection) -> str:
-    """Returns the commit to check out; LaunchError if the repository on this node lacks it."""
+    """Returns the commit to check out; raises LaunchError if the repository on this node lacks it."""
     root = Path(redirection.root)
     if redirection.environment is not None:
         raise LaunchError(

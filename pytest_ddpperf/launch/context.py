@@ -46,7 +46,7 @@ class RankContext:
     mesh: DeviceMesh | None = None
 
     def phase(self, name: str) -> Section:
-        """Marks a part of the step: the report shows its time and memory under ``name``.
+        """Marks a part of the step, called a section: the report shows its time and memory under ``name``.
 
         Sections may be nested, and entered many times in a step. A section with the name of a phase (``data_wait``,
         ``forward``, ``backward``, ``gradient_sync``, ``optimizer``) marks that phase in code where the plugin does not

@@ -230,7 +230,7 @@ class LaunchedRanks:
         self._wait(lambda: deadline)
 
     def fail_waiting(self, *suspects: int) -> None:
-        """Kills ``suspects`` and all ranks that have reported, and gives the remaining ranks time to fail."""
+        """Kills ``suspects`` and all ranks that have reported, so that ranks blocked in their collectives fail, too."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)

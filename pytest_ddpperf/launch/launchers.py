@@ -67,7 +67,7 @@ class Launchers:
         """Waits until the first ``number`` launchers, which must be idle, can start ranks.
 
         The launchers preload the modules that earlier ranks of the test file ``scope`` imported, for at most ``ranks``
-        ranks. SettingError if a module that the user named cannot be preloaded.
+        ranks. Raises SettingError if a module that the user named cannot be preloaded.
         """
         wanted = self._wanted(scope, ranks)
         for i in range(number):

@@ -1,4 +1,4 @@
-"""The messages between controller, zygote and ranks."""
+"""The messages between the controller (pytest's process), zygotes (the fork servers of ranks) and ranks."""
 
 from __future__ import annotations
 

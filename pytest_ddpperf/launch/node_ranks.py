@@ -1,4 +1,4 @@
-"""The ranks of another node in a launch, as the controller sees them."""
+"""The ranks of a launch on another node, as the controller (pytest's process) sees them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def laid_out_alike() -> Iterator[None]:
     """Starts processes in this context without address space randomisation, if the kernel allows it.
 
     The addresses of code and data make steps several percent faster or slower, for all ranks forked from a process.
-    Without randomisation, reference and candidate get the same addresses. Some containers forbid this call.
+    Without randomisation, all processes get the same addresses. Some containers forbid this call.
     """
     library = ctypes.CDLL(None)
     personality: Callable[[ctypes.c_ulong], int] = getattr(library, "personality", lambda _: -1)
@@ -51,7 +51,7 @@ def laid_out_alike() -> Iterator[None]:
 class CopiedProcess:
     """A fork server that was forked from another fork server, with a few methods of ``subprocess.Popen``.
 
-    The process has ended when its connection ends. Its exit status stays unknown.
+    The end of its connection shows that the process has ended. Its exit status stays unknown.
     """
 
     returncode: int | None = None

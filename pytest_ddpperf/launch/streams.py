@@ -124,7 +124,7 @@ class Channel:
             self.closed = True
 
     def send_bytes(self, body: bytes) -> None:
-        """Sends a message that is not a pickle; OSError if the other end is gone."""
+        """Sends a message that is not a pickle; raises OSError if the other end is gone."""
         with self._sending:
             for data in (self._frames.header(body), body):
                 view = memoryview(data)
@@ -134,7 +134,7 @@ class Channel:
     def received(self) -> list[object]:
         """Returns the messages that have arrived completely, and sets ``closed`` at the end of the stream.
 
-        GarbledMessage if the received bytes are not a message; nothing more is read.
+        Raises GarbledMessage if the received bytes are not a message; nothing more is read.
         """
         messages: list[object] = []
         try:

@@ -1,4 +1,4 @@
-"""The controller's object for a fork server: starts it, sends requests, receives events, ends it."""
+"""The controller's side of a fork server, from which ranks are forked: start, requests, events and end."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class ZygoteProcess:
         return events
 
     def _answers(self, deadline: float) -> list[ZygoteEvent]:
-        """Waits for events, at most until ``deadline``, and returns them; LaunchError if a signal stops the server."""
+        """Waits until ``deadline`` for events, and returns them; raises LaunchError if a signal stops the server."""
         while True:
             remaining = deadline - time.monotonic()
             events = self.events(min(_LOOK_SECONDS, remaining))

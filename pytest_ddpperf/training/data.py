@@ -219,7 +219,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 
 def _mover(ctx: RankView, first: tuple[Any, Any]) -> Callable[[tuple[Any, Any]], tuple[Any, Any]]:
-    """Returns a function that moves batches to the rank's device, without waiting if the ``first`` batch is pinned."""
+    """Returns a function that moves batches to the rank's device, asynchronously if the ``first`` batch is pinned."""
     if ctx.device.type == "cpu":
         return lambda pair: pair  # it was made there
     on_host = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]

@@ -185,8 +185,8 @@ def choose(
 
     There are no workers if fetching a batch is fast, or if fetching needs a core and no core is spare. Otherwise there
     are enough workers for a batch every 5 ms, but at most ``max_workers``. Batches are pinned only with workers,
-    because pinning in the rank's own thread takes longer than a plain copy to the GPU. This machine's ``ranks`` share
-    ``cores``, and each rank computes with ``threads``.
+    because pinning in the rank's own thread takes longer than a plain copy to the GPU. The machine has ``cores`` CPU
+    cores for ``ranks`` ranks, and each rank computes with ``threads`` threads.
     """
     took = f"a batch takes {format_value(fetch.seconds, 's')} to fetch"
     handover = _HANDOVER_SECONDS + fetch.size / _HANDOVER_RATE

@@ -1,4 +1,4 @@
-"""A workload's model and learning rate: builds the model, finds its blocks, saves and restores it; the scheduler."""
+"""Builds a workload's model, finds its blocks, saves and restores its state; makes the learning-rate scheduler."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _size(modules: Iterable[nn.Module]) -> int:
 
 
 def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Returns, by dtype, a whole model's trainable elements (``parameters``) and its bytes (``model_size``)."""
+    """Returns a model's trainable elements (``parameters``) and bytes (``model_size``), by dtype; {} for FSDP1."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         return {}  # this rank sees only its shard
     number, nbytes = Counter[str](), Counter[str]()
@@ -160,7 +160,7 @@ def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
 
 
 def recompute(blocks: Sequence[nn.Module]) -> None:
-    """Makes each block keep only its inputs and repeat its forward pass in backward; no module changes its name."""
+    """Enables activation checkpointing for each block: only its inputs are kept. Names of modules stay as they are."""
     for block in blocks:
         forward: Callable[..., Any] = block.forward
         block.forward = partial(checkpoint, forward, use_reentrant=False)
@@ -207,7 +207,7 @@ def _copied(value: Any) -> Any:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Returns this rank's shard of a DTensor, or any other tensor, as can be written; does not import DTensor."""
+    """Returns a writable view of a tensor, or of this rank's shard of a DTensor; does not import DTensor."""
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
     return at_different_addresses(tensor if to_local is None else to_local())
 

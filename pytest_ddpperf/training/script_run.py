@@ -33,10 +33,10 @@ from pytest_ddpperf.units import format_count
 T = TypeVar("T")
 _Mode: TypeAlias = "TorchFunctionMode | TorchDispatchMode"
 _kept: list[Any] = []
-"""The process groups of scripts, until their rank ends.
+"""The process groups of scripts, kept until their rank ends, because both threads below could hang (torch 2.13).
 
-A script destroys its group before its model goes. The model then ends gloo's threads while it holds Python's lock, and
-such a thread may wait for that lock: both hang (seen with torch 2.13).
+If a script destroys its group before its model is freed, the thread that frees the model holds the GIL while it waits
+for gloo's threads to end, and one of gloo's threads may wait for the GIL.
 """
 _PATIENCE = timedelta(days=1)  # the controller's deadline comes first, and has the better report
 _SPAWN = "torch.multiprocessing.spawn"
@@ -181,7 +181,7 @@ class ScriptRun:
             self._await_order()
 
     def _refusing_ranks(self, start: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``start``, which starts a process; until this rank trains, refuses processes that start ranks."""
+        """Wraps ``start``, which starts a process; before this rank trains, raises an error if it would start ranks."""
 
         @functools.wraps(start)
         def started(*args: Any, **how: Any) -> T:

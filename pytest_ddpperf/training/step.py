@@ -35,7 +35,7 @@ from pytest_ddpperf.training.subject import Script, Workload, located, unfit
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 
 Separable: TypeAlias = "Trainer | OwnSynchronisation"
-"""Code that trains with the gradients of all ranks, and can also train without other ranks' gradients."""
+"""The type of training code that can skip its averaging of gradients over the ranks."""
 _UNKNOWN = -1  # the size of a batch without tensors
 
 

@@ -133,7 +133,7 @@ def _short(value: object, limit: int = 60) -> str:
 
 
 def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
-    """Returns a sentence if a function cannot take these positional names and keyword options; None if it may."""
+    """Returns an error text if a function cannot be called with these positional and keyword arguments, else None."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

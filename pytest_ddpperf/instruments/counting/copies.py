@@ -33,7 +33,7 @@ _HOOKS = ("default_hooks", "powerSGD_hook", "quantization_hooks")  # of DDP, aft
 
 
 def _joins_data(tensor: Tensor) -> bool:
-    """Returns whether ``torch.cat`` or ``torch.stack`` joined activations and data, which need no gradients."""
+    """Returns whether ``torch.cat`` or ``torch.stack`` joined activations with data that needs no gradients."""
     made = tensor.grad_fn
     return made is not None and made.name().startswith(("Cat", "Stack")) and (None, 0) in made.next_functions
 
@@ -66,7 +66,7 @@ class CopyWatch:
             yield
 
     def called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - no other module runs
-        """Records a model that is called in train mode, with a checksum of its batch, also joined to activations."""
+        """Records a module that is called in training, and adds the data that it gets to the checksum of the batch."""
         if not torch.is_grad_enabled() or backward_under_way() != -1:
             return
         if outermost:

@@ -45,7 +45,7 @@ class _Followed:
     drawn: list[int] = field(default_factory=list)  # checksums of each batch's indices; of each batch, without indices
 
     def replaces(self, other: _Followed) -> bool:
-        """Returns whether the other one gave batches until this one was made at the same line, and none afterwards."""
+        """Returns whether ``other``, made at the same line, gave batches before this loader existed, and none later."""
         made, begun = self.before
         return other.made == self.made and 0 < other.first <= made and other.last <= begun
 
@@ -153,7 +153,7 @@ class Loaders:
         return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
-        """Returns type and line of the first loader's sampler (or of a loader without sampler), with the value 1.0."""
+        """Returns {(type, line): 1.0} for the sampler of the first loader that feeds training; empty without one."""
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
@@ -214,7 +214,7 @@ def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None)
 def loading_left_out(
     paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
 ) -> Iterator[None]:
-    """Enters ``paused()`` while a DataLoader makes a batch or begins an epoch; ``loaded`` gets iterator and batch."""
+    """Enters ``paused()`` while a DataLoader makes a batch or begins an epoch; calls ``loaded(iterator, batch)``."""
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
         @unnamed

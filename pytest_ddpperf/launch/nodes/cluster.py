@@ -251,7 +251,7 @@ def offset(link: Link) -> tuple[int, int]:
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:
-    """Returns the first of a node's tasks, which becomes its agent; SettingError if the tasks see different GPUs."""
+    """Returns the first of a node's tasks, the future agent; raises SettingError if the tasks see different GPUs."""
     for other in hellos[1:]:
         if other.gpus != hellos[0].gpus:
             raise SettingError(

@@ -86,7 +86,7 @@ class NodeLaunchers:
 
 
 def gpus_of(link: Link) -> int:
-    """Returns the number of GPUs that ranks of another node can use; LaunchError if there are none."""
+    """Returns the number of GPUs that ranks of another node can use; raises LaunchError if there are none."""
     found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
     if not found:
         raise LaunchError(f"{link.name} has no GPU that torch can use, but the node of rank 0 has one; use device=cpu")
@@ -96,7 +96,7 @@ def gpus_of(link: Link) -> int:
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
     """Spreads ranks over nodes: over all nodes on the CPU, else over as few as possible with ``gpus`` GPUs each.
 
-    RankSkipped if the ranks cannot be spread evenly.
+    Raises RankSkipped if the ranks cannot be spread evenly.
     """
     needed = min(nodes, -(-world_size // gpus) if gpus else world_size)
     each, left = divmod(world_size, needed)

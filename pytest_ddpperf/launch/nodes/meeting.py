@@ -74,7 +74,7 @@ class Card:
 
     @classmethod
     def loads(cls, text: str) -> Card:
-        """Returns the card that ``dumps`` turned into ``text``; ValueError for any other text."""
+        """Returns the card that ``dumps`` turned into ``text``; raises ValueError for any other text."""
         try:
             raw = json.loads(text)
             return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]))

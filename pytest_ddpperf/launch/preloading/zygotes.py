@@ -1,4 +1,4 @@
-"""Copies of the fork server that import modules once for all ranks; a copy ends if its imports have side effects."""
+"""Copies of the ranks' fork server that import modules once for all ranks; imports with side effects end a copy."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PreloadedZygotes:
         return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether the fork servers run, and ``environ`` still has the values that their imports have read."""
+        """Returns whether the fork servers run, and ``environ`` still has the variables that their imports read."""
         read = self.variables.items()
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
         return same and all(zygote.usable for zygote in self.all)
@@ -109,7 +109,7 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     """Copies a fork server and imports the wanted modules in the copy, with the environment in ``request``.
 
     If an import fails or has side effects, the copy ends, and a new copy imports the other modules. ``judged`` records
-    such failures, and has the modules that failed before. SettingError if a module that the user named fails.
+    such failures, and has the modules that failed before. Raises SettingError if a module that the user named fails.
     """
     while True:
         with ExitStack() as closing:
