@@ -36,7 +36,7 @@ def worktrees(revision: Revision) -> int:
 def test_the_first_use_checks_out_and_close_removes(revision: Revision) -> None:
     side = RevisionSide(revision, None, ())
     side.launchers.keep(1)
-    assert (side.launchers.pids, worktrees(revision)) == ((), 1)
+    assert (side.launchers.parents, worktrees(revision)) == ((), 1)
     target = Path(side.redirection.target)
     assert side.redirection is side.redirection
     assert (target.is_dir(), worktrees(revision)) == (True, 2)
