@@ -108,7 +108,7 @@ def baseline_revision(commit: str, start: Path) -> Revision:
     except git.GitError as error:
         raise LaunchError(git.no_commit(start, error)) from None
     if git.commit_of(root, commit) is None:
-        raise LaunchError(f"this clone does not have its commit {commit[:SHORT]}; {git.fetching(root)}")
+        raise LaunchError(f"this clone does not have the baseline's commit {commit[:SHORT]}; {git.fetching(root)}")
     return Revision(commit, commit, root)
 
 

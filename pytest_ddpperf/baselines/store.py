@@ -168,8 +168,8 @@ class Store:
         if (module_folder(content.test), test_file(content.test)) != (file.parent.name, file.name):
             place = self._file(content.test, key)
             raise BaselineError(
-                f"baseline file {file}: field test is {content.test}, whose file is {place}: this file was moved or "
-                f"copied, or the test was renamed; move the file there, or delete it and run with --ddpperf-save"
+                f"baseline file {file}: field test is {content.test}, so the file should be {place}: it was moved or "
+                f"copied, or the test was renamed; move it there, or delete it and run with --ddpperf-save"
             )
         for i, record in enumerate(content.records):
             true_key = fingerprint.environment_key(record.environment)

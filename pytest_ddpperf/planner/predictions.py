@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import fmean, stdev
 
-from pytest_ddpperf.analysis.inputs import require_one_of, require_ranks
-from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.errors import SettingError, WorkloadError, require_one_of, require_ranks
 from pytest_ddpperf.planner.costs import Network, collective_time, hierarchical_time
 from pytest_ddpperf.planner.hardware import CLUSTERS, HARDWARE
 from pytest_ddpperf.records.network import CollectiveFit

@@ -9,8 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import SettingError, require_number, require_one_of, require_ranks
 from pytest_ddpperf.planner.costs import Network, collective_time, hybrid_nodes
 from pytest_ddpperf.strategies.strategy import packed
 

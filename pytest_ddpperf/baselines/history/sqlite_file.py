@@ -148,7 +148,8 @@ def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: b
     own = {*map(_bare, (*_SCHEMA, *_STATISTICS))}
     for kind, name, sql in made:
         if _bare(sql) not in own:
-            raise broken(file, f"it holds the {kind} {name!a} with a schema that pytest-ddpperf does not write")
+            cure = f": remove it by DROP {kind.upper()}" * (kind in {"index", "trigger"})
+            raise broken(file, f"it holds the {kind} {name!a} with a schema that pytest-ddpperf does not write{cure}")
 
 
 def _bare(sql: str) -> str:

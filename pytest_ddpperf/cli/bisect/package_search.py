@@ -65,7 +65,8 @@ class Environments:
         try:
             return other_interpreter(str(place / "bin" / "python"), Path.cwd())
         except SettingError as error:
-            raise SettingError(f"{error}; list it in both files of --packages, or give --base-packages") from None
+            cure = "list the missing package in both files of --packages, or give --base-packages"
+            raise SettingError(f"{error}; {cure}") from None
 
     def _key(self, pins: Pins) -> str:
         base = [sys.prefix, *_own()] if self.base else []

@@ -29,7 +29,8 @@ _BLOCKS = 4  # of memory that a line has to leave behind in each
 _FRAMES = 40  # of a stack that are kept: frames of torch lie between the allocation and the user's code
 _TRACE_LINE = re.compile(r'  File "(.+)", line (\d+), in ')
 _GRAPHS = "nodes of graphs"  # of autograd
-_OF_PARAMETERS = 1 << 63  # a larger number has a node that stands for a parameter, and that lives on
+_PARAMETER = "torch::autograd::AccumulateGrad"  # the name of a node that stands for a parameter, and that lives on
+_SEEN = "pytest_ddpperf.seen"  # key of a node's metadata: the count that first found the node
 
 
 class ObjectCensus:
@@ -41,7 +42,7 @@ class ObjectCensus:
 
     def __init__(self) -> None:
         self._taken: list[tuple[int, Counter[str]]] = []  # steps so far, and objects by type
-        self._graphs: list[tuple[int, ...]] = []  # numbers of the nodes of graphs, which rise as nodes are made
+        self._graphs: list[tuple[int, ...]] = []  # for each node of a graph, the count that first found it
 
     def take(self, steps: int) -> None:
         """Collects garbage, then counts the existing objects; ``steps`` is the number of steps so far."""
@@ -51,8 +52,9 @@ class ObjectCensus:
         found = Counter(map(_kind, objects))
         found.subtract(map(_kind, _waiting(objects)))
         self._taken.append((steps, found))
-        numbers = (node._sequence_nr() for node in _nodes(_ends_of_graphs(objects)))  # noqa: SLF001  it has no other name
-        self._graphs.append(tuple(number for number in numbers if number < _OF_PARAMETERS))  # a list would count itself
+        nodes = (node for node in _nodes(_ends_of_graphs(objects)) if node.name() != _PARAMETER)
+        # A list would count itself.
+        self._graphs.append(tuple(node.metadata.setdefault(_SEEN, len(self._taken)) for node in nodes))
 
     def left_behind(self) -> dict[str, dict[str, float]]:
         """Returns how many objects each step leaves behind, by count and type; empty after fewer than three counts."""
@@ -68,14 +70,13 @@ class ObjectCensus:
         return {"python_objects": left, "graphs_kept": self._graphs_kept()}
 
     def _graphs_kept(self) -> dict[str, float]:
-        """Returns how many nodes of graphs a step leaves behind: those that steps made before the last but one count.
+        """Returns how many nodes of graphs a step leaves behind: those that the last but one count was first to find.
 
         The graph of the last step may be alive, and may be larger than earlier ones.
         """
-        ((begun, _), (middle, _), (end, _)), (first, second, third) = self._taken[-3:], self._graphs[-3:]
-        newest = [max(numbers, default=-1) for numbers in (first, second)]
-        kept = sum(newest[0] < number <= newest[1] for number in third) / (middle - begun)
-        grows = 2 * (len(third) - len(second)) >= kept * (end - middle)  # a cache grows only for a while
+        ((begun, _), (middle, _), (end, _)), (_, before, after) = self._taken[-3:], self._graphs[-3:]
+        kept = after.count(len(self._taken) - 1) / (middle - begun)
+        grows = 2 * (len(after) - len(before)) >= kept * (end - middle)  # a cache grows only for a while
         return {_GRAPHS: kept} if grows and kept >= LEAST else {}
 
 

@@ -136,9 +136,10 @@ def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
 
 
 def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
-    """Raises QualityLost if ``regressed`` fails a test and a strategy trains worse, or differs beyond rounding."""
+    """Raises QualityLost if a strategy trains worse or differs beyond rounding, and ``failing`` has ``regressed``."""
     lines = lost(found)
     if lines and Verdict.REGRESSED in failing:
         first = found.strategies[0].name
-        cure = "ddpperf.check(workload, strategy=...) compares gradients with a single process and names the parameter"
-        raise QualityLost("\n  ".join((*lines, f"all began with the weights of {first} and had its batches; {cure}")))
+        equal = f"all strategies began with the weights of {first} and had the same batches"
+        cure = "ddpperf.check(workload, strategy=...) compares the gradients with a single process"
+        raise QualityLost("\n  ".join((*lines, f"{equal}; {cure}")))
