@@ -287,7 +287,5 @@ def _require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
         raise SettingError(f"world_size={ranks} is no multiple of ranks_per_node={node}: change one of them")
     if settings.accelerator is not None and settings.env:
         names = ", ".join(name for name, _ in settings.env)
-        raise SettingError(
-            f"env sets {names}, which has no effect with accelerator={settings.accelerator}, a model of operators; "
-            "leave env or accelerator out"
-        )
+        fact = f"env sets {names}, which has no effect with accelerator={settings.accelerator}, a model of operators"
+        raise SettingError(f"{fact}; leave env or accelerator out")

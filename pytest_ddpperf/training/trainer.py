@@ -184,10 +184,8 @@ class Trainer:
             scalar = isinstance(loss, torch.Tensor) and loss.numel() == 1
             found = "a loss that does not depend on the parameters" if scalar else model.describe_value(loss)
             cure = " with a gradient; compute it without detach(), no_grad(), argmax() and item()" if scalar else ""
-            raise WorkloadError(
-                f"{located(getattr(self, self.computes_loss))} returned {found}: "
-                f"{self.computes_loss}({arguments}) must return a scalar tensor{cure}"
-            )
+            reason = f"{located(getattr(self, self.computes_loss))} returned {found}"
+            raise WorkloadError(f"{reason}: {self.computes_loss}({arguments}) must return a scalar tensor{cure}")
         if weight is not None:
             loss = loss * weight
         if self._micro_steps > 1:
@@ -250,10 +248,8 @@ def prepare_precision(precision: str, device: torch.device) -> Callable[[], Abst
     if precision in {"tf32", "bf16"} and device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if major < _AMPERE:
-            raise RankSkipped(
-                f"precision {precision} needs a GPU of compute capability {_AMPERE}.0 or newer; "
-                f"{torch.cuda.get_device_name(device)} has {major}.{minor}"
-            )
+            reason = f"precision {precision} needs a GPU of compute capability {_AMPERE}.0 or newer"
+            raise RankSkipped(f"{reason}; {torch.cuda.get_device_name(device)} has {major}.{minor}")
     dtype = _AUTOCAST.get(precision)
     return nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
 

@@ -69,10 +69,8 @@ def _folder(tests: Path, root: Path) -> Path:
         raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
-        raise SettingError(
-            f"--tests {tests} cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
-            "._-/ that does not begin with -"
-        )
+        reason = f"--tests {tests} cannot become an argument of pytest in a CI job"
+        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/ that does not begin with -")
     return folder
 
 
