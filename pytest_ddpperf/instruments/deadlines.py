@@ -1,4 +1,4 @@
-"""Shows where this process waits when a deadline passes: on standard error, also if pytest captures it."""
+"""Shows the stacks of this process when a deadline passes: on standard error, also if pytest captures it."""
 
 from __future__ import annotations
 

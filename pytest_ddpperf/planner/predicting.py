@@ -275,10 +275,7 @@ class Predictor:
 def _require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
     """Raises SettingError if the step of a training with these settings and ranks cannot be predicted."""
     if isinstance(variant.subject, Script):
-        raise SettingError(
-            f"{variant.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "
-            "give a Workload or a function build(ctx) -> step"
-        )
+        raise SettingError(f"{variant.subject.name} is a Script, which cannot be predicted: give a Workload")
     if not callable(variant.subject) and not isinstance(variant.subject, Workload):
         kind = type(variant.subject).__name__
         raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")

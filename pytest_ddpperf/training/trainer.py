@@ -42,10 +42,7 @@ class Trainer:
         weighted: bool = False,  # targets come as (targets, weight), and the loss is multiplied by the weight
     ) -> None:
         if settings.precision == "fp16" and strategy.options.get("comm_hook") == "powersgd":
-            raise SettingError(
-                "precision=fp16 with comm_hook=powersgd: PowerSGD keeps errors for later steps, so one overflow "
-                "would spoil them all; use precision=bf16 or another hook"
-            )
+            raise SettingError("precision=fp16 with comm_hook=powersgd: PowerSGD keeps an overflow; use precision=bf16")
         self._forward_context = prepare_precision(settings.precision, ctx.device)
         module = (model.build_model(workload) if module is None else module).to(ctx.device)
         self.evaluating = not module.training
@@ -160,10 +157,7 @@ class Trainer:
         Raises an error for an optimizer that itself skips overflowed steps, because this would go unnoticed.
         """
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
-            raise SettingError(
-                "precision=fp16 with a fused optimizer: the plugin cannot see which steps such an optimizer skips "
-                "after an overflow, and would time them as full steps; create the optimizer with fused=False"
-            )
+            raise SettingError("precision=fp16: a fused optimizer hides the steps that it skips; give it fused=False")
         step = self.optimizer.step
 
         @wraps(step)  # with the mark of a scheduler, which looks for it

@@ -112,8 +112,8 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     """Copies a fork server and imports the wanted modules in the copy, with the environment in ``request``.
 
     If an import fails or has side effects, the copy ends, and a new copy imports the other modules. ``judged`` records
-    such failures, and has the modules that failed before. Raises SettingError if a module that the user named fails. Ranks
-    import the modules whose import has not begun after ``_ALL_SECONDS`` seconds.
+    such failures, and has the modules that failed before. Ranks import the modules whose import has not begun after
+    ``_ALL_SECONDS`` seconds. Raises SettingError if a module that the user named fails.
     """
     until = time.monotonic() + _ALL_SECONDS
     while True:
@@ -132,10 +132,8 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
         judged.note(*wrong)
         for one in wanted.asked:
             if one.module in judged.refused:
-                raise SettingError(
-                    f"preload={one.module}: the module cannot be imported before ranks are forked, because its import "
-                    f"{judged.refused[one.module]}; leave it out"
-                )
+                why = judged.refused[one.module]
+                raise SettingError(f"preload={one.module}: its import {why}, so ranks must import it: leave it out")
 
 
 def _copied(original: ZygoteProcess, closing: ExitStack) -> ZygoteProcess:
