@@ -208,8 +208,8 @@ def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[s
     literal = json.dumps(path, ensure_ascii=False) if path.isprintable() else repr(path)
     single = script.framework in _LIGHTNING
     devices = (script.devices, "2") if single and script.devices else ()
-    given, (option, *_) = list(script.given), (*script.longer, "")
-    if option in given:
+    given = list(script.given)
+    for option in {*script.longer[:1], *devices[:1]} & {*given}:
         del given[(place := given.index(option)) : place + 2]
     arguments = (*given, *script.longer, *devices)
     words = [literal, *(word if _NUMBER.fullmatch(word) else json.dumps(word) for word in arguments)]
