@@ -21,7 +21,7 @@ from benchmarks.campaign.attacks import FULL, OF_SAVING, PID
 from benchmarks.campaign.cases import acted
 from benchmarks.campaign.kinds import ANY_MOMENT, KINDS, Case, Place
 from benchmarks.campaign.left import Present, left, present
-from benchmarks.campaign.suite_files import CONFTEST, FAULTY, HEAD, STEP, STORED, SUBJECTS, TESTS, VERBS
+from benchmarks.campaign.suite_files import CALLS, CONFTEST, FAULTY, HEAD, STEP, STORED, SUBJECTS, TESTS
 from benchmarks.campaign.verdicts import GRACE, Verdict, judged
 from benchmarks.common.project import ROOT, repository, write
 from pytest_ddpperf.against.git import git
@@ -226,9 +226,9 @@ def _session(
         scratch.mkdir(parents=True)
         subject = HEAD.format(case=asdict(case), scratch=str(scratch)) + SUBJECTS.get(case.phase, STEP)
         files[f"subject_{case.number}.py"] = subject
-        verb = VERBS.get(case.phase, "ddpperf.check")
+        call = CALLS.get(case.phase, "ddpperf.check(Subject)")
         given = {"number": case.number, "timeout": case.timeout, "world_size": case.world_size}
-        files["test_faults.py"] += FAULTY.format(**given, fixture=verb.partition(".")[0], verb=verb)
+        files["test_faults.py"] += FAULTY.format(**given, fixture=call.partition(".")[0], call=call)
     write(project, files)
     if stored.exists():
         shutil.copytree(stored, project / "baselines")
