@@ -183,6 +183,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
         ("records/0/recipe", {"x.y": 1}, "field records[0].recipe[...]: expected `str`, got `int`"),
         ("records", {}, "field records: expected `array`, got `object`"),
         ("records/1/name", "ddp", EDITED),
+        ("records/0/mode", "\ud800", "'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not"),
         ("records/1/name", "", "field records[1].name: expected `str` of length >= 1; "),
         ("records/0/mode", "sideways", "field records[0].mode: invalid enum value 'sideways'"),
         ("records/0/date", "2026-02-31", "field records[0].date: expected `str` matching regex "),
