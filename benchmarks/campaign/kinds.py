@@ -21,6 +21,7 @@ LOADED = ("import", *STEPS, "result")
 JOINED = ("join", *LOADED)
 OF_SESSION = ("import", "build", "warm-up", "counted step", "timed steps", "close")
 ANY_MOMENT = "any moment"  # the phase of what the worker does to a session beside a stored baseline
+BEFORE = "before the session"
 ENDINGS: tuple[Ending, ...] = ("raise", "hang", "exit", "return")
 NEVER = r"(?!)"
 ENDED: dict[str, str] = {
