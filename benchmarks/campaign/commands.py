@@ -26,7 +26,7 @@ SAVING = (COUNTS, "--ddpperf-save", "--ddpperf-world-size=2", "--ddpperf-report=
 TREND, NETWORK = (COMMANDS[name][0] for name in ("trends_of_a_hostile_history", "replaces_a_hostile_network"))
 INI = "[pytest]\npython_files = *.py\naddopts = --import-mode=importlib\n"
 REFUSED = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.")  # which git allows in no name of a branch
-OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]|<script>alert")  # by a terminal or a browser
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # by a terminal
 
 
 def run_command(case: Case, scratch: Path, temporary: Path, before: Present, log: IO[bytes]) -> Verdict:
@@ -111,6 +111,9 @@ def run_named(case: Case, scratch: Path, temporary: Path, before: Present, log: 
     wrong = [f"a command failed: {printed[-300:]}" for failed, printed in told if failed]
     texts = {**reports, "init, list, report or trend": "".join(printed for _, printed in told), "pytest": lines}
     wrong += [f"{name} is obeyed" for name, text in texts.items() if OBEYED.search(text)]
+    wrong += [
+        f"{name} has an element" for name in ("out.html", "out.markdown") if "<script>alert" in texts.get(name, "")
+    ]
     wrong += [f"{cell} is a formula" for cell in cells if cell.startswith("=")]
     wrong += [f"{path} was made" for path in (*scratch.rglob(MARK), *Path().glob(MARK))]
     said = "" if again == 0 else f"status {again}: {said[-1500:]}"
