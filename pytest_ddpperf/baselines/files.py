@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import secrets
 import stat
@@ -30,10 +31,12 @@ def located(root: Path, path: Path) -> Path:
     return path if path == STANDARD_OUTPUT else root / path
 
 
-def require_regular(file: Path) -> None:
-    """Raises OSError for a pipe or a device, because reading may never end; allows open streams (``/dev/fd/3``)."""
+def require_regular(file: Path, most: float = math.inf) -> None:
+    """Raises OSError for a pipe or a device, but not for an open stream, and for a file of more than ``most`` bytes."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
         raise OSError(errno.EINVAL, "this is a pipe or a device: name a file", str(file))
+    if file.exists() and file.stat().st_size > most:
+        raise OSError(errno.EFBIG, f"this file has more than {most:.3g} bytes", str(file))
 
 
 def require_writable(path: Path) -> None:

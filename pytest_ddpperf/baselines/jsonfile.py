@@ -222,5 +222,5 @@ def read_as(kind: Any, data: Mapping[str, Any], file: Path, of: FileKind) -> Any
     """Returns JSON data as an object of type ``kind``; if a value does not fit, BaselineError names file and field."""
     try:
         return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for text such as "\\ud800"
         raise of.error(file, problem_text(error)) from None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import HistoryError
@@ -113,6 +114,7 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     try:
         address = f"{file.absolute().as_uri()}?mode={'rw' if mode == 'read' else mode}"
         with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
+            connection.text_factory = lambda text: text.decode(errors="replace")
             _check_header(connection, file, may_be_empty=mode != "read")
             yield connection
     except sqlite3.OperationalError as error:
@@ -120,8 +122,8 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
             raise late(HistoryError(f"history file {file}: {error}; try again")) from None
         cure = "check its permissions and the disk, or name another file"
         raise HistoryError(f"history file {file}: {error}; {cure}") from None
-    except sqlite3.DatabaseError as error:
-        raise broken(file, f"{error}: it is broken or no history") from None
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if SQLite's message quotes broken text
+        raise broken(file, f"{shorten(str(error), 100)}: it is broken or no history") from None
 
 
 def broken(file: Path, problem: str) -> HistoryError:

@@ -131,7 +131,7 @@ def read_pins(file: Path, given: str) -> Pins:
     this checkout and this plugin.
     """
     try:
-        require_regular(file)
+        require_regular(file, most=1e6)
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -144,8 +144,8 @@ def read_pins(file: Path, given: str) -> Pins:
         found = _PIN.match(line)
         if found is None:
             raise SettingError(
-                f"--packages {given}: line {number} is {line}: expected a pinned package, such as torch==2.13.0, as "
-                "pip freeze writes it; give options for pip to --pip-args"
+                f"--packages {given}: line {number} is {line:.200}: expected a pinned package, such as torch==2.13.0, "
+                "as pip freeze writes it; give options for pip to --pip-args"
             )
         pins[_normal(found["name"])] = line
     return {name: line for name, line in pins.items() if name != _TOOL}
