@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -31,20 +32,23 @@ def git_environ() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _CONFUSING}
 
 
-def remove(tree: Path, root: Path) -> None:
-    """Removes a checkout's folder, and its ``git worktree`` entry in the repository at ``root``."""
+def remove(tree: Path, root: Path, late: Callable[[str], object] = str) -> None:
+    """Removes a checkout's folder and its ``git worktree`` entry at ``root``; calls ``late`` if git takes long."""
     _end_others(tree)
     command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(tree)]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(  # noqa: S603  fixed words
-            command,
-            env=git_environ(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=_GIT_SECONDS,
-        )
+    with contextlib.suppress(OSError):
+        try:
+            subprocess.run(  # noqa: S603  fixed words
+                command,
+                env=git_environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+                timeout=_GIT_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            late(str(error))
     for _ in range(_ATTEMPTS):
         shutil.rmtree(tree.parent, ignore_errors=True)
         if not tree.parent.exists():

@@ -72,10 +72,8 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
         raise SettingError(f"{said} lacks modules that ranks need: run {given} -m pip install {names}")
     shared = _torch_of_both(own)
     if shared is not None:
-        raise SettingError(
-            f"{said}: because of PYTHONPATH, both environments import {shared} instead of their own torch: "
-            f"remove {Path(shared).parents[1]} from PYTHONPATH"
-        )
+        reason = f"{said}: because of PYTHONPATH, both environments import {shared} instead of their own torch"
+        raise SettingError(f"{reason}: remove {Path(shared).parents[1]} from PYTHONPATH")
     torch = found.packages.get("torch", "")
     numbers = re.match(r"(\d+)\.(\d+)", torch)
     if numbers is not None and tuple(map(int, numbers.groups())) < _TORCH:

@@ -176,6 +176,9 @@ def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, 
     """Runs a command and returns its output; if it fails, raises LaunchError with the texts ``failed`` and ``cure``."""
     try:
         status, printed = printed_by(command, _SETUP_SECONDS, cwd=folder, env=variables)
+    except subprocess.TimeoutExpired:
+        reason = f"it had not ended after {_SETUP_SECONDS:g} s; run it by hand to see what it waits for"
+        raise LaunchError(f"--ddpperf-against-setup: {failed}: {reason}") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(f"--ddpperf-against-setup: {failed}: {error}") from None
     if status:

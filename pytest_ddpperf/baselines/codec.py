@@ -139,7 +139,7 @@ def encode(content: BaselineFile, file: Path) -> str:
         )
         document["checksum"] = _checksum(document)
         msgspec.convert(document, _File)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for names of files that are not UTF-8
         problem = jsonfile.problem_text(error)
         raise BaselineError(
             f"{BASELINE.name} {file} was not written: {problem}; correct the benchmark, then save again"

@@ -174,11 +174,9 @@ class Store:
         for i, record in enumerate(content.records):
             true_key = fingerprint.environment_key(record.environment)
             if true_key != key:
-                raise BaselineError(
-                    f"baseline file {file}: field records[{i}].environment is {true_key}, but the file is in the "
-                    f"folder of {key}: the file was moved or copied; move it back, or delete it and run with "
-                    "--ddpperf-save"
-                )
+                where = f"field records[{i}].environment is {true_key}, but the file is in the folder of {key}"
+                cure = "the file was moved or copied; move it back, or delete it and run with --ddpperf-save"
+                raise BaselineError(f"baseline file {file}: {where}: {cure}")
         return content
 
 

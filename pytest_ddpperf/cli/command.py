@@ -134,10 +134,9 @@ def _place(options: argparse.Namespace) -> tuple[Path, str]:
 def _store(options: argparse.Namespace) -> Store:
     store = Store(options.folder, options.set_name)
     if not store.folder.is_dir():
-        raise BaselineError(
-            f"the folder of baselines {store.folder} does not exist; write baselines with pytest --ddpperf-save, "
-            "or name another folder with --baselines"
-        )
+        reason = f"the folder of baselines {store.folder} does not exist"
+        cure = "write baselines with pytest --ddpperf-save, or name another folder with --baselines"
+        raise BaselineError(f"{reason}; {cure}")
     return store
 
 

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from pytest_ddpperf.instruments import nvml
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.instruments.host import group_folders, kernel_number, kernel_table, kernel_text
 from pytest_ddpperf.records.launch import CpuHealth, GpuHealth, Health, Window
 
@@ -47,8 +48,11 @@ class Sampler(Generic[T]):
         self._stopped.set()
         if self._samples:
             self._thread.join(_MAX_WAIT)
+        if self._thread.is_alive():
+            late(f"a reading of the machine's state had not ended after {_MAX_WAIT:g} s")
+            return None
         begin, end = window or (-math.inf, math.inf)
-        return None if self._thread.is_alive() else [each for each in self._samples if begin <= each[0] <= end]
+        return [each for each in self._samples if begin <= each[0] <= end]
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._interval):

@@ -27,7 +27,7 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
     differs = _differs(metric, reference)
     told = bool(differs) and reference.paired  # with another torch, other counts are no regression of this code
     verdict = decide_compared_count(metric, then, now, differs=bool(differs) and not told)
-    if then is None or now is None or metric not in then.totals:
+    if then is None or now is None or verdict is Verdict.NEW:
         absent = Finding("not_in_reference", {"paired": reference.paired})
         if then is None:
             absent = Finding("no_counts_in_reference", {"paired": reference.paired})

@@ -213,7 +213,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
     """Returns a count's verdict; ``new`` if a value is missing, ``incompatible`` if the environments differ."""
-    if then is None or now is None or metric not in then.totals:
+    if then is None or now is None or metric not in then.totals.keys() & now.totals.keys():
         return Verdict.NEW
     return Verdict.INCOMPATIBLE if differs else decide_count(metric, then, now)
 

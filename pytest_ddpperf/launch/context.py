@@ -184,12 +184,9 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
         one_each = device == "cuda" and gpus.has_one_each(world_size)
         backend = "nccl" if one_each and "nccl" in machine.backends else "gloo"
     if backend == "nccl" and not gpus.has_one_each(world_size):
-        mig = any(" MIG " in name for name in gpus.names)
-        raise RankSkipped(
-            f"backend=nccl needs a GPU for each rank, and {world_size} ranks have {count}"
-            f"{' (NCCL counts MIG instances of a GPU as one)' * mig}; use fewer ranks, or backend=gloo, with which "
-            "ranks share GPUs"
-        )
+        mig = " (NCCL counts MIG instances of a GPU as one)" * any(" MIG " in name for name in gpus.names)
+        reason = f"backend=nccl needs a GPU for each rank, and {world_size} ranks have {count}{mig}"
+        raise RankSkipped(f"{reason}; use fewer ranks, or backend=gloo, with which ranks share GPUs")
     if backend not in machine.backends:
         raise LaunchError(f"torch {machine.torch} was built without {backend}; it has {', '.join(machine.backends)}")
     return Placement(device, backend, remark)

@@ -189,10 +189,8 @@ def open_output() -> IO[bytes]:
     except OSError as error:
         if error.errno == errno.EMFILE:  # the caller knows for how many ranks
             raise
-        raise LaunchError(
-            f"the output of ranks cannot be stored in {tempfile.tempdir or 'TMPDIR'}: {error.strerror}; "
-            "set TMPDIR to a folder that can be written"
-        ) from None
+        reason = f"the output of ranks cannot be stored in {tempfile.tempdir or 'TMPDIR'}: {error.strerror}"
+        raise LaunchError(f"{reason}; set TMPDIR to a folder that can be written") from None
 
 
 def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: int = 0) -> str:

@@ -70,11 +70,7 @@ def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
 
 
 def work_of_rank(point: Measurement) -> float:
-    """Returns the counted FLOPs of one step on one rank, the mean over the ranks.
-
-    Raises:
-        WorkloadError: no FLOPs were counted.
-    """
+    """Returns the counted FLOPs of one step on one rank, the mean over ranks; WorkloadError if none were counted."""
     flops = 0.0 if point.counts is None else point.counts.totals.get("flops", 0.0)
     if not flops or point.counts is None:
         raise WorkloadError(

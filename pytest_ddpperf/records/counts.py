@@ -60,6 +60,7 @@ COUNTS: Mapping[str, CountRow] = {
     "workers_restarted": CountRow(guessed=True),
     "loaders_without_workers": CountRow(guessed=True),
     "loaders_unpinned": CountRow(guessed=True),
+    "loaders_unsharded": CountRow(guessed=True),
     "loaders_kept": CountRow(guessed=True),
     "ddp_buckets": CountRow(made_up=True, numbered=True),
     "graph_breaks": CountRow(),

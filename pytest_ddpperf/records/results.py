@@ -274,9 +274,5 @@ class Result:
         return self.measurement.name
 
     def __getitem__(self, metric: str) -> Comparison:
-        """Returns the comparison of a metric.
-
-        Raises:
-            KeyError: this benchmark has no such metric.
-        """
+        """Returns the comparison of a metric; KeyError if this benchmark has no such metric."""
         return {comparison.series.metric: comparison for comparison in self.comparisons}[metric]

@@ -17,6 +17,7 @@ LOADERS = {
     "loaders_kept": "DataLoaders of earlier epochs that stay in memory",
     "loaders_without_workers": "DataLoaders without workers",
     "loaders_unpinned": "DataLoaders without pinned memory",
+    "loaders_unsharded": "DataLoaders whose workers all load the same samples, as without get_worker_info()",
 }
 _MOST_PERCENT = 1000  # in a text: a larger change has only its two values
 _NOUNS = {

@@ -95,10 +95,8 @@ class Replica:
         changed += [(name, "unfrozen") for name, parameter in self.frozen if parameter.requires_grad]
         if changed:
             name, change = changed[0]
-            raise WorkloadError(
-                f"parameter {name} was {change} after training began, and this strategy does not support that: "
-                "set requires_grad before model() returns the module"
-            )
+            reason = f"parameter {name} was {change} after training began, and this strategy does not support that"
+            raise WorkloadError(f"{reason}: set requires_grad before model() returns the module")
 
 
 def replicate(module: nn.Module, ctx: RankView) -> Replica:
@@ -188,10 +186,8 @@ def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
     if received[0] != ours:
         pairs = itertools.zip_longest(received[0], ours, fillvalue="nothing more")
         there, here = next((theirs, own) for theirs, own in pairs if theirs != own)
-        raise WorkloadError(
-            f"rank {ctx.rank} built [{here}], but rank 0 built [{there}]: "
-            "model() must build the same model on every rank"
-        )
+        reason = f"rank {ctx.rank} built [{here}], but rank 0 built [{there}]"
+        raise WorkloadError(f"{reason}: model() must build the same model on every rank")
 
 
 def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:

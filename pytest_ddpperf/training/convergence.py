@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from pytest_ddpperf.errors import DdpperfError, WorkloadError, extended
-from pytest_ddpperf.instruments.counting.copies import checksum
+from pytest_ddpperf.instruments.counting.loaders import checksum
 from pytest_ddpperf.records.verbs import LOSS
 from pytest_ddpperf.strategies.strategy import RankView, Strategy
 from pytest_ddpperf.training.correctness import tolerances

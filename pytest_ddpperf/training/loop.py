@@ -249,8 +249,6 @@ def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: i
     if not kept:
         steps = format_count(len(times) * period, "timed step")
         of_each = "" if period == 1 else f", at least once in every {period} of them"
-        raise WorkloadError(
-            f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so no complete update was "
-            "timed: raise the warm-up, in which the loss scale falls, or use precision=bf16"
-        )
+        reason = f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so no complete update was timed"
+        raise WorkloadError(f"{reason}: raise the warm-up, in which the loss scale falls, or use precision=bf16")
     return kept

@@ -55,10 +55,9 @@ def _require_trainable(model: nn.Module, gave: str) -> None:
         raise WorkloadError(f"{gave} with uninitialized {lazy}, which has no shape yet: let model() run one batch")
     empty = next((name for name, tensor in named if tensor.is_meta), None)
     if empty is not None:
-        raise WorkloadError(
-            f"{gave} with {empty} on the meta device, which has no values: model() must build it on the CPU, "
-            "without torch.device('meta'); a strategy shards and moves it"
-        )
+        reason = f"{gave} with {empty} on the meta device, which has no values"
+        cure = "model() must build it on the CPU, without torch.device('meta'); a strategy shards and moves it"
+        raise WorkloadError(f"{reason}: {cure}")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         frozen = next(model.parameters(), None) is not None
         lacking = "whose parameters are all frozen" if frozen else "without parameters"
@@ -111,10 +110,8 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
         return repeated(module)
     given: Any = chosen(module)
     if not isinstance(given, Iterable):
-        raise WorkloadError(
-            f"Workload(blocks=...) {located(chosen)} gave a {type(given).__name__}: return a list of modules of the "
-            "model, such as model.layers"
-        )
+        reason = f"Workload(blocks=...) {located(chosen)} gave a {type(given).__name__}"
+        raise WorkloadError(f"{reason}: return a list of modules of the model, such as model.layers")
     blocks = tuple(given)
     inside = set(module.modules())
     for block in blocks:

@@ -129,10 +129,9 @@ class ScriptRun:
         if self._error is not None:
             raise _EndedError
         if not self.made:
-            raise WorkloadError(
-                f"{self._script.name} ended before its first optimizer step: its last output may say why; the plugin "
-                "does not see the steps of processes that the script starts itself"
-            )
+            reason = f"{self._script.name} ended before its first optimizer step: its last output may say why"
+            cure = "the plugin does not see the steps of processes that the script starts itself"
+            raise WorkloadError(f"{reason}; {cure}")
         raise TrainingEnded(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "
             f"{max(self._needed, self.made + 1)}, to warm up, to time and to take steps apart: let it train for longer "

@@ -62,10 +62,8 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
         not job.counts and on_any_rank(ctx, step, 0 < ran == len(step.skipped_steps))  # all overflowed
     ):
         if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
-            raise WorkloadError(
-                f"fp16 gradients overflowed in each of the first {ran} steps, so no step updated the parameters: "
-                "scale the loss down, or use precision=bf16"
-            )
+            reason = f"fp16 gradients overflowed in each of the first {ran} steps, so no step updated the parameters"
+            raise WorkloadError(f"{reason}: scale the loss down, or use precision=bf16")
         ran += 1
         run()
         after_each(ran)
@@ -109,10 +107,8 @@ def loss_value(loss: Any, when: str) -> float | None:
         found = f"a value of type {type(value).__name__}" + ("" if shape is None else f" and shape {tuple(shape)}")
         raise WorkloadError(f"the step returned {found} {when}: return the loss (a number or a scalar tensor) or None")
     if not math.isfinite(value):
-        raise WorkloadError(
-            f"loss is {float(value)} {when}, so training diverges and cannot be measured: "
-            "check the learning rate and the data"
-        )
+        reason = f"loss is {float(value)} {when}, so training diverges and cannot be measured"
+        raise WorkloadError(f"{reason}: check the learning rate and the data")
     return float(value)
 
 

@@ -19,6 +19,7 @@ from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.cli.bisect.ranges import ALONE, PackageRange, Pins, packages_between, read_pins
 from pytest_ddpperf.errors import DdpperfError, SettingError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.launch.processes import printed_by
 from pytest_ddpperf.launch.redirection import PACKAGES
 from pytest_ddpperf.reports.phrases import first_of
@@ -54,10 +55,9 @@ class Environments:
             deadline = time.monotonic() + _LOCK_SECONDS
             while (other := locks.take([place.name])) is not None:
                 if time.monotonic() >= deadline:
-                    raise SettingError(
-                        f"--packages: {other} has been creating the environment {place} for {_LOCK_SECONDS:g} s: end "
-                        "that process, or set XDG_CACHE_HOME to another folder"
-                    )
+                    reason = f"{other} has been creating the environment {place} for {_LOCK_SECONDS:g} s"
+                    cure = "end that process, or set XDG_CACHE_HOME to another folder"
+                    raise late(SettingError(f"--packages: {reason}: {cure}"))
                 time.sleep(_POLL_SECONDS)
             if not (place / _COMPLETE).exists():
                 shutil.rmtree(place, ignore_errors=True)

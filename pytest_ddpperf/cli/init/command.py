@@ -69,10 +69,8 @@ def _folder(tests: Path, root: Path) -> Path:
         raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
-        raise SettingError(
-            f"--tests {tests} cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
-            "._-/ that does not begin with -"
-        )
+        reason = f"--tests {tests} cannot become an argument of pytest in a CI job"
+        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/ that does not begin with -")
     return folder
 
 
@@ -210,8 +208,8 @@ def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[s
     literal = json.dumps(path, ensure_ascii=False) if path.isprintable() else repr(path)
     single = script.framework in _LIGHTNING
     devices = (script.devices, "2") if single and script.devices else ()
-    given, (option, *_) = list(script.given), (*script.longer, "")
-    if option in given:
+    given = list(script.given)
+    for option in {*script.longer[:1], *devices[:1]} & {*given}:
         del given[(place := given.index(option)) : place + 2]
     arguments = (*given, *script.longer, *devices)
     words = [literal, *(word if _NUMBER.fullmatch(word) else json.dumps(word) for word in arguments)]

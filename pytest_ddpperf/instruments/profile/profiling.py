@@ -195,7 +195,5 @@ def _replaced(file: Path, write: Callable[[Path], object]) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        raise SettingError(
-            f"--ddpperf-profile={file.parent}: {file.name} cannot be written: {error.strerror or error}; name a folder "
-            "that all ranks can write to"
-        ) from None
+        reason = f"--ddpperf-profile={file.parent}: {file.name} cannot be written: {error.strerror or error}"
+        raise SettingError(f"{reason}; name a folder that all ranks can write to") from None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from pytest_ddpperf.baselines.codec import environment_json
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import UNUSUAL, FileKind, checked, problem_text, read_text
 from pytest_ddpperf.errors import BaselineError
@@ -226,6 +227,7 @@ def _result(number: int, data: entries.ResultEntry, read: _Read) -> Result:
         counts=msgspec.convert(data.counts, Counts | None, from_attributes=True),
         findings=(),
     )
+    environment_json(measured.environment)  # which names a fact that cannot be
     paired, pair = (None if one is None else _revision(one, measured) for one in (data.against, data.paired_with))
     stored = data.baseline
     return _made(

@@ -44,10 +44,8 @@ def job_of(
     if better not in {"higher", "lower"}:
         raise SettingError(f"ddpperf.converge(better={better!r}): expected 'higher' or 'lower'")
     if metric not in {None, LOSS} and workload.evaluate is None:
-        raise SettingError(
-            f"ddpperf.converge(metric={metric!r}): this Workload has no function evaluate; give "
-            "Workload(evaluate=lambda model, device: ...), which returns the metric"
-        )
+        reason = f"ddpperf.converge(metric={metric!r}): this Workload has no function evaluate"
+        raise SettingError(f"{reason}; give Workload(evaluate=lambda model, device: ...), which returns the metric")
     if settings.compile == "step":
         raise SettingError("compile=step: ddpperf.converge compiles no whole step; use compile=model or compile=no")
     return ConvergeJob(
@@ -93,10 +91,8 @@ def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining
         for training in (one for one in trainings if one.values):
             require_same_names(job.subject, training.values, names, f"on rank {rank} in launch {len(launches)}")
     if job.metric is not None and job.metric not in names:
-        raise WorkloadError(
-            f"ddpperf.converge(metric={job.metric!r}): the Workload's evaluate(model, device) returns no such metric; "
-            f"give one of {', '.join(names[1:])}"
-        )
+        reason = f"the Workload's evaluate(model, device) returns no such metric; give one of {', '.join(names[1:])}"
+        raise WorkloadError(f"ddpperf.converge(metric={job.metric!r}): {reason}")
     return names
 
 

@@ -131,11 +131,9 @@ def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
         return
     highest = max(smaller, key=lambda tried: smaller[tried])
     if latest.peak <= smaller[highest]:
-        raise WorkloadError(
-            f"find_batch_size: batch size {latest.size} takes no more memory than {highest} "
-            f"({format_value(smaller[highest], 'B')}): let the function use its argument, "
-            "or, if memory is not the limit, give limit=LARGEST_SIZE"
-        )
+        reason = f"batch size {latest.size} takes no more memory than {highest} ({format_value(smaller[highest], 'B')})"
+        cure = "let the function use its argument, or, if memory is not the limit, give limit=LARGEST_SIZE"
+        raise WorkloadError(f"find_batch_size: {reason}: {cure}")
 
 
 def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> str:

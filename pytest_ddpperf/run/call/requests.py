@@ -211,10 +211,8 @@ class VerbCall:
             return recipe, ()
         loader = recipe.pop("loader")
         if "loader" in self.knobs:
-            raise SettingError(
-                f"loader={loader!r}: this Workload uses one batch in all steps, and no DataLoader; give "
-                "Workload(loader=...) in place of batch=..."
-            )
+            reason = f"loader={loader!r}: this Workload uses one batch in all steps, and no DataLoader"
+            raise SettingError(f"{reason}; give Workload(loader=...) in place of batch=...")
         return recipe, (Finding("loader_without_effect", {"loader": loader}),)
 
     def _strategy(self, subject: Subject, strategy: GivenStrategy, world_size: int) -> Strategy | None:

@@ -45,10 +45,8 @@ class Extensions:
             _require_new(hook, "strategy", given, {*STRATEGIES, *ALIASES, *added})
             for name, function in given.items():
                 if not callable(function) or not isinstance(name, str) or not name.isidentifier():
-                    raise SettingError(
-                        f"{hook}: {name!r}: {function!r} is not a strategy: expected a function "
-                        "parallelise(module, ctx) -> Parallel"
-                    )
+                    reason = f"{hook}: {name!r}: {function!r} is not a strategy"
+                    raise SettingError(f"{reason}: expected a function parallelise(module, ctx) -> Parallel")
             added |= given
         return added
 

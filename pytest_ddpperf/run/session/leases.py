@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.instruments.host import kernel_text, open_shared
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.records.finding import Finding
@@ -229,11 +230,9 @@ class Leases:
                 return found
             seconds = self._seconds or 0.0
             if time.monotonic() - begun >= seconds:
-                raise LaunchError(
-                    f"GPUs are in use by {found}: {', '.join(names)} were not free within {seconds:g} s; wait "
-                    "longer with --ddpperf-gpu-lock-timeout=SECONDS, name other GPUs by CUDA_VISIBLE_DEVICES, or share "
-                    "them with --ddpperf-gpu-lock-timeout=off"
-                )
+                reason = f"GPUs are in use by {found}: {', '.join(names)} were not free within {seconds:g} s"
+                cure = "wait longer with --ddpperf-gpu-lock-timeout=SECONDS, name other GPUs by CUDA_VISIBLE_DEVICES"
+                raise late(LaunchError(f"{reason}; {cure}, or share them with --ddpperf-gpu-lock-timeout=off"))
             if not waited_for:
                 waited_for = str(found)
                 self._tell(f"waiting for GPUs that {found} uses, up to {seconds:g} s")

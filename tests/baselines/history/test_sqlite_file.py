@@ -68,6 +68,25 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         entries(file, "step_time")
 
 
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        (b"CREATE TABLE run (", b"CREATE T\x8fBLE run ("),
+        (b"REFERENCES run", b"REFERENCES r\xffn"),
+        (b"TEXT,", b"TE[T,"),
+    ],
+    ids=["what SQLite's message quotes", "another name", "a message of several lines"],
+)
+def test_a_damaged_schema_is_named_in_a_line(tmp_path: Path, whole: bytes, damaged: bytes) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result()])
+    file.write_bytes(file.read_bytes().replace(whole, damaged))
+    for use in (lambda: ensure_recordable(file), lambda: entries(file, "step_time")):
+        with pytest.raises(HistoryError, match=r"history\.sqlite: .* or name another file") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+
+
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
 
 
