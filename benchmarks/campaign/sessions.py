@@ -77,6 +77,7 @@ def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log
     text = f"{output}\nstatus {status}\n{damage(project, stored)}"
     if stored is not None and status in {0, 1, 10}:  # it goes on, and may take its usual time and a deadline
         ended -= usual[1] + case.timeout * 2
+    ended -= START_SECONDS if case.phase == BEFORE else 0.0
     if case.kind == FULL:
         ctypes.CDLL(None).umount2(os.fsencode(project / "baselines"), 2)
     again = [*command[: command.index("--ddpperf-max-time=2")], "test_fault.py::test_next"]
