@@ -91,6 +91,8 @@ def _before(case: Case, scratch: Path, temporary: Path, before: Present) -> Pres
     """Does what the case does before its session; returns what is then there."""
     if case.phase != BEFORE:
         return before
+    shutil.rmtree(temporary)  # a usual session may have left its lock
+    temporary.mkdir()
     note(scratch)
     KINDS[case.kind].act(Place(case=case, rank=0, scratch=str(temporary)))
     return present(temporary)
