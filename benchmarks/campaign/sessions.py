@@ -68,7 +68,10 @@ def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log
         if case.kind == OF_SAVING or case.phase == ANY_MOMENT:
             _disturb(process, case, project, usual[1])
 
-    status, output = pytest_ended(command, project, environ, disturb=disturb)
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={case.world_size}", "-m"]
+    torchrun *= case.kind.endswith(UNDER_TORCHRUN)
+    launched = [*command[:2], *torchrun, *command[2:]]
+    status, output = pytest_ended(launched, project, environ, disturb=disturb)
     ended = time.time()
     log.write(f"\n{case}\n{output}\nstatus {status}\n".encode())
     (temporary / "full").unlink(missing_ok=True)
@@ -119,8 +122,6 @@ def _prepared(case: Case, scratch: Path, project: Path, temporary: Path) -> tupl
     write(project, {"subject.py": subject, "test_fault.py": TEST, "pytest.ini": "[pytest]\n"})
     (project / "made").mkdir()
     command = python_pytest(f"--ddpperf-world-size={case.world_size}", f"--ddpperf-timeout={case.timeout:g}")
-    if case.kind.endswith(UNDER_TORCHRUN):
-        command[2:2] = ["torch.distributed.run", "--standalone", f"--nproc-per-node={case.world_size}", "-m"]
     command += ["--ddpperf-max-time=2", "--ddpperf-report=json:made/results.json", "--ddpperf-verify=false"]
     return command, environ_of(temporary)
 
