@@ -85,7 +85,7 @@ def read(file: Path) -> bytes:
 
 def put(file: Path, content: bytes, times: int = 1) -> None:
     """Writes the content as often, compressed if the name says so."""
-    written = gzip.compress(content) if file.suffix == ".gz" else content
+    written = gzip.compress(content, mtime=0) if file.suffix == ".gz" else content
     with file.open("wb") as opened:
         opened.writelines([written] * times)
 

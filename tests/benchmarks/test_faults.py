@@ -74,7 +74,7 @@ def test_a_hostile_file_is_another_one_and_seed_and_number_tell_it(tmp_path: Pat
         FORMS[form](folder / name, Random("1 2 content"))  # noqa: S311 - no secret
         made.append(folder / name)
         assert not made[-1].is_file() or made[-1].stat().st_size > 1 << 20 or made[-1].read_bytes() != before
-    if made[0].is_file() and made[0].stat().st_size < 1 << 20 and made[0].suffix != ".gz":  # whose header has a time
+    if made[0].is_file() and made[0].stat().st_size < 1 << 20:
         assert made[0].read_bytes() == made[1].read_bytes()
 
 
