@@ -17,6 +17,7 @@ from typing import Literal
 
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.instruments.host import private_folder
 
 STANDARD_OUTPUT = Path("-")
@@ -145,10 +146,9 @@ def saving(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BaselineError(
-            f"baselines cannot be saved in {path}: {error.strerror or error}; "
-            "make this folder writable, or name another one with --ddpperf-baseline-dir"
-        ) from None
+        reason = f"baselines cannot be saved in {path}: {error.strerror or error}"
+        cure = "make this folder writable, or name another one with --ddpperf-baseline-dir"
+        raise BaselineError(f"{reason}; {cure}") from None
 
 
 @contextlib.contextmanager
@@ -176,10 +176,8 @@ def _lock(folder: Path) -> int:
                     time.sleep(0.05)
                     continue
                 os.close(descriptor)
-                raise BaselineError(
-                    f"baselines cannot be saved in {folder}: another process has locked it for {LOCK_SECONDS:g} s; "
-                    "end that process, and run again"
-                ) from None
+                reason = f"another process has locked it for {LOCK_SECONDS:g} s; end that process, and run again"
+                raise late(BaselineError(f"baselines cannot be saved in {folder}: {reason}")) from None
             except OSError:
                 # NFS cannot lock a folder: lock one of this machine and user instead, which no other user can lock.
                 os.close(descriptor)

@@ -109,10 +109,9 @@ def _rev_list(root: Path, ends: str, *arguments: str) -> list[str]:
     try:
         return git(root, "rev-list", *arguments, seconds=_HISTORY_SECONDS).splitlines()
     except GitError as error:
-        raise SettingError(
-            f"{ends}: git cannot list the commits between them: {error}; git fsck shows whether "
-            f"the repository is damaged, and {fetching(root)}"
-        ) from None
+        reason = f"{ends}: git cannot list the commits between them: {error}"
+        cure = f"git fsck shows whether the repository is damaged, and {fetching(root)}"
+        raise SettingError(f"{reason}; {cure}") from None
 
 
 _PIN = re.compile(

@@ -78,8 +78,8 @@ def count_warm_step(
     torch, the full counts hold for them. Otherwise about ``steps`` steps are counted without memory, and their mean
     counts are used. Compiled code runs uncompiled in all these steps.
 
-    ``plain`` has counts of earlier steps, such as graph breaks. Further steps take about ``seconds`` at most, twice.
-    ``on_any_rank(x)`` returns whether x is True on any rank.
+    ``plain`` has counts of earlier steps, such as graph breaks. The steps after the full counts take at most about
+    twice ``seconds``. ``on_any_rank(x)`` returns whether x is True on any rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -111,11 +111,12 @@ def count_warm_step(
     alike = [{**per_step(steps), **same} for steps in usual or [[step] for step in counted]]
     of_device = [per_step(profiled)] if subject.period > 1 else profiled
     found = counts_of(alike, of_device, pass_.seen, unusual=not usual)
-    if pass_.cut_short:
-        reason = f"a step did something else, and only {pass_.cut_short} followed it, too few for a pattern"
-        found = replace(
-            found, unstable={**{each: reason for each in pass_.seen[0] if count_row(each).gated}, **found.unstable}
-        )
+    if pass_.followed is not None:
+        few = format_count(pass_.followed, "step")
+        reason = f"a step did something else, and only {few} followed it, too few for a pattern"
+        unsure = found.varying if pass_.followed >= _WHOLE_STEPS else pass_.seen[0]  # else no step shows what follows
+        unstable = {each: reason for each in unsure if count_row(each).gated}
+        found = replace(found, unstable={**unstable, **found.unstable}, varying={})
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
     settings = pass_.settings | settings_of(pass_.used.roots, pass_.used.optimizers)  # some optimizers step rarely
@@ -139,7 +140,7 @@ class _Pass:
         self._graphs: list[tuple[int, int]] = []  # of each step, by how much it raises ``graph_so_far``
         self._subject = subject
         self._gap = False  # whether a watched step did something else, on any rank
-        self.cut_short = ""  # how many steps followed it, if these were too few to show how often it comes
+        self.followed: int | None = None  # steps after it, if these were too few to show how often it comes
         self.rows: list[dict[str, float]] = []  # of each step, as of ``BatchRows.rows``
         self.state: dict[str, float] = {}  # the most bytes since the last step counted in full began, as it steps
         self._stack = Stack()
@@ -223,10 +224,10 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
-        """Counts steps of ``others`` without memory, until ``steps`` steps are counted; ``after`` are counted already.
+        """Counts more steps without memory, until ``steps`` steps are counted; ``after`` steps were counted before.
 
         If ``watch`` found a step with other work, the earlier counts are dropped. But if training or the time ends
-        after a few more steps, the earlier counts are kept, and ``cut_short`` is set.
+        after a few more steps, the earlier counts are kept, and ``followed`` is set.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -249,8 +250,8 @@ class _Pass:
         if not self._gap:
             return
         if others.any(len(self.seen) < _FEW):
-            self.cut_short = format_count(len(self.seen), "step")
-            self.seen, self.sites = before
+            self.followed = len(self.seen)
+            self.seen, self.sites = before[0] + self.seen, before[1] + self.sites
             return
         self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
 
@@ -304,7 +305,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns the bytes that a step adds to live tensors, by category; activations and temporaries are one category."""
+    """Returns by how many bytes a step increases live tensors, by category; activations and temporaries are one."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth
