@@ -15,7 +15,7 @@ from benchmarks.campaign.cases import acted, note
 from benchmarks.campaign.hostile import CHECK, COMMANDS, COUNTS, GOOD, MARK, NAMES, TO_REPORTS, TRAIN, WORKLOAD, put
 from benchmarks.campaign.kinds import KINDS, Case, Place
 from benchmarks.campaign.left import Present, left
-from benchmarks.campaign.sessions import SESSION_SECONDS, START_SECONDS, environ_of, pytest_ended, python_pytest
+from benchmarks.campaign.sessions import SESSION_SECONDS, environ_of, pytest_ended, python_pytest
 from benchmarks.campaign.verdicts import GRACE, Verdict, judged
 from benchmarks.common.project import commit, repository, write
 from pytest_ddpperf.against.git import git
@@ -41,7 +41,7 @@ def run_command(case: Case, scratch: Path, temporary: Path, before: Present, log
     stored = _contents(project)
     note(scratch)
     status, output = _ended(words, project, temporary)
-    ended, changed = time.time() - START_SECONDS * (words[0] in LAUNCHING), _contents(project) ^ stored
+    ended, changed = time.time() - SESSION_SECONDS * (words[0] in LAUNCHING), _contents(project) ^ stored
     wrong = [f"half written: {path}" for path, _ in changed if status not in {0, 10}]
     if status == 2 and output.count("ddpperf: error: ") != 1:
         wrong.append("no error, or several")
@@ -93,7 +93,7 @@ def run_named(case: Case, scratch: Path, temporary: Path, before: Present, log: 
     told = [_ended(["init"], project, temporary)] if case.kind == "names_a_script" else []
     note(scratch)
     status, output = _ended(["pytest", *tests, *SAVING, "--ddpperf-history=h.db"], project, temporary)
-    ended = time.time() - START_SECONDS
+    ended = time.time() - SESSION_SECONDS
     told += [_ended(words, project, temporary) for words in (["list"], ["report", "made.json", *TO_REPORTS], TREND)]
     again, said = _ended(["pytest", *tests, COUNTS, "--ddpperf-world-size=2"], project, temporary)
     reports = {path.name: path.read_text(encoding="utf-8") for path in project.glob("out.*")}

@@ -29,7 +29,7 @@ from pytest_ddpperf.against.git import git
 
 SIZE = 20  # faulty tests of a session
 NEXT_SECONDS, START_SECONDS = 5.0, 60.0
-SESSION_SECONDS = 90.0
+SESSION_SECONDS = 180.0  # a session that is not attacked while it runs has these and a deadline
 GUARD_SECONDS = 5.0  # in which the guard of a checkout removes that of a session that was killed
 TEST = """\
 from benchmarks.campaign.cases import add_up
@@ -80,7 +80,7 @@ def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log
     text = f"{output}\nstatus {status}\n{damage(project, stored)}"
     if stored is not None and status in {0, 1, 10}:  # it goes on, and may take its usual time and a deadline
         ended -= usual[1] + case.timeout * 2
-    ended -= START_SECONDS if case.phase == BEFORE else 0.0
+    ended -= SESSION_SECONDS if case.phase == BEFORE else 0.0
     if case.kind == FULL:
         ctypes.CDLL(None).umount2(os.fsencode(project / "baselines"), 2)
     again = [*command[: command.index("--ddpperf-max-time=2")], "test_fault.py::test_next"]
