@@ -15,6 +15,7 @@ from pytest_ddpperf.units import exact_texts, format_count, format_difference, f
 LOADERS = {
     "workers_restarted": "DataLoaders that start workers again at each epoch",
     "loaders_kept": "DataLoaders of earlier epochs that stay in memory",
+    "loaders_repeating": "DataLoaders that give all epochs in one order",
     "loaders_without_workers": "DataLoaders without workers",
     "loaders_unpinned": "DataLoaders without pinned memory",
 }
@@ -27,6 +28,8 @@ _NOUNS = {
     "checkpoints_saved": " calls",
     "optimizers_made": " made",
     "slow_modes": " backward passes",
+    "gradients_dropped": " calls that drop unused gradients",
+    "eval_passes": " forward passes in eval mode",
     "graph_breaks": " graph breaks",
     "recompiles": " recompilations",
     "python_objects": " that stay",
