@@ -63,18 +63,14 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive`` so that CPU time can fail the test, for a reference that is measured in the same rounds."""
+    """Wraps ``derive``, which adds metrics, so that CPU time can fail a test; for references in the same rounds."""
     return lambda measured: derive(
         tuple(_gated_if(point, lambda each: each.gated or each.rules.stands_in) for point in measured)
     )
 
 
 def work_of_rank(point: Measurement) -> float:
-    """Returns the counted FLOPs of one step on one rank, the mean over the ranks.
-
-    Raises:
-        WorkloadError: no FLOPs were counted.
-    """
+    """Returns the counted FLOPs of one step on one rank, the mean over ranks; WorkloadError if none were counted."""
     flops = 0.0 if point.counts is None else point.counts.totals.get("flops", 0.0)
     if not flops or point.counts is None:
         raise WorkloadError(

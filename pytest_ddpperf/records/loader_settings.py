@@ -56,11 +56,7 @@ class LoaderSettings:
 
 
 def loader_settings(value: object) -> LoaderSettings:
-    """Parses ``auto``, ``"workers=2,pin_memory=true"`` or a mapping, and returns settings.
-
-    Raises:
-        ValueError: a word is unknown, or its value is not valid.
-    """
+    """Parses ``auto``, ``"workers=2,pin_memory=true"`` or a mapping; ValueError if a word or its value is not valid."""
     if isinstance(value, LoaderSettings):
         return value
     if isinstance(value, str):

@@ -23,11 +23,7 @@ class ScalingCurve:
     points: tuple[Measurement, ...]
 
     def point(self, world_size: int) -> Measurement:
-        """Returns the measurement with ``world_size`` ranks.
-
-        Raises:
-            KeyError: this number was not measured; the message names the measured ones.
-        """
+        """Returns the measurement with ``world_size`` ranks; KeyError, which names the measured numbers."""
         __tracebackhide__ = True
         points = {point.world_size: point for point in self.points}
         if world_size not in points:

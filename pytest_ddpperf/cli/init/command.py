@@ -69,10 +69,8 @@ def _folder(tests: Path, root: Path) -> Path:
         raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
-        raise SettingError(
-            f"--tests {tests} cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
-            "._-/ that does not begin with -"
-        )
+        reason = f"--tests {tests} cannot become an argument of pytest in a CI job"
+        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/ that does not begin with -")
     return folder
 
 
@@ -177,7 +175,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
 
 
 def requirement() -> str:
-    """Returns what to give ``pip install`` for this plugin as it is installed here: a version or a commit."""
+    """Returns the argument with which ``pip install`` installs this version or commit of the plugin."""
     installed = distribution("pytest-ddpperf")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610: not of what an index had
     if not origin:
@@ -210,8 +208,8 @@ def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[s
     literal = json.dumps(path, ensure_ascii=False) if path.isprintable() else repr(path)
     single = script.framework in _LIGHTNING
     devices = (script.devices, "2") if single and script.devices else ()
-    given, (option, *_) = list(script.given), (*script.longer, "")
-    if option in given:
+    given = list(script.given)
+    for option in {*script.longer[:1], *devices[:1]} & {*given}:
         del given[(place := given.index(option)) : place + 2]
     arguments = (*given, *script.longer, *devices)
     words = [literal, *(word if _NUMBER.fullmatch(word) else json.dumps(word) for word in arguments)]

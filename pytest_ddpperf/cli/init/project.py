@@ -21,7 +21,7 @@ MOST_BYTES = 1_000_000  # of a file that is looked at
 MOST_BYTES_OF_ALL = 10_000_000  # of all of them: a million takes up to some seconds
 MOST_IN_FOLDER = 20_000  # entries of a folder that are looked at: what has more is data
 MOST_ENTRIES = 200_000  # of all folders
-FAR = 99  # stands for the depth of a README that is not there
+FAR = (99, 0)  # stands for the place of a file that no README names
 _NOT_CODE = re.compile(r"\..*|__pycache__|build|dist|docs|node_modules|perf|perf_tests|site-packages|tests?")  # folders
 _LONGER = {  # options that let a script train for longer than any launch, without - and _, and a value for each
     **dict.fromkeys(("epochs", "numepochs", "nepochs", "maxepochs", "numtrainepochs", "epoch", "niter"), "1000"),
@@ -30,8 +30,10 @@ _LONGER = {  # options that let a script train for longer than any launch, witho
     **dict.fromkeys(("iterations", "numiterations", "iters", "numiters", "steps", "numsteps"), "100000"),
 }
 _LIGHTNING = {"lightning", "pytorch_lightning"}
+_DEVICES = {"--devices", "--num_devices", "--num-devices"}  # options for the number of processes
 # Whose arguments the code does not show, or that need the name of a command.
 _PARSERS = {"HfArgumentParser", "TrlParser", "LightningCLI", "CLI", "auto_cli", "add_subparsers", "add_subcommands"}
+_PARSERS |= {"Fire", "Typer", "click.group"}
 # By these calls, or by the variables that they read, scripts say that they train on several ranks.
 _JOINING = re.compile(
     "init_process_group|init_distributed|init_device_mesh|DDP|FSDP|(Fully|Distributed).*Parallel|fully_shard|"
@@ -47,9 +49,11 @@ _NO_TRAINING = re.compile(r"(?:.*_)?(?:convert|export|infer|inference|generate|s
 # Code, and what names scripts.
 _LOOKED_AT = re.compile(r".*\.(?:md|py|sh|slurm|sbatch)|README.*|Makefile|justfile|pyproject\.toml", re.DOTALL)
 # A file, a module that Python runs, or the function of a command. Here and below no letter is read twice.
-_NAMED = re.compile(r"(?<![\w./-])([\w./-]+\.py)\b|-m +(\w+(?:\.\w+)*)|= *[\"'](\w+(?:\.\w+)+)")
-_STARTER = r"(?:python3?|torchrun|accelerate launch|deepspeed|srun) (?![^`\n]* --(?:help|eval|test)\b)"
-_COMMAND = re.compile(rf"(?:^|`)[ $]*((?:\w+=[^\s`]+ +)*{_STARTER}[^`\n]+)", re.MULTILINE)
+_NAMED = re.compile(r"(?<![\w./-])([\w./-]+\.py)\b|(?:-m|--module)[ =]+(\w+(?:\.\w+)*)|= *[\"'](\w+(?:\.\w+)+)")
+_RUN = r"(?:(?:uv|poetry|pdm|pixi|pipenv) run )?"
+_STARTER = r"(?:python3?|torchrun|accelerate launch|deepspeed|srun|fabric run|lightning run model)"
+_OTHER = r"(?![^`\n]* --(?:help|eval|test)\b)"
+_COMMAND = re.compile(rf"(?:^|`)[ $]*((?:\w+=[^\s`]+ +)*{_RUN}{_STARTER} {_OTHER}[^`\n]+)", re.MULTILINE)
 MOST_OF_COMMAND = 300  # letters that are shown
 _WORD = re.compile(r"(?!.*path/to)(?=.*\w)[\w./:=,@+-]+", re.ASCII)  # a shell and Python take it as it is
 
@@ -66,7 +70,8 @@ class TrainingScript:
     needs: tuple[str, ...] = ()  # arguments that it does not run without
     joins: bool = False  # whether it trains on several ranks, as far as its code says
     starts: bool = False  # whether it starts processes of its own
-    named: int = FAR  # parts of the path of the README or run script next to the root that names it
+    # Parts of the path of the README or run script next to the root that names it, and its place in that file.
+    named: tuple[int, int] = FAR
     command: str = ""  # that starts it in a README or run script, behind the name of that file
     given: tuple[str, ...] = ()  # the arguments of that command
 
@@ -86,7 +91,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     """Finds the training scripts of the project around a folder; if ``chosen`` is given, looks only at this script."""
     root, _ = project(folder)
     here = Path(os.path.relpath(folder, root))
-    named: defaultdict[Path, int] = defaultdict(lambda: FAR)
+    named: defaultdict[Path, tuple[int, int]] = defaultdict(lambda: FAR)
     commands: defaultdict[Path, dict[str, Any]] = defaultdict(dict)
     modules = dict(_modules(root, named, commands))
     # Others call nothing when they are run.
@@ -114,11 +119,14 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     )
 
 
-def _modules(root: Path, named: dict[Path, int], commands: dict[Path, dict[str, Any]]) -> Iterator[tuple[Path, Module]]:
+def _modules(
+    root: Path, named: dict[Path, tuple[int, int]], commands: dict[Path, dict[str, Any]]
+) -> Iterator[tuple[Path, Module]]:
     """Yields the modules of a project with their files, until ``MOST_BYTES_OF_ALL`` bytes have been read.
 
-    Also fills two dicts. ``named`` gets each file that a README or a shell script mentions, and how deep that README or
-    script lies in the project. ``commands`` gets each file that a command starts, the command, and its arguments.
+    Also fills two dicts. ``named`` gets each file that a README or a shell script mentions, how deep that README or
+    script lies in the project, and how many files it mentions before. ``commands`` gets each file that a command
+    starts, the command, and its arguments.
     """
     left, files = MOST_BYTES_OF_ALL, [*_files(root)]
     known = {str(file.relative_to(root)) for file in files}
@@ -129,29 +137,40 @@ def _modules(root: Path, named: dict[Path, int], commands: dict[Path, dict[str, 
             return
         if path.suffix != ".py":
             where, text = path.relative_to(root), re.sub(r"\\[ \t]*\n\s*", "", code.decode(errors="replace"))
-            for each in _named(text, where.parent, known) if path.suffix != ".md" or path.stem == "README" else ():
-                named.setdefault(each, len(where.parts))  # which grows from file to file
-            for command in _COMMAND.findall(text):
+            readme, markdown = path.stem == "README", path.suffix == ".md"
+            for place, each in enumerate(_named(text, where.parent, known) if readme or not markdown else ()):
+                named.setdefault(each, (len(where.parts), place))  # the former grows from file to file
+            for command, marked in _commands(text, prose=readme or markdown):
                 for each in _named(command, where.parent, known):
                     told = f"{where} starts it by: {command[:MOST_OF_COMMAND].strip()}"
-                    commands.setdefault(each, {"command": told, "given": _arguments(command, each)})
+                    given = _arguments(command, each, marked=marked)
+                    devices = {word.partition("=")[0] for word in given} & _DEVICES
+                    found = {"command": told, "given": given, **({"devices": min(devices)} if devices else {})}
+                    commands.setdefault(each, found)
         elif (module := read(path.relative_to(root), code)) is not None:
             yield path.relative_to(root), module
 
 
-def _arguments(command: str, file: Path) -> tuple[str, ...]:
-    """Returns the words after a script in a command; none if they are prose, or if one is not plain text."""
+def _commands(text: str, *, prose: bool) -> Iterator[tuple[str, bool]]:
+    """Yields the commands in a text, which may be ``prose``, and whether each is marked as code."""
+    for number, part in enumerate(text.split("```")):
+        for found in _COMMAND.finditer(part):
+            yield found[1], not prose or number % 2 == 1 or found[0].startswith("`")
+
+
+def _arguments(command: str, file: Path, *, marked: bool) -> tuple[str, ...]:
+    """Returns the words after a script in a command; none if they may be prose, or if one is not plain text."""
     module = ".".join(file.with_suffix("").parts).removeprefix("src.").removesuffix(".__main__")
     words = re.split(r"\s(?:[|;&>#]|\d>)", command)[0].split()
     places = [i for i, word in enumerate(words, 1) if Path(word).name == file.name or word == module]
     found = words[places[0] :] if places else []
-    code = any(re.match(r"-|.*(?:[=/]|\w\.\w)", word) for word in found)
+    code = marked or any(re.match(r"-|.*(?:[=/]|\w\.\w)", word) for word in found)
     return tuple(found) if code and all(map(_WORD.fullmatch, found)) else ()
 
 
 def _named(text: str, folder: Path, known: Collection[str]) -> Iterator[Path]:
     """Yields the ``known`` files that a text in ``folder`` may name; all paths are relative to the same root."""
-    for file, run, called in {*_NAMED.findall(text)}:
+    for file, run, called in dict.fromkeys(_NAMED.findall(text)):
         module = (run or called).replace(".", "/")
         names = [f"{module}.py", f"{module}/__main__.py"] if module else [file]
         paths = (os.path.normpath(f"{base}/{name}") for base in (folder, ".", "src") for name in names)
@@ -211,13 +230,13 @@ def _script(file: Path, code: Code) -> TrainingScript:
     """Returns the description of a script that runs ``code``; ``framework`` is "" if the code does not train."""
     framework = _framework(code)
     longer: dict[str, str] = {}  # an option by its name without - and _
-    devices, needs = "", [f"the arguments of {name}" for name in sorted(_PARSERS & code.words)]
+    devices, needs = "", [f"the arguments of {name}" for name in sorted(_PARSERS & (code.words | code.uses))]
     for words, needed in code.options:
         long = next((word for word in reversed(words) if word.startswith("-")), "")
         word = long.replace("-", "").replace("_", "").lower()
         if word in _LONGER:
             longer.setdefault(word, long)
-        elif word in {"devices", "numdevices"}:
+        elif long in _DEVICES:
             devices = long
         elif needed:
             needs.append(long or words[0])
@@ -238,13 +257,14 @@ def _likely(script: TrainingScript, here: Path) -> tuple[bool | int | str, ...]:
     stem = script.file.stem.lower()
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))
-    started = bool(script.command) and script.named == 1 and not script.starts  # by a file at the root
+    started = bool(script.command) and script.named[0] == 1 and not script.starts  # by a file at the root
     facts = (
         not script.file.is_relative_to(here),
         odd,
         not started,
         not script.joins,
         script.starts,
-        bool(script.needs),
+        bool(script.needs and not script.given),
     )
-    return *facts, script.named, name, len(script.file.parts), len(str(script.file)), str(script.file)
+    depth, place = script.named
+    return *facts, depth, name, place, len(script.file.parts), len(str(script.file)), str(script.file)

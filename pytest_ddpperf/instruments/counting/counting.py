@@ -22,6 +22,7 @@ from pytest_ddpperf.instruments.counting import module_tracker
 from pytest_ddpperf.instruments.counting import steps as of_steps
 from pytest_ddpperf.instruments.counting.dispatch import CALLS, OperatorCounter
 from pytest_ddpperf.instruments.counting.loaders import loading_left_out
+from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, gradients_of
 from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted, drops_seen, mark_used, rows_by_shape
 from pytest_ddpperf.instruments.counting.setup import checkpoints_seen, settings_of
 from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, break_sites, call_sites, compiled_sites
@@ -69,8 +70,8 @@ def count_warm_step(
     torch, the full counts hold for them. Otherwise about ``steps`` steps are counted without memory, and their mean
     counts are used. Compiled code runs uncompiled in all these steps.
 
-    ``plain`` has counts of earlier steps, such as graph breaks. Further steps take about ``seconds`` at most, twice.
-    ``on_any_rank(x)`` returns whether x is True on any rank.
+    ``plain`` has counts of earlier steps, such as graph breaks. The steps after the full counts take at most about
+    twice ``seconds``. ``on_any_rank(x)`` returns whether x is True on any rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -102,11 +103,12 @@ def count_warm_step(
     alike = [{**of_steps.per_step(steps), **same} for steps in usual or [[step] for step in counted]]
     of_device = [of_steps.per_step(profiled)] if subject.period > 1 else profiled
     found = of_steps.counts_of(alike, of_device, pass_.seen, unusual=not usual)
-    if pass_.cut_short:
-        reason = f"a step did something else, and only {pass_.cut_short} followed it, too few for a pattern"
-        found = replace(
-            found, unstable={**{each: reason for each in pass_.seen[0] if count_row(each).gated}, **found.unstable}
-        )
+    if pass_.followed is not None:
+        few = format_count(pass_.followed, "step")
+        reason = f"a step did something else, and only {few} followed it, too few for a pattern"
+        unsure = found.varying if pass_.followed >= _WHOLE_STEPS else pass_.seen[0]  # else no step shows what follows
+        unstable = {each: reason for each in unsure if count_row(each).gated}
+        found = replace(found, unstable={**unstable, **found.unstable}, varying={})
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
     settings = pass_.settings | settings_of(pass_.used.roots, pass_.used.optimizers)  # some optimizers step rarely
@@ -119,7 +121,7 @@ class _Pass:
 
     def __init__(self, subject: Countable) -> None:
         self._batches = BatchRows()
-        self.used = module_tracker.ModuleTracker(self._gradients_complete, self._stepped, self._module_called)
+        self.used = ModuleTracker(self._gradients_complete, self._stepped, self._module_called)
         for module in subject.modules:
             self.used.add(module)
         self._device, fake = subject.device.type, detect_fake_mode() is not None
@@ -130,7 +132,7 @@ class _Pass:
         self._graphs: list[tuple[int, int]] = []  # of each step, by how much it raises ``graph_so_far``
         self._subject = subject
         self._gap = False  # whether a watched step did something else, on any rank
-        self.cut_short = ""  # how many steps followed it, if these were too few to show how often it comes
+        self.followed: int | None = None  # steps after it, if these were too few to show how often it comes
         self.rows: list[dict[str, float]] = []  # of each step, as of ``BatchRows.rows``
         self.state: dict[str, float] = {}  # the most bytes since the last step counted in full began, as it steps
         self._stack = Stack()
@@ -191,8 +193,11 @@ class _Pass:
 
     def watch(self, others: of_steps.OtherSteps, steps: int) -> bool:
         """Runs up to ``steps`` steps of ``others``; returns whether all steps call the same functions of torch."""
-        period, watched = self._subject.period, list[int]()
-        calls = of_steps.CallWatch(lambda: self._operators.is_paused)
+        period, calls, watched = (
+            self._subject.period,
+            of_steps.CallWatch(lambda: self._operators.is_paused),
+            list[int](),
+        )
         if steps <= 0:
             return True
         # torch.compile would compile the watch. Futures of hooks call what follows in this thread, or in another one.
@@ -217,10 +222,10 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: of_steps.OtherSteps, steps: int, *, after: int) -> None:
-        """Counts steps of ``others`` without memory, until ``steps`` steps are counted; ``after`` are counted already.
+        """Counts more steps without memory, until ``steps`` steps are counted; ``after`` steps were counted before.
 
         If ``watch`` found a step with other work, the earlier counts are dropped. But if training or the time ends
-        after a few more steps, the earlier counts are kept, and ``cut_short`` is set.
+        after a few more steps, the earlier counts are kept, and ``followed`` is set.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -243,8 +248,8 @@ class _Pass:
         if not self._gap:
             return
         if others.any(len(self.seen) < _FEW):
-            self.cut_short = format_count(len(self.seen), "step")
-            self.seen, self.sites = before
+            self.followed = len(self.seen)
+            self.seen, self.sites = before[0] + self.seen, before[1] + self.sites
             return
         self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
 
@@ -270,7 +275,7 @@ class _Pass:
         parameters = used.parameters
         tracker.mark(used.buffers, "buffers")
         tracker.mark(used.optimizer_state, "optimizer_state")
-        tracker.mark(module_tracker.gradients_of(parameters), "gradients")
+        tracker.mark(gradients_of(parameters), "gradients")
         tracker.mark(parameters, "parameters")
 
     def _module_called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - as it is called
@@ -282,7 +287,7 @@ class _Pass:
         if not self._operators.whole:
             return
         with self._operators.paused():
-            self._tracker.mark(module_tracker.gradients_of(parameters), "gradients")
+            self._tracker.mark(gradients_of(parameters), "gradients")
             self._tracker.mark(self.used.optimizer_state, "optimizer_state")
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
@@ -299,7 +304,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns the bytes that a step adds to live tensors, by category; activations and temporaries are one category."""
+    """Returns by how many bytes a step increases live tensors, by category; activations and temporaries are one."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

@@ -36,8 +36,8 @@ _SEEN = "pytest_ddpperf.seen"  # key of a node's metadata: the count that first 
 class ObjectCensus:
     """A counter of the objects that the garbage collector knows, between steps.
 
-    Objects that a rank inherits from the process that forked it are frozen, so they do not count. Batches that
-    DataLoader workers have sent, and no step has used, do not count, because their number depends on the clock.
+    Objects that a rank inherits from the process that forked it do not count. Batches that DataLoader workers have
+    sent, and no step has used, do not count either, because their number depends on the clock.
     """
 
     def __init__(self) -> None:
@@ -53,11 +53,11 @@ class ObjectCensus:
         found.subtract(map(_kind, _waiting(objects)))
         self._taken.append((steps, found))
         nodes = (node for node in _nodes(_ends_of_graphs(objects)) if node.name() != _PARAMETER)
-        first_found = (node.metadata.setdefault(_SEEN, len(self._taken)) for node in nodes)
-        self._graphs.append(tuple(first_found))  # a list would count itself
+        # A list would count itself.
+        self._graphs.append(tuple(node.metadata.setdefault(_SEEN, len(self._taken)) for node in nodes))
 
     def left_behind(self) -> dict[str, dict[str, float]]:
-        """Returns how many objects each step leaves behind, by count and type; empty after fewer than three counts."""
+        """Returns how many objects each step leaves behind, by metric and type; empty before the third ``take``."""
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
             for (steps_before, before), (steps, after) in pairwise(self._taken)
@@ -70,9 +70,9 @@ class ObjectCensus:
         return {"python_objects": left, "graphs_kept": self._graphs_kept()}
 
     def _graphs_kept(self) -> dict[str, float]:
-        """Returns how many nodes of graphs a step leaves behind: those that the last but one count was first to find.
+        """Returns how many nodes of autograd's graphs each step leaves behind; empty if they are few or do not grow.
 
-        The graph of the last step may be alive, and may be larger than earlier ones.
+        Only nodes that the second-last count found first are counted: the graph of the last step may still be in use.
         """
         ((begun, _), (middle, _), (end, _)), (_, before, after) = self._taken[-3:], self._graphs[-3:]
         kept = after.count(len(self._taken) - 1) / (middle - begun)
@@ -118,7 +118,7 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 
 
 def lines_of_left(run: Callable[[], object], *, traces: bool, graphs: bool = False) -> dict[str, dict[Place, float]]:
-    """Runs three more steps; returns, by count and line of code, what a step leaves behind: memory blocks, and graphs.
+    """Runs three more steps; returns, by metric and line of code, the memory blocks and graphs that a step leaves.
 
     The result is empty unless this rank ``traces`` memory, and has no graphs unless steps leave ``graphs`` behind.
     Tracing goes on until the process ends, because stopping it can crash another thread (fixed in Python 3.12.9 and

@@ -30,11 +30,7 @@ _SHOWN = 200  # characters of a value in an error
 
 @dataclass(frozen=True)
 class RankResults(Generic[T]):
-    """The results of the ranks of a run.
-
-    Attributes:
-        errors: exceptions by rank; empty unless ``run`` was called with ``check=False``.
-    """
+    """The results of the ranks of a run; ``errors`` is empty unless ``run`` was called with ``check=False``."""
 
     _values: tuple[T, ...]
     errors: Mapping[int, RankError]

@@ -386,6 +386,26 @@ REPOSITORIES = {
         {"train.py": DDP, "kit/go.py": PLAIN, "README.md": "See train.py.\n```\npython kit/go.py --lr 1\n```\n"},
         ["kit/go.py torch", "train.py torch"],
     ),
+    "several that the README starts": (
+        {"a.py": PLAIN, "kit/b.py": PLAIN, "c.py": PLAIN, "README.md": "```\npython kit/b.py\npython a.py\n```\n"},
+        ["kit/b.py torch", "a.py torch", "c.py torch"],
+    ),
+    "a module that DeepSpeed starts": (
+        {"kit/a.py": DDP, "kit/b.py": DDP, "README.md": "deepspeed --module kit.b --bf16\n"},
+        ["kit/b.py torch", "kit/a.py torch"],
+    ),
+    "commands whose arguments the code does not show": (
+        {
+            "a.py": "import click\n" + PLAIN.replace("def", "@click.group()\ndef"),
+            "b.py": f"import fire\n{PLAIN}    fire.Fire(main)\n",
+            "c.py": PLAIN,
+        },
+        ["c.py torch", "a.py torch", "b.py torch"],
+    ),
+    "a command whose arguments the README shows": (
+        {"a.py": f"import fire\n{PLAIN}    fire.Fire(main)\n", "b.py": PLAIN, "README.md": "`python a.py run`\n"},
+        ["a.py torch", "b.py torch"],
+    ),
     "a star": (
         {"main.py": "import torch\nfrom engine import *\nfit_once()\n", "engine.py": LIBRARY},
         ["main.py torch"],
@@ -444,6 +464,9 @@ def test_of_several_options_the_surest_one_lets_a_script_train_for_longer(
         ),
         ("START.md", "python -m other\naccelerate launch train.py\n", "accelerate launch train.py"),
         ("run.sh", "srun python train.py $1\n", "srun python train.py $1"),
+        ("README.md", "    uv run torchrun train.py\n", "uv run torchrun train.py"),
+        ("README.md", "fabric run --devices=2 \\\n  train.py\n", "fabric run --devices=2 train.py"),
+        ("README.md", "lightning run model train.py\n", "lightning run model train.py"),
         ("run.sh", "python other.py\n# train.py\npip install python train.py-x\n", ""),
     ],
 )
@@ -460,6 +483,9 @@ def test_the_command_by_which_a_readme_starts_a_script_is_shown(
         ("torchrun --nproc_per_node=2 train.py --config small.yaml", ("--config", "small.yaml")),
         ("python train.py config/small.py 2> log | tail", ("config/small.py",)),
         ("python train.py trains the model.", ()),
+        ("```sh\n$ python train.py run\n```", ("run",)),
+        ("```sh\nls\n```\npython train.py run", ()),
+        ("Call `python train.py run` to train.", ("run",)),
         ("python train.py --data $DATA", ()),
         ("python train.py --data path/to/data", ()),
         ("python train.py --lr 1 ...", ()),

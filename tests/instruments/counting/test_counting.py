@@ -32,6 +32,7 @@ from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
 from pytest_ddpperf.instruments.counting.module_tracker import OUTSIDE, Running
 from pytest_ddpperf.instruments.counting.sites import digest
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
+from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.sites import SETTINGS
 from tests.counted import count_step
@@ -404,20 +405,43 @@ def test_if_a_step_of_another_rank_differs_this_rank_surveys_as_many_steps() -> 
 
 
 @pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize(("left", "sure"), [(7, False), (8, True)])
-def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(left: int, *, sure: bool) -> None:
+@pytest.mark.parametrize(
+    ("left", "more", "sure"), [(7, {11, 13}, False), (8, {11, 13}, True), (7, {11}, True), (1, {11}, False)]
+)
+def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(left: int, more: set[int], *, sure: bool) -> None:
     """The sixth watched step, the eleventh of all, does more; after it the script ends."""
     calls, plain = iter(range(1, 12 + left)), users_step()
 
     def step() -> None:
         call = next(calls)
         loss = plain()
-        if call == 11:
+        if call in more:
             loss.item()
 
     found = count(step)
-    assert found.steps == (8 if sure else 9)
+    assert found.steps == (8 if left == 8 else 9 + left)
     assert ("synchronisations" in found.unstable) is not sure
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("extra", [0, 1])
+def test_what_is_in_each_step_is_compared_although_few_steps_follow_another_one(extra: int) -> None:
+    """As a collective that a slow step of an irregular script now calls."""
+
+    def counts(items: int) -> Counts:
+        calls, plain = iter(range(1, 16)), users_step()
+
+        def step() -> None:
+            loss = plain()
+            for _ in range(items):
+                loss.item()
+            if next(calls) == 11:
+                loss.detach().exp()
+
+        return count(step)
+
+    gated, found = change_of("synchronisations", counts(0), counts(extra))
+    assert (gated, found is not None) == (True, bool(extra))
 
 
 class Strict(Tensor):
