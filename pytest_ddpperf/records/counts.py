@@ -55,6 +55,7 @@ COUNTS: Mapping[str, CountRow] = {
     "gradients_dropped": CountRow(),
     "eval_passes": CountRow(),
     "slow_modes": CountRow(),
+    "collector_paused": CountRow(wanted_of="backward_passes"),
     "batch_rows": CountRow(of_work=True, guessed=True),
     "host_to_device_bytes": CountRow(unit="B"),
     "allocator_calls": CountRow(made_up=True),

@@ -38,7 +38,7 @@ _NOUNS = {
 }
 _EVERY = {  # what is not counted by the step
     "peak_tensor_bytes": " at the peak",
-    **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", *LOADERS), ""),
+    **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", "collector_paused", *LOADERS), ""),
 }
 _SITES = 3  # lines of code that are named, one of an operator; of the others only the number is shown
 _MADE = ("ddp_buckets", "python_objects", "graphs_kept")

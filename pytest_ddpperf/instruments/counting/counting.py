@@ -193,11 +193,8 @@ class _Pass:
 
     def watch(self, others: of_steps.OtherSteps, steps: int) -> bool:
         """Runs up to ``steps`` steps of ``others``; returns whether all steps call the same functions of torch."""
-        period, calls, watched = (
-            self._subject.period,
-            of_steps.CallWatch(lambda: self._operators.is_paused),
-            list[int](),
-        )
+        period, watched = self._subject.period, list[int]()
+        calls = of_steps.CallWatch(lambda: self._operators.is_paused)
         if steps <= 0:
             return True
         # torch.compile would compile the watch. Futures of hooks call what follows in this thread, or in another one.
