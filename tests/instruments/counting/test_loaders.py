@@ -176,6 +176,37 @@ def test_loaders_of_earlier_epochs_that_are_still_there_are_kept(kept: int, foun
         assert [place.function for place in loaders.of_epochs(4)["loaders_kept"]] == ["loader"] * found
 
 
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "samples", "repeating"), [("set_epoch", 8, 0), ("forgotten", 8, 1), ("forgotten", 7, None)]
+)
+def test_epochs_that_come_in_one_order_repeat(kind: str, samples: int, repeating: int | None, anew: bool) -> None:  # noqa: FBT001
+    data = TensorDataset(torch.zeros(samples))
+    sampler: Any = DistributedSampler(data, 1, 0)
+    batches: Any = None
+    with Loaders().followed() as loaders:
+        for epoch in range(3):
+            if kind == "set_epoch":
+                sampler.set_epoch(epoch)
+            batches = DataLoader(data, 2, sampler=sampler) if anew or not epoch else batches
+            for _ in batches:
+                loaders.look()
+        found = loaders.of_epochs(12).get("loaders_repeating")
+    assert (None if found is None else len(found)) == repeating
+
+
+def test_an_epoch_that_has_not_ended_is_not_compared() -> None:
+    with Loaders().followed() as loaders:
+        batches = DataLoader(TensorDataset(torch.zeros(8)), shuffle=True)
+        list(batches)
+        loaders.look()
+        assert "loaders_repeating" not in loaders.of_epochs(8)
+        next(iter(batches))
+        assert "loaders_repeating" not in loaders.of_epochs(8)
+        list(batches)
+        assert loaders.of_epochs(8)["loaders_repeating"] == []
+
+
 def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
     with Loaders().followed() as loaders:
         data = TensorDataset(torch.zeros(2))
