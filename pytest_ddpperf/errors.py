@@ -57,7 +57,7 @@ def hidden(excinfo: Any) -> bool:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Returns the class and the first line of the message of any exception, cut to fit, even if its methods fail."""
+    """Returns an exception's class and the first line of its message, shortened if long; never raises."""
     try:
         message = str(error).strip().partition("\n")[0]
     except BaseException as second:  # noqa: BLE001  a __str__ may raise anything
@@ -166,7 +166,7 @@ class RanksTimedOut(RankFailed):
 
 
 class ReferenceFailed(DdpperfError):
-    """Raised if the reference cannot run a benchmark that the candidate has run; the message gives the reason."""
+    """Raised if the other revision cannot run a benchmark that this checkout can run; the message gives the reason."""
 
     def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
         super().__init__(message, benchmark=benchmark)
@@ -174,7 +174,7 @@ class ReferenceFailed(DdpperfError):
 
 
 class ReferenceStopped(DdpperfError):
-    """Raised if the reference fails in one launch, after another launch of the same benchmark has succeeded."""
+    """Raised if a launch of the compared revision fails after an earlier launch of the same benchmark succeeded."""
 
 
 class SameCode(DdpperfError):
@@ -190,7 +190,7 @@ class RankSkipped(DdpperfError):
 
 
 class UnexpectedCount(FoundWrong):
-    """Raised if a step's counts differ from ``ddpperf.expect``; the message names the counts with breakdowns."""
+    """Raised if a step's counts differ from ``ddpperf.expect``; the message has the parts of each count."""
 
 
 class TargetMissed(FoundWrong):
@@ -198,11 +198,11 @@ class TargetMissed(FoundWrong):
 
 
 class QualityLost(FoundWrong):
-    """Raised if a strategy's trained model is worse than the first strategy's, or differs; the message names both."""
+    """Raised if a strategy trains a worse or another model than the first strategy; the message names both."""
 
 
 class NotTimed(DdpperfError):
-    """Raised if a test uses a time, but the run only counts or had no time left; the rest of the test is skipped."""
+    """Raised if a test reads a measured time, but the run measured none; pytest then skips the rest of the test."""
 
 
 class BaselineError(DdpperfError):

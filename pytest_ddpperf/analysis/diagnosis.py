@@ -38,7 +38,7 @@ IDLE = 0.10  # of a step: below, a rank was busy
 
 
 def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
-    """Returns the diagnosis of a measured benchmark; None if nothing was timed, or no step was diagnosed.
+    """Returns the diagnosis of a measured benchmark; None if no launch timed steps, or none measured phases.
 
     Raises:
         SettingError: the argument is no measurement.
@@ -83,7 +83,7 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
 
 
 def _bottleneck(largest_first: tuple[Cause, ...], evidence: StepEvidence, environment: Environment) -> Bottleneck:
-    """Returns the bottleneck: the largest cause, or shared cores or GPUs, or other processes, or full memory."""
+    """Returns the largest cause as bottleneck, unless shared devices, other processes or full memory limit steps."""
     first = largest_first[0] if largest_first else None
     if first is None or first.share < LEAST_SHARE:
         return "disturbed" if evidence.lost >= LEAST_SHARE else "unclear"

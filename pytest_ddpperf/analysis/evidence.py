@@ -54,7 +54,7 @@ class StepEvidence:
 
 
 def evidence_of(measurement: Measurement) -> StepEvidence | None:
-    """Returns the figures of a measurement; None if nothing was timed, or no step was diagnosed."""
+    """Returns the figures of a measurement; None if no launch timed steps, or none measured phases."""
     launches = [launch for launch in measurement.every if phases_of(launch) is not None]
     if not measurement.launches or not launches:
         return None

@@ -108,7 +108,7 @@ def _short(series: Series) -> Series:
 
 
 def _stored(record: BaselineRecord) -> BaselineRecord:
-    """Returns a record as a file stores it: with rounded times, and with operators and FLOPs only by line of code."""
+    """Returns a record as a file stores it: with rounded times, and call sites of operators and FLOPs only by line."""
     changes: dict[str, Any] = {
         "series": tuple(map(_short, record.series)),
         "lost": jsonfile.rounded(record.lost) or None,

@@ -1,4 +1,4 @@
-"""JSON files that users keep in git: their objects, made from dataclasses; small diffs; errors that name a cure."""
+"""Reads and writes dataclasses as JSON files that users keep in git: with small diffs, and errors that name a cure."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Store:
         return replace(nearest, record=record, origin=key, differs=differs, recorded_differ=recorded)
 
     def own(self, test: str, name: str, environment: Environment) -> BaselineRecord | None:
-        """Returns the record of a benchmark in this very environment; None if there is none."""
+        """Returns the record of a benchmark in exactly this environment; None if there is none."""
         records = self._records(test, fingerprint.environment_key(environment))
         return next((record for record in records if record.name == name), None)
 
@@ -190,7 +190,7 @@ def _told(folder: Path) -> str:
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """Returns the record whose counts compare best with counts in ``environment``; the newest if there are several."""
+    """Returns the record whose counts are most comparable with counts in ``environment``; the newest of several."""
     by_likeness = sorted(records, key=lambda record: len(fingerprint.differences(record.environment, environment)))
     ranked = [
         StoredBaseline(

@@ -206,5 +206,5 @@ COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = 
 }
 """By name, the help text of each subcommand, and a function that declares its arguments and its function ``run``.
 
-A subcommand without abbreviations gets unknown arguments, as ``rest``, and passes them on to pytest.
+A subcommand whose options may not be abbreviated gets unknown arguments as ``rest``, and passes them on to pytest.
 """

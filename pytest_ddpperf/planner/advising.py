@@ -148,7 +148,7 @@ def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
 
 
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Sorts candidates by predicted time per sample, the fastest first, and sets ``standing``, the place of each."""
+    """Sorts candidates by predicted time per sample, the fastest first, and sets ``standing``, such as ``best``."""
 
     def place(candidate: Candidate) -> tuple[bool, float]:
         prediction = candidate.prediction

@@ -35,7 +35,7 @@ WARMUP = 3  # steps before the timed ones
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """A training whose step is predicted; ``together`` simulated ranks compute at the same time."""
+    """A training whose step is predicted; ``together``: the number of simulated ranks that compute at the same time."""
 
     variant: Variant
     settings: Settings  # of the call, and of the variant

@@ -239,7 +239,7 @@ SHARDED: Mapping[str, tuple[bool, bool, bool]] = {
     "zero2": (False, True, True),
     "zero3": (True, True, True),
 }
-"""Whether parameters, gradients and optimizer states are sharded over the ranks."""
+"""By name of a sharding, whether parameters, gradients and optimizer states are sharded over the ranks."""
 
 PRECISIONS: Mapping[str, tuple[float, float, float, float]] = {
     "fp32": (4, 4, 0, 4),

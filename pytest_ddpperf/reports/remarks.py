@@ -27,8 +27,7 @@ STORED_TIMES = "stored times"
 _TOLD = 3  # metrics of one benchmark
 _EACH = 3  # benchmarks; if more have one kind of remark, only one's figures are shown
 _UNSAID = APART | {"broken", "target_met", "suspected", "effective_batch_size", "told_late", "measured_beside"}
-"""Findings that the summary omits: they repeat it, or do not change its meaning; failures and the JSON file have them.
-"""
+"""Codes of findings that the summary omits, as they add nothing to it; the JSON file has them."""
 _FIGURE = re.compile(r"\d[\d.,]*")
 _STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
 _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")

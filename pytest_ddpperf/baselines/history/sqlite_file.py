@@ -80,7 +80,7 @@ _RECOVERY = "restore it from a backup, or name another file and start a new hist
 
 
 class NoRunYet(HistoryError):
-    """The error if the file is empty, because no run was recorded in it yet."""
+    """Raised if the file is empty, because no run was recorded in it yet."""
 
 
 def make_tables(connection: sqlite3.Connection) -> None:

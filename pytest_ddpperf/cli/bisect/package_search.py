@@ -31,7 +31,7 @@ _LOCK_SECONDS, _POLL_SECONDS = 2 * _PIP_SECONDS + 60, 0.2  # in which another pr
 
 
 class PipRefused(DdpperfError):
-    """The error if pip cannot install certain packages together; its message is pip's."""
+    """Raised if pip cannot install certain packages together; the message is pip's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -177,7 +177,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
 
 
 def requirement() -> str:
-    """Returns what to give ``pip install`` for this plugin as it is installed here: a version or a commit."""
+    """Returns the argument with which ``pip install`` installs this version or commit of the plugin."""
     installed = distribution("pytest-ddpperf")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610: not of what an index had
     if not origin:

@@ -57,10 +57,7 @@ class _Read(entries.ResultsFile, frozen=True):
 
 @uncollected()
 def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None) -> str:
-    """Returns the results document of a run as JSON; ``code``: the measured checkout, None if unknown.
-
-    ``date``: when the run ended.
-    """
+    """Returns the results document of a run as JSON; ``code``: the measured checkout; ``date``: when the run ended."""
     benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
     environments = [one.measurement.environment for one in benchmarks]
     verdicts = Counter(result.verdict for result in made.results)

@@ -1,4 +1,4 @@
-"""Converts the arguments of a call such as ``ddpperf.compare`` to variants, and finds settings without effect."""
+"""Converts the arguments of a call such as ``ddpperf.compare`` to variants: trainings to measure, with settings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Returns whether ``subject`` is a function ranks -> Workload, judging by the name of its first parameter."""
+    """Returns whether ``subject`` makes a Workload for a number of ranks, judging by its first parameter's name."""
     if isinstance(subject, (Workload, Script)) or not callable(subject):
         return False
     with contextlib.suppress(TypeError, ValueError):

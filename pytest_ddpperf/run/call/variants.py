@@ -1,4 +1,4 @@
-"""The variants that a call of ``compare`` names, and a variant, which is one training to measure."""
+"""Variants: the trainings that a call such as ``ddpperf.compare`` measures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> NamedVariants:
-    """Returns the trainings that a call compares with ``over``; ``more``: strategies that hooks add."""
+    """Returns the trainings that a call compares, with the one named ``over``; ``more``: strategies that hooks add."""
     canonical: Callable[[Any], str] = str
     if variants is not None:
         return _with_settings(subject, strategies, over, strategy, variants, verb=verb)

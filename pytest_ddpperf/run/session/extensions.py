@@ -91,12 +91,12 @@ class Extensions:
         return added
 
     def measured(self, test: str, measurements: Sequence[Measurement], attempt: int) -> None:
-        """Calls the hooks for benchmarks that were measured."""
+        """Calls the hook ``pytest_ddpperf_measured`` for each measured benchmark."""
         for measurement in measurements:
             self._tell(test, "pytest_ddpperf_measured", test=test, measurement=measurement, attempt=attempt)
 
     def judged(self, results: Sequence[Result]) -> None:
-        """Calls the hooks for verdicts on benchmarks."""
+        """Calls the hook ``pytest_ddpperf_verdict`` for each result."""
         for result in results:
             self._tell(result.test, "pytest_ddpperf_verdict", result=result)
 
