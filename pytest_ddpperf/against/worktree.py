@@ -149,7 +149,7 @@ class Worktree(Guarded):
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=os.path.realpath(tempfile.gettempdir())))
         except OSError as error:
             raise LaunchError(
-                f"--ddpperf-against={revision.given}: cannot create a folder for its files: {error.strerror}: "
+                f"--ddpperf-against={revision.given}: cannot create a folder for checkouts: {error.strerror}: "
                 f"{error.filename or 'TMPDIR'}; set TMPDIR to a folder that can be written"
             ) from None
         super().__init__(folder, revision.root)
@@ -225,7 +225,7 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
     if commit is None and redirection.revision is not None:
         _require_own(target.parent)
     if redirection.python is not None and not Path(redirection.python).exists():
-        raise LaunchError(f"{redirection.python} does not exist on this node: create this environment on each node")
+        raise LaunchError(f"{redirection.python} does not exist on this node: create that environment on each node")
     return None if commit is None else _made_on_node(target, Path(redirection.root), commit)
 
 
@@ -234,7 +234,7 @@ def _commit_for_node(redirection: Redirection) -> str:
     root = Path(redirection.root)
     if redirection.environment is not None:
         raise LaunchError(
-            f"--ddpperf-against-setup made {redirection.environment} on the controller's node only: set TMPDIR "
+            f"--ddpperf-against-setup made {redirection.environment} on the node of rank 0 only: set TMPDIR "
             "to a folder that all nodes share"
         )
     commit = redirection.revision
@@ -257,7 +257,7 @@ def _made_on_node(target: Path, root: Path, commit: str) -> Callable[[], None]:
         target.parent.mkdir(mode=0o700)
     except OSError as error:
         raise LaunchError(
-            f"--ddpperf-against: cannot create a folder for its files: {error.strerror}: {target.parent}; set TMPDIR "
+            f"--ddpperf-against: cannot create a folder for checkouts: {error.strerror}: {target.parent}; set TMPDIR "
             "to a folder that all nodes share, or that is local on each node"
         ) from None
     made = Guarded(target.parent, target.parent)  # which is no repository, so the guard leaves that of the node alone

@@ -262,7 +262,7 @@ def test_the_advice_for_files_that_are_missing_is_to_fetch_them(repository: Path
     missing = GitError("fatal: unable to read tree")
     assert lacking(repository, missing) == "no remote is known"
     git(repository, "remote", "add", "origin", ".")
-    assert lacking(repository, missing) == "git fetch may bring it"
+    assert lacking(repository, missing) == "git fetch may bring the commit"
     for failed in ("a.bin: smudge filter lfs failed", "the remote end hung up unexpectedly"):  # both without Git LFS
         assert lacking(repository, GitError(f"fatal: {failed}")).startswith(
             "a filter of its files fails here: for Git "

@@ -486,8 +486,8 @@ def test_what_a_node_lacks_is_told_with_the_cure(wanted: Redirection, tmp_path: 
     given = {
         f"there is no commit 0000000 in {wanted.root}; no remote is known": {"revision": "0" * 40},
         f"{tmp_path} is in no git repository": {"root": str(tmp_path)},
-        "cannot create a folder for its files: No such file .*; set TMPDIR": {"target": f"{tmp_path}/a/b/checkout"},
-        "--ddpperf-against-setup made /e on the controller's node only: set TMPDIR": {"environment": "/e"},
+        "cannot create a folder for checkouts: No such file .*; set TMPDIR": {"target": f"{tmp_path}/a/b/checkout"},
+        "--ddpperf-against-setup made /e on the node of rank 0 only: set TMPDIR": {"environment": "/e"},
         f"{wanted.target} does not exist on this node: put the checkout there on each node": {"revision": None},
         "/no/python does not exist on this node: create this environment on each node": {"python": "/no/python"},
     }

@@ -212,7 +212,7 @@ def test_a_wrong_field_is_named(text: str, path: str, value: Any, problem: str) 
         decode(changed(text, path, value), FILE)
     assert str(caught.value).startswith(f"baseline file {FILE}: {problem}")
     assert str(caught.value).endswith(
-        "restore it from version control, or delete it and measure again with --ddpperf-save"
+        "restore the file from version control, or delete it and measure again with --ddpperf-save"
     )
 
 

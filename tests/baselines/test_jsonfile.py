@@ -54,7 +54,9 @@ def test_what_is_no_baseline_file_is_named_with_the_cure(text: str, problem: str
         checked(text, FILE, BASELINE)
     message = str(caught.value)
     assert message.startswith(f"baseline file {FILE}: {problem}")
-    assert message.endswith("; restore it from version control, or delete it and measure again with --ddpperf-save")
+    assert message.endswith(
+        "; restore the file from version control, or delete it and measure again with --ddpperf-save"
+    )
 
 
 def test_a_file_that_is_not_there_has_no_text(tmp_path: Path) -> None:

@@ -63,4 +63,4 @@ def test_a_broken_file_is_named_with_its_field(file: Path, path: tuple[Any, ...]
     file.write_text(json.dumps(data))
     with pytest.raises(BaselineError, match=words) as raised:
         read_network(file)
-    assert str(raised.value).endswith("delete it and run ddpperf network again")
+    assert str(raised.value).endswith("delete the file and run ddpperf network again")

@@ -77,7 +77,7 @@ def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
     asked = ["--world-size=64", "--network=nvlink-infiniband400", "--precisions=fp32", "--strategies=flat"]
     lines = printed("advise", "advised_train:of_width", *asked, "--batch-sizes=1000000,64").splitlines()
     (large,) = (line for line in lines if "1000000" in line)
-    assert "not timed: it is too large to be timed in this machine's memory; name an accelerator" in large
+    assert "not timed: the model is too large to be timed in this machine's memory; name an accelerator" in large
     assert lines[-1] == "best: strategy='flat', with a batch of 64 samples on each rank"
     assert "no candidate could be timed here: give --accelerator" in printed(
         "advise", "advised_train:of_width", *asked, "--batch-sizes=1000000", status=1

@@ -70,8 +70,8 @@ def _folder(tests: Path, root: Path) -> Path:
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
         raise SettingError(
-            f"--tests {tests} cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
-            "._-/ that does not begin with -"
+            f"--tests {tests} has a character that a shell or YAML may change, or begins with -: name a folder of "
+            "letters, digits and ._-/ that does not begin with -"
         )
     return folder
 

@@ -112,7 +112,7 @@ def count_warm_step(
     of_device = [per_step(profiled)] if subject.period > 1 else profiled
     found = counts_of(alike, of_device, pass_.seen, unusual=not usual)
     if pass_.cut_short:
-        reason = f"a step did something else, and only {pass_.cut_short} followed it, too few for a pattern"
+        reason = f"one step did other work, and the {pass_.cut_short} counted after it are too few for a pattern"
         found = replace(
             found, unstable={**{each: reason for each in pass_.seen[0] if count_row(each).gated}, **found.unstable}
         )

@@ -75,8 +75,8 @@ class Cluster:
         if missing:
             raise LaunchError(
                 f"rank {missing[0]} of the launcher{f' and {len(missing) - 1} more' if missing[1:] else ''} did not "
-                f"connect to rank 0 within {seconds:.0f} s: see its output for a failed import of a test, or "
-                "check that no firewall blocks the connection"
+                f"connect to rank 0 within {seconds:.0f} s: look for a failed import of a test in its "
+                "output, and check that no firewall blocks the connection"
             )
         self.card = replace(self.card, key=secrets.token_bytes(KEY_BYTES))  # others may have read the old one
         self._known = frozenset(link.peer for link, _ in met.values())

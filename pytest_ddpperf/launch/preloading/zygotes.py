@@ -129,7 +129,7 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
             if one.module in judged.refused:
                 raise SettingError(
                     f"preload={one.module}: the module cannot be imported before ranks are forked, because its import "
-                    f"{judged.refused[one.module]}; leave it out"
+                    f"{judged.refused[one.module]}; leave this module out"
                 )
 
 

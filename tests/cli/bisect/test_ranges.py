@@ -87,7 +87,9 @@ def test_a_repository_that_is_not_whole_is_told_with_the_cure(repository: Path, 
     with pytest.raises(SettingError) as caught:
         commits_between("c1", "c16", repository)
     assert str(caught.value).startswith("--good c1 --bad c16: git cannot list the commits between them: ")
-    assert str(caught.value).endswith("; git fsck shows whether the repository is damaged, and git fetch may bring it")
+    assert str(caught.value).endswith(
+        "; git fsck shows whether the repository is damaged, and git fetch may bring the commit"
+    )
     assert "\n" not in str(caught.value)
 
 

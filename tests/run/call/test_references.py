@@ -216,7 +216,7 @@ def test_a_commit_without_the_test_does_not_serve(tmp_path: Path) -> None:
     record = saved(tmp_path)
     assert (record.commit, record.dirty) == (head, False)
     assert side(tmp_path, record) == lacking(
-        f"{head[:7]}, the commit of the baseline, does not have the test: commit the test, then save again"
+        f"{head[:7]}, the commit of the baseline, does not have the test: commit the test, then save the baseline again"
     )
     with_test = committed(tmp_path, "the test and its baseline")
     committed(tmp_path, "slower", training=SLOW)
@@ -365,7 +365,7 @@ def test_baselines_of_several_commits_are_to_be_saved_together(tmp_path: Path) -
     one, other = saved(tmp_path), replace(RECORD, commit=committed(tmp_path, "another", training="steps = 2\n"))
     committed(tmp_path, "slower", training=SLOW)
     assert side(tmp_path, one, other) == lacking(
-        "the baselines of this test are of several commits: save them together"
+        "the baselines of this test are of several commits: save all of them in one run"
     )
 
 
