@@ -82,7 +82,7 @@ def require_free(variables: Variables) -> None:
         if name in _OWNED or TASK_VARIABLES.match(name):
             raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave {name} out")
         if name.startswith("PYTHON"):
-            raise SettingError(f"env={{{name!r}: ...}}: Python reads {name} as it starts; set {name} for pytest")
+            raise SettingError(f"env={{{name!r}: ...}}: Python reads {name} at start; set {name} before pytest starts")
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:

@@ -198,7 +198,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
         )
         if names
     ),
-    "grown_work": "a rank computes {work:.2f} times the FLOPs of a rank of {base_size:rank}; efficiency allows for it",
+    "grown_work": "a rank computes {work:.2f} times as many FLOPs as with {base_size:rank}; efficiency counts that",
     "idle_gpus": "GPUs were busy for {share:%} of the time, less than {busy:%}: a larger batch, more workers of the "
     "loader or pin_memory=true may keep them busier; the diagnosis shows what they wait for",
     "strided_gradients": "gradients of shape {shape} have other strides than DDP's buckets, so DDP copies them, which "

@@ -79,7 +79,7 @@ def _same_data(
     by = [f"the {site.part} at {place_text(site)}" for site in sites]
     cure = "give each rank its own part of the samples, for example by a DistributedSampler, or a seed of its own"
     if by:
-        cure = f"give {words_of(by)} or the dataset the rank"
+        cure = f"pass the rank to {words_of(by)} or to the dataset"
     if alone:
         what += " and send each other nothing"
         cure = "let them join a process group and wrap the model (DistributedDataParallel, FSDP), or give world_size=1"

@@ -129,7 +129,7 @@ def prepared(
         try:
             sides.append(environments.python(pins).path)
         except PipRefused as error:  # noqa: PERF203 - two files
-            raise SettingError(f"--packages {given}: pip cannot install it: {error}; see --pip-args") from None
+            raise SettingError(f"--packages {given}: pip refuses this list: {error}; see --pip-args") from None
     packages = packages_between(old, new, files, sides)
 
     def run(probe: Probe, against: str) -> Outcome:

@@ -70,11 +70,7 @@ def wheel(folder: Path, name: str, version: str, body: str = "", requires: Seque
     [
         ("a", 0, "a 1 -> 2 makes the difference\n  this change suffices, all else as in old.txt\n"),
         ("c", 0, "c 1 -> 2 makes the difference\n  this change suffices, all else as in old.txt: 2 -> 3 per step"),
-        (
-            "d",
-            0,
-            "d 1 -> 2, e 1 -> 2 makes the difference\n  pip cannot change one of these alone: they need each other's",
-        ),
+        ("d", 0, "d 1 -> 2, e 1 -> 2 makes the difference\n  pip cannot change one of these packages alone: they need"),
         ("ac", 1, "c 1 -> 2 makes the difference\n  only together with changes of a, b, not alone: 2 -> 2 per"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_merge_is_seen_with_what_it_merged_or_as_one_commit(merged: Any) -> No
 @pytest.mark.parametrize(
     ("good", "bad", "said"),
     [
-        ("gone", "c1", "--good gone: there is no such branch, tag or commit in .*; no remote is known"),
+        ("gone", "c1", "--good gone: there is no such branch, tag or commit in .*; this repository has no remote"),
         ("c1", "gone", "--bad gone: there is no such branch, tag or commit"),
         ("c1", "c1", r"--good c1 --bad c1: both are commit [0-9a-f]{7}; name two different"),
         ("c7", "c3", "--good c7 --bad c3: commit c3 is an ancestor of c7; swap the values"),
