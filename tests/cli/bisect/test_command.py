@@ -173,7 +173,8 @@ def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they
     out = printed("bisect", "t.py", "--good", "c0")
     assert "step_time: 40.0 ms -> 43.2 ms, +8.0 %" in out
     assert (
-        "\ngood and bad are measured again, for up to 40 s a benchmark; --ddpperf-max-time does not limit that\n" in out
+        "\ngood and bad are measured again, for up to 40 s a benchmark; --ddpperf-max-time does not limit this time\n"
+        in out
     )
     assert [one.test for one in asked[:2]] == [None, "t.py::test_a"]
 
