@@ -130,7 +130,7 @@ class Settings:
     device: str = _knob(
         "auto",
         parsers.one_of("auto", "cpu", "cuda"),
-        "device of the ranks: cpu, cuda, or auto (cuda if there is one)",
+        "device of the ranks: cpu, cuda, or auto (cuda if there is a GPU)",
         "NAME",
         example="--ddpperf-device=cpu",
     )
@@ -143,7 +143,7 @@ class Settings:
     memory_limit: int | None = _knob(
         None,
         parsers.optional(parsers.byte_count, "none"),
-        "memory of each rank at most, such as 2GiB. On the CPU, memory from before the model was built does not count",
+        "most memory of each rank, such as 2GiB. On the CPU, memory in use before the model is built does not count",
         "BYTES",
     )
     env: tuple[tuple[str, str], ...] | None = _knob(
@@ -176,7 +176,7 @@ class Settings:
     preload: tuple[str, ...] = _of_session(
         ("auto",),
         parsers.modules,
-        "modules to import once for all launches: auto (those that earlier ranks imported), names, both, or none",
+        "modules to import once for all launches: auto (modules that earlier ranks imported), names, both, or none",
         "NAME[,...]",
     )
     timeout: float = _knob(
@@ -189,7 +189,7 @@ class Settings:
     steps: int | None = _knob(
         None,
         parsers.optional(parsers.positive_int, "auto"),
-        "timed steps of a launch, or counted ones; auto: as many as in the baseline, or one second of steps",
+        "steps of a launch that are timed or counted; auto: as many as in the baseline, or one second of steps",
         "N",
     )
     warmup: int = _knob(5, parsers.whole_number, "untimed steps at the start of each launch; at least 12 on GPUs", "N")
@@ -255,7 +255,7 @@ class Settings:
     )
     profile_steps: int = _knob(5, parsers.positive_int, "number of profiled steps", "N", needs="profile")
     profile_warmup: int = _knob(
-        1, parsers.positive_int, "warm-up steps that are also traced, as warmup_step", "N", needs="profile"
+        1, parsers.positive_int, "warm-up steps before them, which traces show as warmup_step", "N", needs="profile"
     )
     verify: bool = _switch("compare gradients and parameters with a single process before measuring", default=True)
     counts: str = _knob(
@@ -345,12 +345,12 @@ class Settings:
         given="call",
     )
     reason: str | None = _knob(
-        None, parsers.words, "reason to accept these changes; reports show the reason", given="call", needs="accept"
+        None, parsers.words, "reason to accept worse metrics; reports show the reason", given="call", needs="accept"
     )
     allow: tuple[tuple[str, str], ...] | None = _of_session(
         None,
         parsers.optional(_of_records("acceptance", "allowed"), "none"),
-        "accept a worse metric of a test in this run; repeat it for each metric. A file or class stands for its tests",
+        "accept a worse metric of a test in this run; repeat for each metric. A file or class stands for its tests",
         "'NODEID METRIC'",
         repeats=True,
     )
@@ -376,7 +376,7 @@ class Settings:
     recheck: str = _knob(
         "true",
         parsers.one_of("true", "false", "fetch"),
-        "measure the baseline's commit again to compare times; fetch: fetch it if missing; false: use stored times",
+        "measure the baseline's commit again to compare times; fetch: fetch a missing commit; false: use stored times",
         "true|false|fetch",
     )
     gross: float = _of_session(
@@ -408,7 +408,7 @@ class Settings:
     network: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(*CLUSTERS), "none"),
-        "network that predictions assume: the name of a cluster, or none (as stored by ddpperf network)",
+        "network that predictions assume: the name of a cluster, or none (the one that ddpperf network stored)",
         given="ini",
     )
     accelerator: str | None = _knob(
@@ -423,7 +423,7 @@ class Settings:
     report: tuple[tuple[str, Path], ...] | None = _of_session(
         None,
         parsers.optional(parsers.reports, "none"),
-        "write a report (json, html, markdown, plots, ...); give it once for each report (ini file: one a line)",
+        "write a report (json, html, markdown, plots, ...); repeat the option for each report (ini file: one a line)",
         "KIND:FILE",
         repeats=True,
         example="--ddpperf-report=html:report.html",

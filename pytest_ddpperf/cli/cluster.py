@@ -41,17 +41,17 @@ _AUTO = "auto"
 
 def add_network_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``ddpperf network``."""
-    text = "numbers of ranks of at least 2 (default: one per GPU, else 2)"
+    text = "numbers of ranks, each at least 2 (default: one per GPU, else 2)"
     add_option(parser, "--world-size", sizes_of_groups, "N[,N...]", text)
     text = f"collectives to measure, separated by commas (default: {','.join(COLLECTIVES)})"
     add_option(parser, "--collectives", lambda names: tuple(str(names).split(",")), "NAMES", text)
     add_option(parser, "--min-size", byte_count, "BYTES", "smallest size", default="1KiB")
     add_option(parser, "--max-size", byte_count, "BYTES", "largest size", default="32MiB")  # above DDP's buckets
-    add_option(parser, "--rounds", positive_int, "N", "rounds of sizes", default=10)
+    add_option(parser, "--rounds", positive_int, "N", "rounds; each measures all sizes", default=10)
     add = parser.add_argument
     add("--device", choices=DEVICES, default=_AUTO, help="device of the ranks (default: %(default)s)")
     add("--backend", choices=BACKENDS, default=_AUTO, help="backend of the process group (default: %(default)s)")
-    add_option(parser, "--timeout", duration, "TIME", "deadline", default="300s")
+    add_option(parser, "--timeout", duration, "TIME", "deadline for each number of ranks", default="300s")
     add(
         "--check",
         nargs="?",
@@ -239,7 +239,7 @@ def _reason(error: BaseException) -> str:
     passed = ("<frozen", __file__, importlib.__file__)
     lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
     where = f" in line {lines[0]}" if lines else ""
-    return f"{told}{where}; the file may only define the workload, and nothing may run outside of functions"
+    return f"{told}{where}; let the file only define the workload, and run nothing outside of functions"
 
 
 def _found(named: str, seconds: float) -> Any:

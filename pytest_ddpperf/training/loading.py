@@ -187,7 +187,7 @@ def choose(
     shared = f"with {format_count(cores, 'core')} for {format_count(ranks, 'rank')}"
     waits = fetch.busy < 0.5  # noqa: PLR2004  less than half of the time on a core
     if not spare and not waits:
-        return LoaderSettings(workers=0, pin_memory=False), f"{took}, and {shared} there is none to spare for it"
+        return LoaderSettings(workers=0, pin_memory=False), f"{took}, and {shared} no core is free for a worker"
     wanted = math.ceil(fetch.seconds / _PACE)
     workers = min(wanted, max_workers) if waits else min(spare, max_workers, wanted)
     settings = LoaderSettings(

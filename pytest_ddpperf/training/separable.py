@@ -61,7 +61,7 @@ class OwnSynchronisation:
 
 def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
     """Wraps ``offered``, a user's ``step.unsynchronised``; raises a WorkloadError for a function with arguments."""
-    problem = unfit(offered) if callable(offered) else f"it is {describe_value(offered)}"
+    problem = unfit(offered) if callable(offered) else f"step.unsynchronised is {describe_value(offered)}"
     if problem is not None:
         raise WorkloadError(
             f"step.unsynchronised of {who} must be a function without arguments that returns a context manager, such "

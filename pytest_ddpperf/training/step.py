@@ -262,7 +262,7 @@ def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
 @contextmanager
 def _group_kept(who: str) -> Iterator[None]:
     """Raises an error if ``who``, the user's code, changes the default process group, because ranks would then hang."""
-    ours, cure = dist.group.WORLD, "; leave this out, or give Script(function)"
+    ours, cure = dist.group.WORLD, "; leave that call out, or give the whole training as Script(function)"
     try:
         yield
     except Exception as error:

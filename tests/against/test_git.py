@@ -260,12 +260,12 @@ def test_a_checkout_with_other_line_ends_has_the_same_code(project: Path) -> Non
 
 def test_the_advice_for_files_that_are_missing_is_to_fetch_them(repository: Path) -> None:
     missing = GitError("fatal: unable to read tree")
-    assert lacking(repository, missing) == "no remote is known"
+    assert lacking(repository, missing) == "this repository has no remote: add one with git remote add"
     git(repository, "remote", "add", "origin", ".")
-    assert lacking(repository, missing) == "git fetch may bring it"
+    assert lacking(repository, missing) == "git fetch may bring the commit"
     for failed in ("a.bin: smudge filter lfs failed", "the remote end hung up unexpectedly"):  # both without Git LFS
         assert lacking(repository, GitError(f"fatal: {failed}")).startswith(
-            "a filter of its files fails here: for Git "
+            "a git filter of the repository's files fails: for Git "
         )
     git(repository, "clone", "-q", "--depth=1", repository.as_uri(), "../shallow")
     shallow = repository.parent / "shallow"

@@ -161,7 +161,8 @@ def test_a_speedup_over_another_way_is_not_compared() -> None:
     base = replace(found(), record=replace(stored(step, then), over="fp32"))
     result = judged(replace(measured(step, now), over="bf16"), base)
     assert result["speedup"].verdict is Verdict.INCOMPATIBLE
-    assert finding_text(result["speedup"].note) == "the baseline's speedup is relative to fp32, this run's to bf16"
+    told = "the baseline's speedup is relative to fp32, this run's to bf16: save again"
+    assert finding_text(result["speedup"].note) == told
     assert judged(measured(step), base)["peak_allocated"].verdict is Verdict.UNCHANGED
     assert not [text for text in findings(judged(measured(step), base)) if "no longer fail" in text]
 

@@ -69,8 +69,8 @@ def _folder(tests: Path, root: Path) -> Path:
         raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
-        reason = f"--tests {tests} cannot become an argument of pytest in a CI job"
-        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/ that does not begin with -")
+        reason = f"--tests {tests} has a character that a shell or YAML may change, or begins with -"
+        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/")
     return folder
 
 

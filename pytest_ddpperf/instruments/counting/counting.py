@@ -105,7 +105,7 @@ def count_warm_step(
     found = of_steps.counts_of(alike, of_device, pass_.seen, unusual=not usual)
     if pass_.followed is not None:
         few = format_count(pass_.followed, "step")
-        reason = f"a step did something else, and only {few} followed it, too few for a pattern"
+        reason = f"one step did other work, and the {few} counted after it are too few for a pattern"
         unsure = found.varying if pass_.followed >= _WHOLE_STEPS else pass_.seen[0]  # else no step shows what follows
         unstable = {each: reason for each in unsure if count_row(each).gated}
         found = replace(found, unstable={**unstable, **found.unstable}, varying={})

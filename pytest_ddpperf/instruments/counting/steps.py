@@ -29,7 +29,7 @@ K = TypeVar("K")
 
 _LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest is used, not the mean
 _OF_STEP = _LEVELS | {"retained_bytes"}  # counts that only steps counted in full have
-_UNUSUAL = "most steps do other work than the steps in which it was counted"
+_UNUSUAL = "most steps do other work than the steps that were counted in full"
 _TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers change from step to step, as a learning rate
 
 

@@ -120,7 +120,7 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
     where = next(iter(places), None)
     if finished or len(places) != 1 or where is None or not (where.waits and where.call and where.line):
         return ""
-    place = "in the same collective: most likely they called it, or an earlier one,"
+    place = "in the same collective: most likely they called it or an earlier one"
     if where.call == GPU_WAIT:
         place = "for their GPUs: most likely they called a collective"
     return (
@@ -149,7 +149,7 @@ def _guilty(
 
 def _standing(where: StackPosition | None, *, moving: bool | None) -> str:
     if where is None:
-        return "at an unknown place (it gave no stack)"
+        return "at an unknown place (no stack was received)"
     how = "moving " if moving else "" if moving is None or where.waits else "standing "
     return how + where.text
 

@@ -201,7 +201,7 @@ class JudgedRun(BenchmarkRun):
         if not (self._beside_baseline and known) or (stopped and self.settings.require_baseline):
             return None
         self._pair_with(None, references.variants)
-        reason = f"{error.headline}; run it again" if stopped else error.headline
+        reason = f"{error.headline}; run the test again" if stopped else error.headline
         why = refs.Unpaired(reason, lacking=not stopped)
         return self._stored_times(references.variants, references.baselines, why)
 

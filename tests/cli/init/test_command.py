@@ -181,7 +181,7 @@ def test_a_folder_that_is_outside_or_that_a_shell_or_yaml_would_misread_is_refus
     here: Path, name: str, complaint: Run
 ) -> None:
     misread = (
-        " cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
+        " has a character that a shell or YAML may change, or begins with -: name a folder of letters, digits and "
         "._-/ that does not begin with -"
     )
     why = f" is not inside the project {here}: name a folder inside it" if name == ".." else misread

@@ -282,7 +282,7 @@ def test_work_of_two_periods_has_both_though_their_sum_has_none() -> None:
 def test_the_steps_that_were_counted_whole_may_be_unusual() -> None:
     """After a step of warm-up and two that learn, two of each six do more."""
     fourth, fifth = every(6, torch.exp, 2), every(6, torch.exp, 1)
-    unusual = "most steps do other work than the steps in which it was counted"
+    unusual = "most steps do other work than the steps that were counted in full"
     names = ("peak_tensor_bytes", "model_state_bytes", "retained_bytes")
     assert count(users_step(lambda loss: (fourth(loss), fifth(loss)))).unstable == dict.fromkeys(names, unusual)
 

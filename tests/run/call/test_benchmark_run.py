@@ -357,7 +357,7 @@ def test_what_fits_no_more_is_a_regression_until_that_is_accepted(inner: pytest.
     run.stdout.fnmatch_lines(["Intended?  pytest * --ddpperf-save --ddpperf-force-save"])
     run, _ = run_suite(inner, THREE, "--ddpperf-save")
     run.stdout.fnmatch_lines(
-        ["does not fit into memory, so a baseline stays without --ddpperf-force-save: test_it hun*"]
+        ["does not fit into memory, and its baseline is kept (--ddpperf-force-save removes it): test_it hun*"]
     )
     run_suite(inner, THREE)[0].assert_outcomes(failed=1)
     run, results = run_suite(inner, THREE, "--ddpperf-save", "--ddpperf-force-save")

@@ -134,7 +134,7 @@ def judged_beside_commit(
     [
         (LaunchError("git cannot check it out\nfor want of space"), "git cannot check it out"),
         (SAME_CODE, "both run this checkout's; move it"),
-        (ReferenceStopped("rank 0 of 2 was killed"), "rank 0 of 2 was killed; run it again"),
+        (ReferenceStopped("rank 0 of 2 was killed"), "rank 0 of 2 was killed; run the test again"),
     ],
 )
 def test_what_ends_a_pair_leaves_stored_times_and_launches_of_all_benchmarks_again(
