@@ -79,9 +79,9 @@ def more_launchers(*, copied: bool) -> tuple[float, int, int]:
         launchers.start(1 + MORE)
         launchers.wait(1 + MORE)
         seconds = time.monotonic() - start
-        alone = private_bytes(launchers.pids[MORE])
+        alone = private_bytes(launchers[MORE].pid)
         launchers[MORE].run(first_step, world_size=2, device="cpu", backend="gloo", preload=STRATEGIES)
-        return seconds, alone, private_bytes(launchers.pids[MORE])
+        return seconds, alone, private_bytes(launchers[MORE].pid)
     finally:
         launchers.close()
 

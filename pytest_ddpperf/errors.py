@@ -1,8 +1,9 @@
-"""The errors of this plugin, each with its own type; the first line of every message is one clear sentence."""
+"""The errors of this plugin, whose messages begin with one clear sentence, and checks of arguments that raise them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 E = TypeVar("E", bound="DdpperfError")
@@ -56,7 +57,7 @@ def hidden(excinfo: Any) -> bool:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Returns the class and the first line of the message of any exception, cut to fit, even if its methods fail."""
+    """Returns an exception's class and the first line of its message, shortened if long; never raises."""
     try:
         message = str(error).strip().partition("\n")[0]
     except BaseException as second:  # noqa: BLE001  a __str__ may raise anything
@@ -165,7 +166,7 @@ class RanksTimedOut(RankFailed):
 
 
 class ReferenceFailed(DdpperfError):
-    """Raised if the reference cannot run a benchmark that the candidate has run; the message gives the reason."""
+    """Raised if the other revision cannot run a benchmark that this checkout can run; the message gives the reason."""
 
     def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
         super().__init__(message, benchmark=benchmark)
@@ -173,7 +174,7 @@ class ReferenceFailed(DdpperfError):
 
 
 class ReferenceStopped(DdpperfError):
-    """Raised if the reference fails in one launch, after another launch of the same benchmark has succeeded."""
+    """Raised if a launch of the compared revision fails after an earlier launch of the same benchmark succeeded."""
 
 
 class SameCode(DdpperfError):
@@ -189,7 +190,7 @@ class RankSkipped(DdpperfError):
 
 
 class UnexpectedCount(FoundWrong):
-    """Raised if a step's counts differ from ``ddpperf.expect``; the message names the counts with breakdowns."""
+    """Raised if a step's counts differ from ``ddpperf.expect``; the message has the parts of each count."""
 
 
 class TargetMissed(FoundWrong):
@@ -197,11 +198,11 @@ class TargetMissed(FoundWrong):
 
 
 class QualityLost(FoundWrong):
-    """Raised if a strategy's trained model is worse than the first strategy's, or differs; the message names both."""
+    """Raised if a strategy trains a worse or another model than the first strategy; the message names both."""
 
 
 class NotTimed(DdpperfError):
-    """Raised if a test uses a time, but the run only counts or had no time left; the rest of the test is skipped."""
+    """Raised if a test reads a measured time, but the run measured none; pytest then skips the rest of the test."""
 
 
 class BaselineError(DdpperfError):
@@ -227,3 +228,26 @@ class Regression(FoundWrong):
     def summary(self) -> str:
         """The cause in one line."""
         return self._cause or self.headline
+
+
+def require_ranks(name: str, value: int, least: int = 1) -> int:
+    """Returns the value if it is a whole number of at least ``least``; else raises a SettingError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingError(f"{name}={value!r} is not valid; give a whole number of at least {least}")
+    return value
+
+
+def require_number(name: str, value: float, *, positive: bool = False) -> float:
+    """Returns the value if it is finite and at least 0 (above 0 if ``positive``); else raises a SettingError."""
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not fits or value < 0 or (positive and value == 0):
+        bound = "more than 0" if positive else "at least 0"
+        raise SettingError(f"{name}={value!r} is not valid; give a finite number of {bound}")
+    return float(value)
+
+
+def require_one_of(name: str, value: str, known: Collection[str]) -> str:
+    """Returns the value if it is one of ``known``; else raises a SettingError."""
+    if value not in known:
+        raise SettingError(f"{name}={value!r} is not known; give one of {', '.join(known)}")
+    return value

@@ -567,7 +567,7 @@ class Ddpperf:
             pytest.skip(f"{subject.name}: ddpperf simulate runs no Script, which creates its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Returns the environment of the settings' largest group; of one rank if the strategy trains on one rank."""
+        """Returns the environment for the largest ``world_size`` of the settings; 1 with a strategy of one rank."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs
@@ -577,7 +577,7 @@ class Ddpperf:
         return self._session.environment(call.settings, size)
 
     def _environments(self, call: VerbCall, strategy: GivenStrategy) -> list[Environment]:
-        """Returns the environments of all simulated groups, the largest last; of real groups, only the largest."""
+        """Returns environments for all simulated world sizes, the largest last; for real ranks, only the largest."""
         largest = self._environment(call, strategy)
         if not largest.simulated or largest.world_size == 1:
             return [largest]

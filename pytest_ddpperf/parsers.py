@@ -213,7 +213,7 @@ def instead(hint: str, known: Iterable[str]) -> str:
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
-    """Returns a parser for one of ``choices``, in any case. It reads True as ``on``, and False as ``off`` or ``no``."""
+    """Returns a case-insensitive parser for one of ``choices``; it reads True as ``on``, False as ``off`` or ``no``."""
     booleans = {"on": "true", "off": "false", "no": "false"}  # as TOML and Python have them
     found = {word: choice for choice in choices for word in (choice.lower(), booleans.get(choice, choice.lower()))}
 
@@ -236,7 +236,7 @@ def switch(value: object) -> bool:
 
 
 def literal(value: object) -> str | int | float | bool:
-    """Parses a text that is a number or a switch; returns any other text as it is."""
+    """Parses a text that is a number, or a word such as ``true`` or ``off``; returns any other text unchanged."""
     if not isinstance(value, str):
         return value if isinstance(value, (bool, int, float)) else str(value)
     for parse in (int, float, switch):
@@ -270,7 +270,7 @@ set_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, 
 
 
 def reports(value: object) -> tuple[tuple[str, Path], ...]:
-    """Parses kinds of reports with their files: ``"markdown:comment.md"``, one per line; ``none`` drops those above."""
+    """Parses lines with a kind of report and a file, ``"markdown:comment.md"``; ``none`` drops the lines above it."""
     parts = value.split("\n") if isinstance(value, str) else value
     given = [str(part).strip() for part in parts] if isinstance(parts, Iterable) else [""]
     below = given[len(given) - given[::-1].index("none") :] if "none" in given else given

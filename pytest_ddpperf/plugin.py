@@ -37,13 +37,13 @@ TESTS = pytest.StashKey[int]()  # number of tests that measure
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare every setting as an option and as an ini setting."""
+    """Declares every setting as an option and as an ini setting."""
     configuration.declare(parser, pluginmanager)
 
 
 @pytest.hookimpl(trylast=True)  # conftest files have declared their options
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Refuse misspelt options, and name the option that was probably meant."""
+    """Refuses misspelt options, and names the option that was probably meant."""
     if unknown := parser.parse_known_and_unknown_args(args)[1]:
         from pytest_ddpperf.run.session.refusals import require_known
 
@@ -54,7 +54,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare the plugin's own hooks."""
+    """Declares the plugin's own hooks."""
     from pytest_ddpperf import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
@@ -62,17 +62,17 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main() -> None:
-    """Refuse to run pytest inside a rank."""
+    """Refuses to run pytest inside a rank."""
     configuration.require_no_rank()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Return a line for the header of the run if ``--benchmark-disable`` makes this plugin count without timing."""
+    """Returns a line for the header of the run if ``--benchmark-disable`` makes this plugin count without timing."""
     return ["ddpperf: --benchmark-disable: benchmarks are counted and not timed"] * configuration.counts_alone(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Resolve the settings of command line and ini file; refuse invalid ones."""
+    """Resolves the settings of command line and ini file; refuses invalid ones."""
     config.addinivalue_line("markers", configuration.marker_line())
     try:
         config.stash[SETTINGS] = settings = configuration.settings_of(config, probe=PROBE in config.stash)
@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check all markers before the first test runs; mark tests that use the plugin's fixtures, for ``-m ddpperf``."""
+    """Checks all markers before the first test runs; marks tests that use our fixtures, for ``-m ddpperf``."""
     configuration.mark_ours(items)
     try:
         configuration.require_marks(config, items)
@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)  # before the terminal's header ends
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the tests that measure; stop the session if it cannot check out its reference."""
+    """Counts the tests that measure; stops the session if git cannot check out the revision to compare with."""
     config = session.config
     measuring = [item for item in session.items if "ddpperf" in getattr(item, "fixturenames", ())]
     config.stash[TESTS] = len(configuration.selected(config, measuring))
@@ -124,7 +124,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def session_of(config: pytest.Config) -> Session:
-    """Return the session of this run; the first call makes it."""
+    """Returns the session of this run; the first call makes it."""
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session.session import Session
 
@@ -144,7 +144,7 @@ def session_of(config: pytest.Config) -> Session:
 
 
 def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, str]]]:
-    """Return the settings of a test, and the list to which sections of the test's report are added."""
+    """Returns the settings of a test, and the list to which sections of the test's report are added."""
     from pytest_ddpperf.launch.processes import require_linux
 
     require_linux()  # before modules are imported that another system lacks
@@ -154,7 +154,7 @@ def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, 
 
 @pytest.fixture
 def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
-    """Measure distributed training and judge it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
+    """Measures distributed training and judges it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
     if hasattr(request.config, "workerinput"):
         request.node.stash[IN_WORKER] = True
         pytest.skip("benchmarks in several workers of pytest-xdist would disturb each other; run them with -n 0")
@@ -167,7 +167,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
 
 @pytest.fixture
 def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
-    """Run functions on ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
+    """Runs functions on ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
     settings, sections = _of_test(request)
     from pytest_ddpperf.run.session.rank_group import RankGroup
 
@@ -177,7 +177,7 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that uses only ``ddpperf_group`` once for each number of ranks in its marker."""
+    """Runs a test that uses only ``ddpperf_group`` once for each number of ranks in its marker."""
     sizes = configuration.group_sizes(metafunc) if "ddpperf_group" in metafunc.fixturenames else ()
     if len(sizes) > 1:
         metafunc.parametrize("ddpperf_group", sizes, indirect=True, ids=[f"w{size}" for size in sizes])
@@ -185,7 +185,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Forget an earlier attempt of the test, if another plugin runs the test again."""
+    """Forgets an earlier attempt of the test, if another plugin runs the test again."""
     known = item.config.stash.get(SESSION, None)
     attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (known is None or not known.budget.defers)
     item.stash[FAILED] = ""
@@ -198,7 +198,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip the rest of a test that reads a time although this run only counts; raise a verdict that stands again."""
+    """Skips the rest of a test that reads a time though this run only counts; fails a rerun with its old verdict."""
     if STANDS in item.stash:
         raise item.stash[STANDS].with_traceback(None)
     try:
@@ -218,7 +218,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show only the text of the plugin's errors, attach the ranks' output, and store baselines of passed tests."""
+    """Shows only the text of the plugin's errors, attaches the ranks' output, and stores baselines of passed tests."""
     error, ours = call.excinfo and call.excinfo.value, item.config.stash.get(SESSION, None)
     whole = item.config.getoption("fulltrace", default=False)
     if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not whole:
@@ -259,14 +259,14 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count the benchmarks that workers of pytest-xdist skipped, from the reports that the workers send."""
+    """Counts the benchmarks that workers of pytest-xdist skipped, from the reports that the workers send."""
     if report.skipped and hasattr(report, LEFT_OUT) and hasattr(report, "node"):
         stash = report.node.config.stash
         stash[NUMBER_LEFT_OUT] = stash.get(NUMBER_LEFT_OUT, 0) + 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the summary: a row per benchmark, and the stored baselines."""
+    """Prints the summary: a row per benchmark, and the stored baselines."""
     if SESSION not in config.stash:
         return
     made = config.stash[SESSION].outputs
@@ -283,7 +283,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Write the reports, record the run in the history, and set the exit status."""
+    """Writes the reports, records the run in the history, and sets the exit status."""
     config, settings = session.config, session.config.stash[SETTINGS]
     files = any(getattr(settings, name) is not None for name in configuration.FILES)
     unmeasured = {test: whys for test, whys in config.stash.get(UNMEASURED, {}).items() if whys}
@@ -305,7 +305,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """Add the plugin's benchmarks to the file that pytest-benchmark writes."""
+    """Adds the plugin's benchmarks to the file that pytest-benchmark writes."""
     if SESSION in config.stash:
         from pytest_ddpperf.run.session.ending import append_entries
 
@@ -313,7 +313,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End all processes of the session."""
+    """Ends all processes of the session."""
     if SESSION in config.stash:
         config.stash[SESSION].close()
         del config.stash[SESSION]

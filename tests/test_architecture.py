@@ -418,9 +418,176 @@ def may_be_endless(call: ast.Call) -> bool:
     return not re.search(LIMITED[name], text) or text.endswith("None")
 
 
+def controller() -> dict[str, ast.Module]:
+    """The modules of the package that do not run on ranks alone."""
+    return {path: tree for path, tree in trees().items() if not path.startswith(ON_RANKS)}
+
+
 def test_whatever_the_controller_waits_for_has_a_deadline_or_a_reason_why_it_ends() -> None:
-    ours = {path: tree for path, tree in trees().items() if not path.startswith(ON_RANKS)}
-    assert {f"{path} {function}" for path, tree in ours.items() for function in waits(tree)} == set(WAITS)
+    assert {f"{path} {function}" for path, tree in controller().items() for function in waits(tree)} == set(WAITS)
+
+
+LIMITED_WAITS = LIMITED.keys() | {"import_module", "poll", "select", "settimeout", "sleep", "wait", "wait_for"}
+LOCK = re.compile(r"_(lock|asking|news|sending|registry)$")
+SHOWING = {"late", "watched"}
+A_LOOK = "a look: its loop or its caller has the deadline"
+A_LOCK = "a lock of threads, whose holder waits for nobody"
+NO_CONTROLLER = "on a rank, in a fork server or in a guard, for which the controller waits"
+A_STRANGER = "a thread of its own, for a peer that need not belong to the run"
+OWN = "our own function, which shows them"
+UNSHOWN = {  # waits that end, in functions that show no stacks when the deadline passes
+    **dict.fromkeys(
+        (
+            "launch/launch_run.py _wait",  # the launch shows them, after all of its deadlines
+            "launch/link.py _readable",
+            "launch/link.py accepted",
+            "launch/nodes/agent.py _serve",
+            "launch/processes.py _ended",
+            "launch/rank_processes.py calls",
+            "launch/rank_processes.py _told",
+            "launch/streams.py readable",
+            "launch/streams.py received",
+            "launch/zygote_process.py _stack",
+            "launch/zygote_process.py events",
+            "launch/zygote_process.py usable",
+            "run/session/leases.py release",  # of a lock, which waits for nobody
+            "run/session/leases.py take",
+        ),
+        A_LOOK,
+    ),
+    **dict.fromkeys(
+        (
+            "against/paired_launches.py _noted",
+            "against/paired_launches.py _run_reference",
+            "launch/interleaving.py hear",
+            "launch/interleaving.py leave",
+            "launch/launchers.py __getitem__",
+            "launch/launchers.py parents",
+            "launch/nodes/cluster.py _taken",
+            "launch/nodes/cluster.py lost",
+            "launch/payload.py _by_value",
+            "reports/progress.py echo",
+        ),
+        A_LOCK,
+    ),
+    **dict.fromkeys(
+        (
+            "against/guard.py _end_others",
+            "against/guard.py await_end",
+            "launch/interleaving.py rest",
+            "launch/nodes/meeting.py exchange",
+            "launch/own_files.py _own",
+            "launch/preloading/imports.py preload",
+            "launch/preloading/imports.py threads",
+            "launch/redirection.py _loaded",
+            "launch/zygote.py _reap",
+            "launch/zygote.py main",
+            "launch/zygote.py preload",
+            "launch/zygote.py serve",
+            "launch/zygote.py sweep",
+        ),
+        NO_CONTROLLER,
+    ),
+    **dict.fromkeys(
+        (
+            "launch/link.py _give_up_a_silent_peer",
+            "launch/link.py _greeted",
+            "launch/link.py _part",
+            "launch/link.py connect",
+            "launch/nodes/network.py lead_to_store",
+            "launch/nodes/network.py splice",
+        ),
+        A_STRANGER,
+    ),
+    **dict.fromkeys(
+        (
+            "launch/launchers.py wait",
+            "launch/preloading/zygotes.py _imported",
+            "launch/nodes/agent.py get_ready",
+            "launch/nodes/cluster.py ended",
+            "launch/nodes/cluster.py opened",
+            "launch/zygote_process.py __init__",
+            "run/call/benchmark_launches.py ready",
+            "run/session/passes.py pytest_runtestloop",
+            "run/session/rank_group.py _launch",
+        ),
+        OWN,
+    ),
+    **dict.fromkeys(
+        (f"launch/launcher.py {name}" for name in ("close", "duplicate_preloaded", "preload", "ranks", "wait")),
+        "a launch of another thread, which shows them, and ends, after all of its deadlines",
+    ),
+    **dict.fromkeys(
+        ("against/revision_side.py check_out", "against/revision_side.py redirection"),
+        "a checkout and a setup command of another thread, which show them",
+    ),
+    **dict.fromkeys(
+        ("launch/nodes/agent.py keep", "launch/nodes/agent.py provide"),
+        "a checkout of another thread, which shows them",
+    ),
+    "__init__.py __getattr__": "of our own module",
+    "launch/nodes/agent.py close": "the controller shows them, which waits for the agent",
+    "launch/streams.py send_bytes": "for another thread, which shows them",
+    "settings.py parse": "of our own module",
+}
+
+
+def own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of functions inside of it."""
+    waiting: list[ast.AST] = [*function.body]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, ast.FunctionDef):
+            yield node
+            waiting += ast.iter_child_nodes(node)
+
+
+def may_wait(node: ast.AST) -> bool:
+    """Whether a call waits, with or without a limit, or a ``with`` statement takes a lock."""
+    if isinstance(node, ast.With):
+        return any(LOCK.search(last_name(item.context_expr)) for item in node.items)
+    if not isinstance(node, ast.Call):
+        return False
+    name, text = last_name(node.func), ast.unparse(node.func)
+    if name == "join" and text.startswith(("'", '"')):
+        return False
+    if name == "join":
+        return re.search("(?i)seconds|deadline|max_wait", " ".join(map(ast.unparse, node.args))) is not None
+    return name in LIMITED_WAITS and (name != "run" or text == "subprocess.run")
+
+
+def unshown(tree: ast.AST) -> Iterator[str]:
+    """The names of the functions that wait, and show no stacks if the wait takes too long."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            nodes = [*own_nodes(function)]
+            called = {last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
+            if not called & SHOWING and any(map(may_wait, nodes)):
+                yield function.name
+
+
+def test_whatever_the_controller_waits_for_shows_its_stacks_or_has_a_reason_why_not() -> None:
+    found = {f"{path} {name}" for path, tree in controller().items() for name in unshown(tree)}
+    assert found == set(UNSHOWN), found ^ set(UNSHOWN)
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("process.wait(_SECONDS)", True),
+        ("thread.join(_SECONDS)", True),
+        ("', '.join(names)", False),
+        ("with self._lock: pass", True),
+        ("with open(file): pass", False),
+        ("if not thread.join(_SECONDS): raise late(error)", False),
+        ("with watched('late', 5): importlib.import_module(name)", False),
+        ("importlib.import_module(name)", True),
+        ("subprocess.run(command, timeout=5)", True),
+        ("launcher.run(function)", False),
+    ],
+)
+def test_a_planted_wait_that_shows_no_stacks_is_found(code: str, *, found: bool) -> None:
+    assert list(unshown(ast.parse(f"def f():\n {code}"))) == ["f"] * found
 
 
 @pytest.mark.parametrize(

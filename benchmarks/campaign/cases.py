@@ -7,10 +7,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.campaign import attacks, collectives, endings, sabotage
+from benchmarks.campaign import attacks, collectives, endings, hostile, sabotage
 from benchmarks.campaign.kinds import KINDS, Case, Place
 
-DECLARED = (attacks, collectives, endings, sabotage)  # all kinds
+DECLARED = (attacks, collectives, endings, hostile, sabotage)  # all kinds
 TIMEOUTS = {False: (4.0, 5.0), True: (6.0, 7.0, 8.0)}  # seconds, in suites and in sessions
 WORLD_SIZES = (2, 2, 3, 4)
 
@@ -39,12 +39,17 @@ def reach(case: Case, rank: int, phase: str, scratch: str) -> object:
     if (phase, rank) != (case.phase, case.rank):
         return None
     place = Place(case=case, rank=rank, scratch=scratch)
-    Path(scratch, "acted").write_text(repr(time.time()), encoding="ascii")
+    note(Path(scratch))
     done = KINDS[case.kind].act(place)
     if case.ending is not None:
         place.end()
         return None
     return done
+
+
+def note(scratch: Path) -> None:
+    """Notes down that it is done now."""
+    (scratch / "acted").write_text(repr(time.time()), encoding="ascii")
 
 
 def acted(scratch: Path) -> float | None:

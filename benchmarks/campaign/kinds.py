@@ -16,11 +16,12 @@ Ending = Literal["raise", "hang", "exit", "return"]
 Passes = Literal["no", "may", "must"]
 
 STEPPED = ("first step", "warm-up", "timed steps", "counted step")
-STEPS = ("build", *STEPPED, "turns", "verification", "close")
+STEPS = ("build", *STEPPED, "turns", "verification", "diagnosis", "close")
 LOADED = ("import", *STEPS, "result")
 JOINED = ("join", *LOADED)
 OF_SESSION = ("import", "build", "warm-up", "counted step", "timed steps", "close")
 ANY_MOMENT = "any moment"  # the phase of what the worker does to a session beside a stored baseline
+BEFORE = "before the session"
 ENDINGS: tuple[Ending, ...] = ("raise", "hang", "exit", "return")
 NEVER = r"(?!)"
 ENDED: dict[str, str] = {
@@ -51,7 +52,7 @@ class Case:
 
         A session that is ended by a signal has none.
         """
-        return self.timeout * {"verification": 3, "result": 1, ANY_MOMENT: 0}.get(self.phase, 2)
+        return self.timeout * {"verification": 3, "result": 1, "diagnosis": 1, ANY_MOMENT: 0}.get(self.phase, 2)
 
     @property
     def other(self) -> int:
@@ -153,6 +154,10 @@ def fill(path: Path) -> None:
 
 def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def ptrace(request: int, pid: int = 0) -> None:
+    ctypes.CDLL(None).ptrace(request, pid, None, None)
 
 
 def parent(pid: int) -> int:

@@ -18,10 +18,11 @@ from random import Random
 from typing import IO, Any
 
 from benchmarks.campaign.attacks import FULL, OF_SAVING, PID
-from benchmarks.campaign.cases import acted
-from benchmarks.campaign.kinds import ANY_MOMENT, KINDS, Case, Place
+from benchmarks.campaign.cases import acted, note
+from benchmarks.campaign.hostile import UNDER_TORCHRUN
+from benchmarks.campaign.kinds import ANY_MOMENT, BEFORE, KINDS, Case, Place
 from benchmarks.campaign.left import Present, left, present
-from benchmarks.campaign.suite_files import CONFTEST, FAULTY, HEAD, STEP, STORED, SUBJECTS, TESTS, VERBS
+from benchmarks.campaign.suite_files import CALLS, CONFTEST, FAULTY, HEAD, STEP, STORED, SUBJECTS, TESTS
 from benchmarks.campaign.verdicts import GRACE, Verdict, judged
 from benchmarks.common.project import ROOT, repository, write
 from pytest_ddpperf.against.git import git
@@ -61,6 +62,7 @@ def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log
     if kind.against:
         repository(project, {".gitignore": "made\n"})
         command.append("--ddpperf-against=HEAD")
+    before = _before(case, scratch, temporary, before)
 
     def disturb(process: subprocess.Popen[bytes]) -> None:
         if case.kind == OF_SAVING or case.phase == ANY_MOMENT:
@@ -84,6 +86,15 @@ def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log
     return judged(case, outcome, remains, "" if next_status == 0 else said[-1500:], done)
 
 
+def _before(case: Case, scratch: Path, temporary: Path, before: Present) -> Present:
+    """Does what the case does before its session; returns what is then there."""
+    if case.phase != BEFORE:
+        return before
+    note(scratch)
+    KINDS[case.kind].act(Place(case=case, rank=0, scratch=str(temporary)))
+    return present(temporary)
+
+
 def _usual_session(case: Case, folder: Path, temporary: Path) -> tuple[Path, float]:
     """What a session of the same project stores in which nothing happens, and how long it takes; made once."""
     note = folder / "seconds"
@@ -105,6 +116,8 @@ def _prepared(case: Case, scratch: Path, project: Path, temporary: Path) -> tupl
     write(project, {"subject.py": subject, "test_fault.py": TEST, "pytest.ini": "[pytest]\n"})
     (project / "made").mkdir()
     command = python_pytest(f"--ddpperf-world-size={case.world_size}", f"--ddpperf-timeout={case.timeout:g}")
+    if case.kind.endswith(UNDER_TORCHRUN):
+        command[2:2] = ["torch.distributed.run", "--standalone", f"--nproc-per-node={case.world_size}", "-m"]
     command += ["--ddpperf-max-time=2", "--ddpperf-report=json:made/results.json", "--ddpperf-verify=false"]
     return command, environ_of(temporary)
 
@@ -152,7 +165,7 @@ def _disturb(process: subprocess.Popen[bytes], case: Case, project: Path, usual:
     else:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0 if case.kind == FULL else random.uniform(0.03, 0.97) * usual)
-    (scratch / "acted").write_text(repr(time.time()), encoding="ascii")
+    note(scratch)
     if case.kind == OF_SAVING:
         process.send_signal(signal.SIGKILL)
     os.environ[PID] = str(process.pid)
@@ -226,9 +239,9 @@ def _session(
         scratch.mkdir(parents=True)
         subject = HEAD.format(case=asdict(case), scratch=str(scratch)) + SUBJECTS.get(case.phase, STEP)
         files[f"subject_{case.number}.py"] = subject
-        verb = VERBS.get(case.phase, "ddpperf.check")
+        call = CALLS.get(case.phase, "ddpperf.check(Subject)")
         given = {"number": case.number, "timeout": case.timeout, "world_size": case.world_size}
-        files["test_faults.py"] += FAULTY.format(**given, fixture=verb.partition(".")[0], verb=verb)
+        files["test_faults.py"] += FAULTY.format(**given, fixture=call.partition(".")[0], call=call)
     write(project, files)
     if stored.exists():
         shutil.copytree(stored, project / "baselines")

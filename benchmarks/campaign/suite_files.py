@@ -5,14 +5,22 @@ from __future__ import annotations
 # The place that a fault happens in decides what is measured: a step, a Workload, a script, two steps or only ranks.
 HEAD = """\
 import os
+import sys
 from benchmarks.campaign.cases import reach
 from benchmarks.campaign.collectives import SKIP
 from benchmarks.campaign.kinds import Case
 
 CASE, SCRATCH = Case(**{case!r}), {scratch!r}
 join, getpid, opened = os.path.join, os.getpid, open  # a fault may break the module's, and what is builtin
-RANK = int(os.environ.get("RANK", -1))
+RANK, frame_here = int(os.environ.get("RANK", -1)), sys._getframe
 done = []
+
+
+def within(folder):
+    frame = frame_here()
+    while frame is not None and folder not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None
 
 
 def at(phase):
@@ -41,26 +49,20 @@ class Subject:
         self.calls += 1
         phases = {1: "first step", 2: "warm-up", 12: "timed steps"}
         counting = torch._C._len_torch_dispatch_stack() > 0
-        if at("counted step" if counting else phases.get(self.calls, "")) != SKIP:
+        phase = "counted step" if counting else phases.get(self.calls, "")
+        if at("diagnosis" if within("/instruments/phases/") else phase) != SKIP:
             torch.distributed.all_reduce(self.weight * 1)
 
     def close(self):
         at("close")
 """
 WORKLOAD = """
-import sys
-
 import torch
 from pytest_ddpperf import Workload
 
 
 def loss(outputs, targets):
-    frame = sys._getframe()
-    while frame is not None:
-        if "/correctness/" in frame.f_code.co_filename:
-            at("verification")
-            break
-        frame = frame.f_back
+    at("verification" if within("/correctness/") else "")
     return torch.nn.functional.mse_loss(outputs, targets)
 
 
@@ -131,7 +133,11 @@ def Subject(ctx):
     return at("result") or ctx.rank
 """
 SUBJECTS = {"verification": WORKLOAD, "join": SCRIPT, "turns": TURNS, "result": RANKS}
-VERBS = {"turns": "ddpperf.compare", "result": "ddpperf_group.run"}
+CALLS = {
+    "turns": "ddpperf.compare(Subject)",
+    "result": "ddpperf_group.run(Subject)",
+    "diagnosis": "ddpperf.measure(Subject, verify=False, max_time=8)",
+}
 TESTS = """\
 import pytest
 from benchmarks.campaign.cases import add_up
@@ -142,7 +148,7 @@ FAULTY = """
 def test_{number}({fixture}):
     from subject_{number} import Subject
 
-    {verb}(Subject)
+    {call}
 
 
 @pytest.mark.ddpperf(timeout=30)

@@ -16,6 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.campaign.cases import drawn
+from benchmarks.campaign.commands import run_command, run_named
+from benchmarks.campaign.hostile import COMMANDS, NAMED
 from benchmarks.campaign.left import SHARED, present, processes, reap
 from benchmarks.campaign.sessions import SIZE, mount, run_session, run_suite
 from benchmarks.campaign.verdicts import Verdict
@@ -49,7 +51,9 @@ def work(seed: int, numbers: list[int], output: Path, *, sessions: bool) -> Iter
                 shutil.rmtree(path, ignore_errors=True)
                 path.mkdir()
             if sessions:
-                made = iter([run_session(cases[first], scratch, temporary, present(temporary), log)])
+                run = run_command if cases[first].kind in COMMANDS else run_session
+                run = run_named if cases[first].kind in NAMED else run
+                made = iter([run(cases[first], scratch, temporary, present(temporary), log)])
             else:
                 made = run_suite(cases[first : first + SIZE], WORK / "suite", temporary, WORK / "stored", log)
             for verdict in made:

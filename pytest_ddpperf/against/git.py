@@ -1,4 +1,4 @@
-"""Queries to git, and the state of a checkout."""
+"""Queries to git, and the state of a checkout. A baseline is a stored result, whose file names its commit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddpperf.against import guard
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.processes import finished
 from pytest_ddpperf.parsers import closest
 
@@ -44,7 +45,7 @@ class GitMissingError(GitError):
 def git(
     folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None, words: str | None = None
 ) -> str:
-    """Runs git in a folder and returns its stripped output; GitError if git fails, is missing, or exceeds ``seconds``.
+    """Runs git in a folder, and returns its stripped output; raises GitError on failure, or after ``seconds``.
 
     ``index`` is a file that git uses instead of the work tree's index. ``words`` is the text for git's standard input.
     """
@@ -62,7 +63,7 @@ def git(
         raise GitMissingError("git is not installed") from None
     except subprocess.TimeoutExpired:
         verb = next(word for word in arguments if not word.startswith("-") and "=" not in word)
-        raise GitError(f"git {verb} did not end within {seconds:.0f} s") from None
+        raise GitError(f"git {verb} did not end within {seconds:.3g} s") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise GitError(str(error)) from None
     if done.returncode:
@@ -73,7 +74,7 @@ def git(
 
 
 def top_folder(folder: Path) -> Path:
-    """Returns the top folder of the work tree that holds ``folder``; GitError if there is no work tree."""
+    """Returns the top folder of the work tree that holds ``folder``; raises GitError if there is no work tree."""
     return Path(git(folder, "rev-parse", "--show-toplevel"))
 
 
@@ -128,10 +129,11 @@ def _of_code(name: str, *, tracked: bool) -> bool:
 def fetch(root: Path, commit: str) -> None:
     """Fetches a commit from the first remote that has it; does nothing if no remote has it."""
     with contextlib.suppress(GitError):
+        until = time.monotonic() + _FETCH_SECONDS
         for remote in git(root, "remote").splitlines():
             with contextlib.suppress(GitError):
                 how = ("--quiet", "--no-tags", "--no-recurse-submodules")
-                git(root, "fetch", *how, remote, commit, seconds=_FETCH_SECONDS)
+                git(root, "fetch", *how, remote, commit, seconds=max(0.0, until - time.monotonic()))
                 return
 
 
@@ -208,6 +210,8 @@ def lacking(root: Path, error: GitError) -> str:
                 "this is a partial clone, which gets files from its remote at a checkout: fetch them with "
                 "git fetch --refetch --no-filter while the remote can be reached"
             )
+    if "did not end within" in str(error):
+        return "run this command by hand to see what it waits for"
     if re.search(r"filter .*failed|hung up", str(error)):
         return "a filter of its files fails here: for Git LFS, git lfs install and git lfs fetch --all"
     return fetching(root)
@@ -239,7 +243,7 @@ def no_repository(folder: Path, error: GitError) -> str:
 
 
 def unreadable(folder: Path) -> str:
-    """Returns why git cannot read the repository around ``folder``, with a cure; empty if it can or there is none."""
+    """Returns why git cannot read the repository around ``folder``; empty if git can, or if there is no repository."""
     try:
         top_folder(folder)
     except GitError as error:

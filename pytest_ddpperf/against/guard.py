@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -31,20 +32,23 @@ def git_environ() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _CONFUSING}
 
 
-def remove(tree: Path, root: Path) -> None:
-    """Removes a checkout's folder, and its entry in the repository at ``root``."""
+def remove(tree: Path, root: Path, late: Callable[[str], object] = str) -> None:
+    """Removes a checkout's folder and its ``git worktree`` entry at ``root``; calls ``late`` if git takes long."""
     _end_others(tree)
     command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(tree)]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(  # noqa: S603  fixed words
-            command,
-            env=git_environ(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=_GIT_SECONDS,
-        )
+    with contextlib.suppress(OSError):
+        try:
+            subprocess.run(  # noqa: S603  fixed words
+                command,
+                env=git_environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+                timeout=_GIT_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            late(str(error))
     for _ in range(_ATTEMPTS):
         shutil.rmtree(tree.parent, ignore_errors=True)
         if not tree.parent.exists():
@@ -52,7 +56,7 @@ def remove(tree: Path, root: Path) -> None:
 
 
 def _end_others(tree: Path) -> None:
-    """Ends the processes that a run left behind: first with SIGTERM, so that git cleans up, then with SIGKILL."""
+    """Ends processes that still work on the checkout: first with SIGTERM, so that git cleans up, then with SIGKILL."""
     polls = int(_TERM_SECONDS / _POLL_SECONDS)
     for kill in [False] * polls + [True] * polls:
         if not sum(_ended(file.parent, tree, kill=kill) for file in Path("/proc").glob("[0-9]*/environ")):
@@ -61,7 +65,7 @@ def _end_others(tree: Path) -> None:
 
 
 def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
-    """Sends SIGTERM, or SIGKILL with ``kill``, to a process that works on the checkout ``tree``; else returns False."""
+    """Sends SIGTERM (SIGKILL if ``kill``) to ``process`` if it works on the checkout; returns whether it does."""
     with contextlib.suppress(OSError):
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         adds = Path(os.fsdecode(words[0])).name == "git" and os.fsencode(tree) in words

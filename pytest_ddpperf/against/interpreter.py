@@ -47,7 +47,7 @@ class Interpreter:
 
 
 def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
-    """Returns the interpreter at the path ``given``, relative to ``invoked``; SettingError if ranks cannot use it.
+    """Returns the interpreter at ``given``, a path from ``invoked``; raises SettingError if ranks cannot use it.
 
     Ranks need the minor version of Python that runs here. They also need torch, cloudpickle, numpy and the modules
     ``needed``.
@@ -72,10 +72,8 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
         raise SettingError(f"{said} lacks modules that ranks need: run {given} -m pip install {names}")
     shared = _torch_of_both(own)
     if shared is not None:
-        raise SettingError(
-            f"{said}: because of PYTHONPATH, both environments import {shared} instead of their own torch: "
-            f"remove {Path(shared).parents[1]} from PYTHONPATH"
-        )
+        reason = f"{said}: because of PYTHONPATH, both environments import {shared} instead of their own torch"
+        raise SettingError(f"{reason}: remove {Path(shared).parents[1]} from PYTHONPATH")
     torch = found.packages.get("torch", "")
     numbers = re.match(r"(\d+)\.(\d+)", torch)
     if numbers is not None and tuple(map(int, numbers.groups())) < _TORCH:
@@ -152,8 +150,8 @@ LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
     """Returns the files and folders in site-packages that Python would import instead of the checkout's files.
 
-    They come from an install of the checkout, or from a wheel with the same packages. ``path`` is the search path of an
-    interpreter (default: this interpreter's).
+    Such files come from an install of the checkout, or from a wheel with the same packages. ``path`` is the search path
+    of an interpreter (default: this interpreter's).
     """
     path = sys.path if path is None else list(path)
     return tuple(sorted({*installed_from(root, distributions(path=path)), *namesakes(root, path)}))
@@ -162,8 +160,8 @@ def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
 def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
     """Returns the files and folders that an install from ``root`` has copied; editable installs copy none.
 
-    An archive in ``root`` may contain another project, so its packages count only if ``root`` has the same packages. A
-    submodule does not count, because no other checkout of the project contains it.
+    An archive in ``root`` may contain another project, so its packages count only if ``root`` has the same packages.
+    Installs from a git submodule do not count, because no other checkout of the project contains the submodule.
     """
     found = set()
     for distribution in installed:

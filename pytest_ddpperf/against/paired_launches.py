@@ -1,4 +1,4 @@
-"""The launches of a paired benchmark, on the ranks of its candidate and of its reference."""
+"""The launches of a benchmark that compares two revisions: the candidate, usually this checkout, and the reference."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PairedLaunches:
         variables: Variables = (),
         **group: Any,
     ) -> LaunchResult[Any]:
-        """Calls ``Launcher.run(*call, **group)`` on a launcher of the reference, or else of the candidate.
+        """Calls ``Launcher.run(*call, **group)`` on a launcher of the reference, if ``reference``, or the candidate.
 
         ``launchers`` are the candidate's, and ``number`` is the launcher's index. The reference's ranks get the
         environment variables ``variables``. ReferenceFailed names ``benchmark`` if the reference fails.
@@ -106,7 +106,7 @@ class PairedLaunches:
         return run(observed, redirection, named, run_packed, packed_call.packed, **group)
 
     def _noted(self, files: dict[str, str], result: LaunchResult[tuple[T, dict[str, str]]]) -> LaunchResult[T]:
-        """Returns a launch's result without the imports of its ranks, which are added to ``files``."""
+        """Moves the ranks' recorded imports from a launch's result to ``files``; returns the rest of the result."""
         with self._lock:
             for _, imported in result.values:
                 files.update(imported)
@@ -213,7 +213,7 @@ def _place_of(function: FunctionType) -> str:
 
 
 def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
-    """Returns whether a project's function must be pickled with its code, because ranks cannot import it by name."""
+    """Returns whether a function of the project must be pickled with its code: ranks cannot import it by name."""
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)

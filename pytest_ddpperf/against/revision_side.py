@@ -70,14 +70,14 @@ class RevisionSide:
         self._failure: str | None = None
 
     def check_out(self) -> None:
-        """Checks out the revision's files; LaunchError if git cannot."""
+        """Checks out the revision's files; raises LaunchError if git cannot."""
         if not self.revision.here:
             with self._lock:
                 self._worktree = self._worktree or Worktree(self.revision)
 
     @property
     def redirection(self) -> Redirection:
-        """Returns the paths of the checked-out project; raises LaunchError again if the checkout has failed."""
+        """Returns the paths of the checked-out project; raises LaunchError, in every call, if the checkout failed."""
         with self._lock:
             if self._failure is not None:
                 raise LaunchError(self._failure)
@@ -118,7 +118,7 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns the revision's launchers, and the launchers of the tests' checkout if both run in alternation."""
+        """Returns the revision's launchers; also those that ``opposite`` started for the checkout with the tests."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:
@@ -176,6 +176,9 @@ def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, 
     """Runs a command and returns its output; if it fails, raises LaunchError with the texts ``failed`` and ``cure``."""
     try:
         status, printed = printed_by(command, _SETUP_SECONDS, cwd=folder, env=variables)
+    except subprocess.TimeoutExpired:
+        reason = f"it had not ended after {_SETUP_SECONDS:g} s; run it by hand to see what it waits for"
+        raise LaunchError(f"--ddpperf-against-setup: {failed}: {reason}") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(f"--ddpperf-against-setup: {failed}: {error}") from None
     if status:
@@ -207,7 +210,7 @@ def modules_of_tests(redirection: Redirection) -> dict[str, str]:
 
 
 def other_tests(test: str, redirection: Redirection) -> tuple[str, ...]:
-    """Returns the names of a test's file and conftests that differ in the other checkout."""
+    """Returns the names of the test's file and conftests whose contents differ in the other checkout."""
     path = test.partition("::")[0]
     files = [file for file in modules_of_tests(redirection).values() if file.endswith((f"/{path}", "/conftest.py"))]
     there = {file: redirection.path(file) for file in files}

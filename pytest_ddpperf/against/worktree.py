@@ -10,11 +10,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 from pytest_ddpperf.against import git, guard
 from pytest_ddpperf.against.interpreter import Interpreter, other_interpreter, own_interpreter
 from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.instruments.host import abandoned
 from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.settings import KNOBS, Settings
@@ -63,10 +66,8 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
     if settings.against is not None:
         return replace(resolve(settings.against, start, invoked), python=python)
     if python.prefixes[0] == own_interpreter().prefixes[0]:
-        raise SettingError(
-            f"{KNOBS['against_python'].option}={given} is the environment that pytest itself runs in; "
-            "name the interpreter of another environment"
-        )
+        reason = f"{KNOBS['against_python'].option}={given} is the environment that pytest itself runs in"
+        raise SettingError(f"{reason}; name the interpreter of another environment")
     return this_checkout(start, python)
 
 
@@ -79,7 +80,7 @@ def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
 
 
 def resolve(given: str, start: Path, invoked: Path) -> Revision:
-    """Finds the revision that ``given`` names: a branch, tag or commit, ``merge-base:`` and one of these, or a folder.
+    """Finds the revision that ``given`` names: a branch, tag or commit (also after ``merge-base:``), or a folder.
 
     ``start`` is a folder of the project; a relative path in ``given`` starts from ``invoked``.
     """
@@ -101,13 +102,13 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
 
 
 def baseline_revision(commit: str, start: Path) -> Revision:
-    """Returns a baseline's commit in the repository that holds ``start``; LaunchError if the commit is missing."""
+    """Returns a baseline's commit in the repository around ``start``; raises LaunchError if the commit is missing."""
     try:
         root = git.top_folder(start)
     except git.GitError as error:
         raise LaunchError(git.no_commit(start, error)) from None
     if git.commit_of(root, commit) is None:
-        raise LaunchError(f"this clone does not have its commit {commit[:SHORT]}; {git.fetching(root)}")
+        raise LaunchError(f"this clone does not have the baseline's commit {commit[:SHORT]}; {git.fetching(root)}")
     return Revision(commit, commit, root)
 
 
@@ -134,9 +135,11 @@ class Guarded:
         if self._guard.stdin is None or self._guard.stdin.closed:
             return
         self._guard.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # no context manager: that would wait for good
+        try:
             if self._guard.wait(_REMOVAL_SECONDS) != 0:  # it was killed
-                guard.remove(self.folder / TREE, self._root)
+                guard.remove(self.folder / TREE, self._root, late)
+        except subprocess.TimeoutExpired as error:  # no context manager: that would wait for good
+            late(str(error))
 
 
 class Worktree(Guarded):
@@ -148,10 +151,9 @@ class Worktree(Guarded):
             # It may hold a virtual environment, too.
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=os.path.realpath(tempfile.gettempdir())))
         except OSError as error:
-            raise LaunchError(
-                f"--ddpperf-against={revision.given}: cannot create a folder for its files: {error.strerror}: "
-                f"{error.filename or 'TMPDIR'}; set TMPDIR to a folder that can be written"
-            ) from None
+            reason = f"--ddpperf-against={revision.given}: cannot create a folder for its files"
+            cure = f"{error.strerror}: {error.filename or 'TMPDIR'}; set TMPDIR to a folder that can be written"
+            raise LaunchError(f"{reason}: {cure}") from None
         super().__init__(folder, revision.root)
         self.path = revision.folder or folder / TREE  # the top folder of the project in that revision
         if revision.folder is None:
@@ -163,7 +165,7 @@ class Worktree(Guarded):
 
 @contextlib.contextmanager
 def _checked_out(made: Guarded, label: str, root: Path, cure: str = "") -> Iterator[None]:
-    """Removes ``made`` if this context, which checks out a revision, fails; LaunchError if git fails."""
+    """Removes ``made`` if the code in this context, a checkout, fails; turns git's errors into a LaunchError."""
     try:
         yield
     except BaseException as error:
@@ -175,13 +177,14 @@ def _checked_out(made: Guarded, label: str, root: Path, cure: str = "") -> Itera
 
 
 def remove_left_over() -> None:
-    """Removes the checkouts of runs that were killed together with their guards."""
-    for folder in abandoned(PREFIX):
-        guard.remove(folder / TREE, folder / TREE)
+    """Removes the checkouts of runs that were killed together with their guard processes."""
+    until = time.monotonic() + _REMOVAL_SECONDS
+    for folder in takewhile(lambda _: time.monotonic() < until, abandoned(PREFIX)):
+        guard.remove(folder / TREE, folder / TREE, late)
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
-    """Returns a folder as the reference revision; SettingError if the folder lies in or around this checkout."""
+    """Returns a folder as the reference revision; raises SettingError if the folder lies in or around this checkout."""
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder contains this checkout; name a revision, or the folder of another checkout")
@@ -218,7 +221,7 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
     """Checks out the reference's commit if this node lacks it; returns a function that removes the files, else None.
 
     The files come from the repository on this node. The repository gets no new ``git worktree``, because the controller
-    may use it on a shared file system. LaunchError, with reason and advice, if the checkout fails.
+    may use it on a shared file system. Raises LaunchError, with reason and advice, if the checkout fails.
     """
     target = Path(redirection.target)
     commit = None if target.is_dir() else _commit_for_node(redirection)
@@ -230,13 +233,11 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
 
 
 def _commit_for_node(redirection: Redirection) -> str:
-    """Returns the commit to check out; LaunchError if the repository on this node lacks it."""
+    """Returns the commit to check out; raises LaunchError if the repository on this node lacks it."""
     root = Path(redirection.root)
     if redirection.environment is not None:
-        raise LaunchError(
-            f"--ddpperf-against-setup made {redirection.environment} on the controller's node only: set TMPDIR "
-            "to a folder that all nodes share"
-        )
+        fact = f"--ddpperf-against-setup made {redirection.environment} on the controller's node only"
+        raise LaunchError(f"{fact}: set TMPDIR to a folder that all nodes share")
     commit = redirection.revision
     if commit is None:
         raise LaunchError(
@@ -256,10 +257,9 @@ def _made_on_node(target: Path, root: Path, commit: str) -> Callable[[], None]:
     try:
         target.parent.mkdir(mode=0o700)
     except OSError as error:
-        raise LaunchError(
-            f"--ddpperf-against: cannot create a folder for its files: {error.strerror}: {target.parent}; set TMPDIR "
-            "to a folder that all nodes share, or that is local on each node"
-        ) from None
+        reason = f"--ddpperf-against: cannot create a folder for its files: {error.strerror}: {target.parent}"
+        cure = "set TMPDIR to a folder that all nodes share, or that is local on each node"
+        raise LaunchError(f"{reason}; {cure}") from None
     made = Guarded(target.parent, target.parent)  # which is no repository, so the guard leaves that of the node alone
     with _checked_out(made, commit[:SHORT], root):
         part = target.parent / "part"
@@ -274,7 +274,5 @@ def _require_own(folder: Path) -> None:
     """Raises LaunchError if another user owns a checkout's folder or can write in it, because ranks run its code."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise LaunchError(
-            f"--ddpperf-against: {folder} is not a folder that only you own and can write to: remove it, or set TMPDIR "
-            "to a folder that only you can write to"
-        )
+        reason = f"--ddpperf-against: {folder} is not a folder that only you own and can write to"
+        raise LaunchError(f"{reason}: remove it, or set TMPDIR to a folder that only you can write to")

@@ -32,7 +32,7 @@ _ESTIMATED = frozenset(
         *("fusion", "fused_optimizer", "compile", "static_graph", "fewer_ranks", "smaller_group", "alone"),
     }
 )
-"""Changes whose gain is only estimated and may be larger: half of the bytes may be hidden fully, for example."""
+"""Codes of changes whose gain is only estimated, and may be larger: for example, half the bytes may overlap fully."""
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
 _UPDATE: tuple[Bottleneck, ...] = ("memory_bandwidth", "overhead")  # the causes of an optimizer's time
 _KEEPING = {"fsdp1": "fsdp1[sharding=SHARD_GRAD_OP]", "fsdp2": "fsdp2[reshard_after_forward=false]"}

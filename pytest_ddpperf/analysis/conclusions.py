@@ -121,8 +121,8 @@ def scaling_loss(base: Diagnosis, point: Diagnosis, efficiency: float) -> tuple[
 
 _SAME_BYTES = 0.001
 TOO_FAST = 0.5
-"""The share of the predicted time below which a measured time is reported: fits of fast calls are no bound, and gloo
-runs two collectives at once."""
+"""The share of the predicted time below which a measured time is reported as too short. Times may be a little shorter
+than predicted, because gloo runs two collectives at once."""
 
 
 def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
@@ -132,7 +132,7 @@ def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
 
 
 def _network_obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, float] | None:
-    """Returns why the fits cannot predict a step's collectives, with a collective's name and bytes; else None.
+    """Returns (reason, collective, its bytes) if the fits cannot predict the time of a step's collectives; else None.
 
     If several collectives are larger than those measured, the result names the largest, because a new measurement up to
     this size covers all of them.

@@ -27,6 +27,10 @@ CAPACITY = 0.90  # share of its memory above which a rank has no room for more
 DISTURBED = 0.15  # share of the cores' time above which other processes disturb the ranks
 SATURATED = 0.70  # share of the cores' time in use above which ranks waited for cores
 SCALED = 2.0  # times the micro-benchmarks' time on a CPU; if collectives were not timed, computing beyond it is unclear
+SENDING, PASSES = (
+    3e-4,
+    10,
+)  # a collective takes at most: seconds of a core, and passes over its bytes, as fast as copies
 EXPLAINED = 0.20  # share of computing: below, the time of operators explains too little of it
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
 SCATTER = 0.10  # of a step: a rank that alone takes longer than the group's step by more than this was disturbed
@@ -34,7 +38,7 @@ IDLE = 0.10  # of a step: below, a rank was busy
 
 
 def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
-    """Returns the diagnosis of a measured benchmark; None if nothing was timed, or no step was diagnosed.
+    """Returns the diagnosis of a measured benchmark; None if no launch timed steps, or none measured phases.
 
     Raises:
         SettingError: the argument is no measurement.
@@ -79,7 +83,7 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
 
 
 def _bottleneck(largest_first: tuple[Cause, ...], evidence: StepEvidence, environment: Environment) -> Bottleneck:
-    """Returns the bottleneck: the largest cause, or shared cores or GPUs, or other processes, or full memory."""
+    """Returns the largest cause as bottleneck, unless shared devices, other processes or full memory limit steps."""
     first = largest_first[0] if largest_first else None
     if first is None or first.share < LEAST_SHARE:
         return "disturbed" if evidence.lost >= LEAST_SHARE else "unclear"
@@ -117,19 +121,20 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
     # Seconds that the same number of FLOPs, bytes and calls takes in the micro-benchmarks.
     products, moving = evidence.flops / rates.products, evidence.moved / rates.copies
     calling = evidence.operators * rates.operator
-    if environment.device == "cuda":  # the host calls while the device works: the longer one is the limit
+    on_cuda = environment.device == "cuda"
+    if on_cuda:  # the host calls while the device works: the longer one is the limit
         products, moving, calling = (0.0, 0.0, calling) if calling > products + moving else (products, moving, 0.0)
     known = products + moving + calling
+    sending = evidence.collectives * SENDING + PASSES * evidence.sent / rates.copies
+    hidden = evidence.unmeasured and (on_cuda or sending >= IDLE * busy)  # whether busy seconds may be of collectives
     # Python and what it calls besides operators; or, if collectives were not timed, maybe what sends.
-    if known < EXPLAINED * busy and environment.device == "cpu" and not evidence.unmeasured:
+    if known < EXPLAINED * busy and not on_cuda and not hidden:
         calling = busy - products - moving
         known = busy
     share = busy / known if known > 0 else 0.0
     rest = []
     # A device may wait for collectives or for the host, and a host be busy with sending what was not timed.
-    on_cuda = environment.device == "cuda"
-    most = 1.0 if on_cuda else SCALED
-    if share > (most if evidence.unmeasured else 1 / EXPLAINED if on_cuda else math.inf):
+    if share > ((1.0 if on_cuda else SCALED) if hidden else 1 / EXPLAINED if on_cuda else math.inf):
         share, rest = 1.0, [_cause("unclear", busy - known, step, collectives=evidence.collectives)]
     return [
         *rest,

@@ -37,7 +37,7 @@ class StepEvidence:
     """The figures that a diagnosis uses; seconds are of one step."""
 
     step: float  # the whole step
-    data: float  # the wait for data of the rank that waits least
+    data: float  # the wait for data of the rank that waits least; longest, if ranks may wait for it inside of backward
     communication: float  # exposed communication, as far as it was measured
     unmeasured: bool  # whether steps may also wait for other collectives, such as those in backward
     outside: float  # the time outside of all phases that have a name
@@ -54,7 +54,7 @@ class StepEvidence:
 
 
 def evidence_of(measurement: Measurement) -> StepEvidence | None:
-    """Returns the figures of a measurement; None if nothing was timed, or no step was diagnosed."""
+    """Returns the figures of a measurement; None if no launch timed steps, or none measured phases."""
     launches = [launch for launch in measurement.every if phases_of(launch) is not None]
     if not measurement.launches or not launches:
         return None
@@ -71,7 +71,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
     moved = {} if measurement.counts is None else measurement.counts.details.get("operator_bytes", {})
     return StepEvidence(
         step=step,
-        data=step * fmean(min(rank[DATA_WAIT] for rank in ranks) for ranks in shares),
+        data=step * fmean((max if slow is None else min)(rank[DATA_WAIT] for rank in ranks) for ranks in shares),
         communication=communication,
         unmeasured=not whole and totals.get("collective_calls", 0.0) > 0,
         outside=step * fmean(rank[OTHER] for ranks in shares for rank in ranks),

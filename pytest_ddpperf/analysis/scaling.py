@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_ddpperf.analysis.inputs import require_number, require_one_of
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import SettingError, require_number, require_one_of
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.stats.intervals import CONFIDENCE, t_quantile
 

@@ -108,7 +108,7 @@ def _short(series: Series) -> Series:
 
 
 def _stored(record: BaselineRecord) -> BaselineRecord:
-    """Returns a record as a file stores it: with rounded times, and with operators and FLOPs only by line of code."""
+    """Returns a record as a file stores it: with rounded times, and call sites of operators and FLOPs only by line."""
     changes: dict[str, Any] = {
         "series": tuple(map(_short, record.series)),
         "lost": jsonfile.rounded(record.lost) or None,
@@ -139,7 +139,7 @@ def encode(content: BaselineFile, file: Path) -> str:
         )
         document["checksum"] = _checksum(document)
         msgspec.convert(document, _File)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for names of files that are not UTF-8
         problem = jsonfile.problem_text(error)
         raise BaselineError(
             f"{BASELINE.name} {file} was not written: {problem}; correct the benchmark, then save again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import secrets
 import stat
@@ -16,6 +17,7 @@ from typing import Literal
 
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.instruments.host import private_folder
 
 STANDARD_OUTPUT = Path("-")
@@ -29,10 +31,12 @@ def located(root: Path, path: Path) -> Path:
     return path if path == STANDARD_OUTPUT else root / path
 
 
-def require_regular(file: Path) -> None:
-    """Raises OSError for a pipe or a device, because reading may never end; allows open streams (``/dev/fd/3``)."""
+def require_regular(file: Path, most: float = math.inf) -> None:
+    """Raises OSError for a pipe or a device, but not for an open stream, and for a file of more than ``most`` bytes."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
         raise OSError(errno.EINVAL, "this is a pipe or a device: name a file", str(file))
+    if file.exists() and file.stat().st_size > most:
+        raise OSError(errno.EFBIG, f"this file has more than {most:.3g} bytes", str(file))
 
 
 def require_writable(path: Path) -> None:
@@ -142,10 +146,9 @@ def saving(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BaselineError(
-            f"baselines cannot be saved in {path}: {error.strerror or error}; "
-            "make this folder writable, or name another one with --ddpperf-baseline-dir"
-        ) from None
+        reason = f"baselines cannot be saved in {path}: {error.strerror or error}"
+        cure = "make this folder writable, or name another one with --ddpperf-baseline-dir"
+        raise BaselineError(f"{reason}; {cure}") from None
 
 
 @contextlib.contextmanager
@@ -173,10 +176,8 @@ def _lock(folder: Path) -> int:
                     time.sleep(0.05)
                     continue
                 os.close(descriptor)
-                raise BaselineError(
-                    f"baselines cannot be saved in {folder}: another process has locked it for {LOCK_SECONDS:g} s; "
-                    "end that process, and run again"
-                ) from None
+                reason = f"another process has locked it for {LOCK_SECONDS:g} s; end that process, and run again"
+                raise late(BaselineError(f"baselines cannot be saved in {folder}: {reason}")) from None
             except OSError:
                 # NFS cannot lock a folder: lock one of this machine and user instead, which no other user can lock.
                 os.close(descriptor)

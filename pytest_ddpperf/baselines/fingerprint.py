@@ -118,7 +118,7 @@ def simulated_environment(python: str, torch: TorchMachine, world_size: int) -> 
 
 def digest(text: str) -> str:
     """Returns eight hexadecimal digits of a text's hash."""
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:8]
 
 
 def environment_key(env: Environment) -> str:

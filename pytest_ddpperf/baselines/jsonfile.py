@@ -1,4 +1,4 @@
-"""JSON files that users keep in git: their objects, made from dataclasses; small diffs; errors that name a cure."""
+"""Reads and writes dataclasses as JSON files that users keep in git: with small diffs, and errors that name a cure."""
 
 from __future__ import annotations
 
@@ -118,10 +118,8 @@ def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
     if found is None:
         raise kind.error(file, f"field schema: expected {kind.schema}, found {schema}")
     if int(found[1]) > kind.version:
-        raise BaselineError(
-            f"{kind.name} {file}: field schema is {kind.subject}/{found[1]}, which a newer {TOOL} wrote; this version "
-            f"reads {kind.subject}/{kind.version}: upgrade {TOOL}"
-        )
+        reason = f"{kind.name} {file}: field schema is {kind.subject}/{found[1]}, which a newer {TOOL} wrote"
+        raise BaselineError(f"{reason}; this version reads {kind.subject}/{kind.version}: upgrade {TOOL}")
     if large := next(_large(data) if UNUSUAL.search(text) else iter(()), None):
         raise kind.error(file, large)
     return data
@@ -224,5 +222,5 @@ def read_as(kind: Any, data: Mapping[str, Any], file: Path, of: FileKind) -> Any
     """Returns JSON data as an object of type ``kind``; if a value does not fit, BaselineError names file and field."""
     try:
         return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for text such as "\\ud800"
         raise of.error(file, problem_text(error)) from None

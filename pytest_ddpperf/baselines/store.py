@@ -71,7 +71,7 @@ class Store:
         return replace(nearest, record=record, origin=key, differs=differs, recorded_differ=recorded)
 
     def own(self, test: str, name: str, environment: Environment) -> BaselineRecord | None:
-        """Returns the record of a benchmark in this very environment; None if there is none."""
+        """Returns the record of a benchmark in exactly this environment; None if there is none."""
         records = self._records(test, fingerprint.environment_key(environment))
         return next((record for record in records if record.name == name), None)
 
@@ -168,17 +168,15 @@ class Store:
         if (module_folder(content.test), test_file(content.test)) != (file.parent.name, file.name):
             place = self._file(content.test, key)
             raise BaselineError(
-                f"baseline file {file}: field test is {content.test}, whose file is {place}: this file was moved or "
-                f"copied, or the test was renamed; move the file there, or delete it and run with --ddpperf-save"
+                f"baseline file {file}: field test is {content.test}, so the file should be {place}: it was moved or "
+                f"copied, or the test was renamed; move it there, or delete it and run with --ddpperf-save"
             )
         for i, record in enumerate(content.records):
             true_key = fingerprint.environment_key(record.environment)
             if true_key != key:
-                raise BaselineError(
-                    f"baseline file {file}: field records[{i}].environment is {true_key}, but the file is in the "
-                    f"folder of {key}: the file was moved or copied; move it back, or delete it and run with "
-                    "--ddpperf-save"
-                )
+                where = f"field records[{i}].environment is {true_key}, but the file is in the folder of {key}"
+                cure = "the file was moved or copied; move it back, or delete it and run with --ddpperf-save"
+                raise BaselineError(f"baseline file {file}: {where}: {cure}")
         return content
 
 
@@ -190,7 +188,7 @@ def _told(folder: Path) -> str:
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """Returns the record whose counts compare best with counts in ``environment``; the newest if there are several."""
+    """Returns the record whose counts are most comparable with counts in ``environment``; the newest of several."""
     by_likeness = sorted(records, key=lambda record: len(fingerprint.differences(record.environment, environment)))
     ranked = [
         StoredBaseline(

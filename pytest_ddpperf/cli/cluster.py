@@ -6,16 +6,20 @@ import argparse
 import importlib
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.baselines.network import network_file, read_network, save_network
 from pytest_ddpperf.cli.options import add_folder, add_option
 from pytest_ddpperf.errors import BaselineError, RanksTimedOut, SettingError, extended, in_a_line
+from pytest_ddpperf.instruments.deadlines import watched
 from pytest_ddpperf.instruments.host import interface_speeds
 from pytest_ddpperf.launch.context import BACKENDS, DEVICES
 from pytest_ddpperf.launch.environment import thread_variables
@@ -208,11 +212,11 @@ def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
 
 def advise(options: argparse.Namespace) -> int:
     """Prints a table of all candidates; returns the exit status, 1 if no candidate fits or could be predicted."""
-    subject = _found(options.workload)
     names = ("world_size", "timeout", *CLUSTER)
     given = {"baseline_dir": options.folder.resolve(), **{name: getattr(options, name) for name in names}}
     given = {name: value for name, value in given.items() if value is not None}
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
+    subject = _found(options.workload, settings.timeout)
     asked = {name: getattr(options, name) for name in ("strategies", "precisions", "batch_sizes", "memory")}
     with closing(Session(settings, Path.cwd(), progress.command_line())) as session:
         found = advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, **asked)
@@ -239,8 +243,11 @@ def _reason(error: BaseException) -> str:
     return f"{told}{where}; the file may only define the workload, and nothing may run outside of functions"
 
 
-def _found(named: str) -> Any:
-    """Returns the object that ``FILE.py:NAME`` or ``MODULE:NAME`` names; ranks must be able to import its module."""
+def _found(named: str, seconds: float) -> Any:
+    """Returns the object that ``FILE.py:NAME`` or ``MODULE:NAME`` names; ranks must be able to import its module.
+
+    After ``seconds``, an interrupt ends the import.
+    """
     where, _, name = named.rpartition(":")
     if not where or not name.isidentifier():
         raise SettingError(f"{named!r}: expected FILE.py:NAME or MODULE:NAME, such as train.py:workload")
@@ -249,8 +256,14 @@ def _found(named: str) -> Any:
     if where.endswith(".py") and not file.is_file():
         raise SettingError(f"{named!r}: there is no file {file}")
     sys.path.insert(0, str(place))
+    late = f"{named!r}: the import of {module} had not ended within --timeout={seconds:g} s"
     try:
-        found = importlib.import_module(module)
+        with watched(late, seconds, partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT)) as shown:
+            found = importlib.import_module(module)
+    except KeyboardInterrupt:
+        if not shown.is_set():
+            raise
+        raise SettingError(f"{late}; raise it, or let the file only define the workload") from None
     except (Exception, SystemExit) as error:
         raise SettingError(f"{named!r}: {module} cannot be imported: {_reason(error)}") from error
     other = getattr(found, "__file__", None) or "built into Python"

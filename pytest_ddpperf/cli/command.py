@@ -134,10 +134,9 @@ def _place(options: argparse.Namespace) -> tuple[Path, str]:
 def _store(options: argparse.Namespace) -> Store:
     store = Store(options.folder, options.set_name)
     if not store.folder.is_dir():
-        raise BaselineError(
-            f"the folder of baselines {store.folder} does not exist; write baselines with pytest --ddpperf-save, "
-            "or name another folder with --baselines"
-        )
+        reason = f"the folder of baselines {store.folder} does not exist"
+        cure = "write baselines with pytest --ddpperf-save, or name another folder with --baselines"
+        raise BaselineError(f"{reason}; {cure}")
     return store
 
 
@@ -206,5 +205,5 @@ COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = 
 }
 """By name, the help text of each subcommand, and a function that declares its arguments and its function ``run``.
 
-A subcommand without abbreviations gets unknown arguments, as ``rest``, and passes them on to pytest.
+A subcommand whose options may not be abbreviated gets unknown arguments as ``rest``, and passes them on to pytest.
 """

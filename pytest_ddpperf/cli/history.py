@@ -80,10 +80,8 @@ def _file(options: argparse.Namespace) -> Path:
         return Path(options.history)
     configured = ini_path(_HISTORY.ini)
     if configured is None:
-        raise HistoryError(
-            f"no history file is given: name it by --history FILE, or set {_HISTORY.ini} in the ini file of pytest; "
-            f"pytest {_HISTORY.option}=FILE writes it"
-        )
+        reason = f"no history file is given: name it by --history FILE, or set {_HISTORY.ini} in the ini file of pytest"
+        raise HistoryError(f"{reason}; pytest {_HISTORY.option}=FILE writes it")
     return configured
 
 

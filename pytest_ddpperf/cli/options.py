@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from _pytest.config.findpaths import load_config_dict_from_file
 
+from pytest_ddpperf.baselines.files import require_regular
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import argument
 from pytest_ddpperf.settings import KNOBS, Settings
@@ -42,22 +43,19 @@ def ini_path(name: str) -> Path | None:
 def project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
     """Returns the root of the project around a folder, as pytest finds it, and pytest's settings in its ini file."""
     parents = (folder.absolute(), *folder.absolute().parents)
-    for parent in parents:
-        for file in _FILES:
-            if (parent / file).is_file():
-                settings = _settings(parent / file)
-                if settings is not None:
-                    return parent, settings
-    for marker in ("pyproject.toml", "setup.py"):
-        for parent in parents:
-            if (parent / marker).is_file():
-                return parent, {}
+    for file in (parent / name for parent in parents for name in _FILES):
+        if file.is_file() and (settings := _settings(file)) is not None:
+            return file.parent, settings
+    for file in (parent / name for name in ("pyproject.toml", "setup.py") for parent in parents):
+        if file.is_file():
+            return file.parent, {}
     return folder.absolute(), {}
 
 
 def _settings(file: Path) -> Mapping[str, Any] | None:
     try:
+        require_regular(file, most=1e7)
         found = load_config_dict_from_file(file)
     except (OSError, ValueError, AttributeError, RecursionError, pytest.UsageError, pytest.fail.Exception) as error:
-        raise SettingError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
+        raise SettingError(f"{file} cannot be read: {' '.join(str(error).split())}; correct this file") from None
     return None if found is None else {name: getattr(value, "value", value) for name, value in found.items()}

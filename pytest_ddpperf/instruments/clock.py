@@ -112,7 +112,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def tracers() -> tuple[str, ...]:
-    """Returns active tools, also of threads that start later, that trace Python and slow it, such as ``coverage``."""
+    """Returns the names of active tools that trace Python, in this or new threads, and slow it: ``coverage``, say."""
     functions = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
     modules = [getattr(each, "__module__", None) or type(each).__module__ for each in functions if each is not None]
     found = [str(module).partition(".")[0] for module in modules]

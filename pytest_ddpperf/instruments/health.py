@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from pytest_ddpperf.instruments import nvml
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.instruments.host import group_folders, kernel_number, kernel_table, kernel_text
 from pytest_ddpperf.records.launch import CpuHealth, GpuHealth, Health, Window
 
@@ -43,12 +44,15 @@ class Sampler(Generic[T]):
             self._thread.start()
 
     def stop(self, window: Window | None) -> Sequence[tuple[float, T]] | None:
-        """Returns the readings in the window (None: all), each with its time; None if the last ``read`` hangs."""
+        """Returns the readings within ``window`` (begin and end; None: all), with times; None if ``read`` hangs."""
         self._stopped.set()
         if self._samples:
             self._thread.join(_MAX_WAIT)
+        if self._thread.is_alive():
+            late(f"a reading of the machine's state had not ended after {_MAX_WAIT:g} s")
+            return None
         begin, end = window or (-math.inf, math.inf)
-        return None if self._thread.is_alive() else [each for each in self._samples if begin <= each[0] <= end]
+        return [each for each in self._samples if begin <= each[0] <= end]
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._interval):
@@ -167,9 +171,9 @@ def mean_power(readings: Sequence[tuple[float, Sequence[int]]], ranges: Sequence
 def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] = (), root: Path = _ROOT) -> Watch:
     """Starts to watch the machine; returns a function that ends the watch and returns the health.
 
-    The function is called with the window of the timed steps. ``ranks_parents`` are the pids of the processes that fork
-    the ranks. If a pid is None, the CPU time of other processes is unknown. ``gpus`` are the PCI ids of the ranks'
-    GPUs. ``root`` is the folder that holds ``sys``.
+    The returned function takes the begin and end of the timed steps. ``ranks_parents`` are the pids of the processes
+    that fork the ranks. If a pid is None, the CPU time of other processes is unknown. ``gpus`` are the PCI ids of the
+    ranks' GPUs. ``root`` is the folder that holds ``sys``.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
     gpus_seen = watch_gpus(gpus) if gpus else None

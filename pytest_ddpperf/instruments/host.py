@@ -235,7 +235,7 @@ def from_here(file: str) -> str:
 
 
 def open_shared(file: Path, flags: int = 0) -> int:
-    """Opens a regular file, else raises OSError, in a folder of other users: follows no link, waits for no pipe."""
+    """Opens a file in a folder that other users may write to; raises OSError for a link, a pipe or another device."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o444)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor

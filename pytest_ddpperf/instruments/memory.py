@@ -54,7 +54,7 @@ class Resident:
 
 
 def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
-    """Starts to watch memory before the model is built; returns a function for the known peaks in bytes, by metric."""
+    """Starts to watch memory, before the model is built; the returned function returns peaks in bytes, by metric."""
     if device.type != "cuda":
         try:
             (_PROC / "clear_refs").write_text("5", encoding="ascii")  # the command to reset VmHWM (proc(5), clear_refs)

@@ -95,7 +95,7 @@ def _call(ranks: int, collective: str, whole: torch.Tensor, other: torch.Tensor)
 def _timed_calls(
     calls: Iterator[Callable[[], Any]], repeats: int, device: torch.device
 ) -> Iterator[tuple[float, float, float]]:
-    """Makes ``repeats`` calls, each after a barrier; yields (seconds to start, seconds to end, time of start)."""
+    """Starts collectives, each after a barrier; yields (seconds of the call, seconds until its end, return time)."""
     for call in islice(calls, repeats):
         _meet(device)
         start = time.perf_counter()

@@ -128,7 +128,7 @@ def uncompiled(function: F) -> F:
 
 
 def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, float]]:
-    """Runs steps; returns ``graph_breaks`` and, of graphs after the first step, ``recompiles`` so far, by reason."""
+    """Runs steps; returns ``graph_breaks`` so far and ``recompiles`` (graphs after the first step), by reason."""
     first = compiled_graphs()
     for number in range(steps):
         run()
@@ -138,7 +138,7 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
 
 
 def compiled_since(first: int) -> dict[str, dict[str, float]]:
-    """Returns ``graph_breaks`` and ``recompiles`` by reason; the ``first`` compiled graphs are no recompilations."""
+    """Returns ``graph_breaks`` and ``recompiles`` by reason; ``first`` graphs, compiled earlier, are not recompiles."""
     again = compiled_graphs() - first
     told = Counter(reason for reason, _ in compilations()[first : first + again])
     unknown = again - told.total()
@@ -152,7 +152,7 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Returns each compiled graph's function, and its failed guard as text; empty if there are over 64 graphs."""
+    """Returns, for each compiled graph, a text with the failed guard, and the function; empty above 64 graphs."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
@@ -167,7 +167,7 @@ def compilations() -> list[tuple[str, FrameSummary]]:
 def eagerly() -> Iterator[None]:
     """Runs compiled code, in this context, uncompiled, so that each of its operators is seen.
 
-    ``torch.cond``, ``scan`` and the like still compile their functions; else they lose tensors that these close over.
+    ``torch.cond``, ``scan`` and the like still compile their functions, or tensors in the functions' closures get lost.
     """
     if (dynamo := sys.modules.get("torch._dynamo")) is None:
         yield
@@ -230,7 +230,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 def meet(group: Any) -> None:
     """Waits for all ranks of ``group`` at a barrier; None stands for the default group.
 
-    ``dist.barrier`` warns, on a machine with a GPU, about the unregistered ProcessGroupGloo that measures scripts.
+    The barrier of ``group`` is called directly, because ``dist.barrier`` would warn that torch does not know the group.
     """
     import torch
     import torch.distributed as dist
@@ -271,7 +271,7 @@ def forget_received() -> None:
 
 
 def process_groups() -> list[Any]:
-    """Returns all existing groups of processes, including the default group."""
+    """Returns all existing process groups of torch.distributed, including the default group."""
     from torch.distributed import distributed_c10d
 
     return [*distributed_c10d._world.pg_map]  # noqa: SLF001 - torch lists them nowhere else

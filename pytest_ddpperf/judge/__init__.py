@@ -1,1 +1,1 @@
-"""The only package that makes verdicts: compares each metric of a measurement with the reference's."""
+"""The only package that makes verdicts: compares each metric of a measurement with the reference."""

@@ -1,4 +1,4 @@
-"""The verdict on a benchmark: the worst verdict on the gated metrics, which are compared with the reference."""
+"""The verdict on a benchmark: the worst verdict on its gated metrics, which are those that can fail a test."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 
 
 def acceptances(test: str, settings: Settings, added: Iterable[table.Metric]) -> list[Acceptance]:
-    """Returns the metrics that may get worse; raises SettingError for a metric unknown to the plugin and hooks."""
+    """Returns the metrics that the settings allow to get worse; raises SettingError for an unknown metric."""
     option, reason = KNOBS["allow"].option, settings.reason or ""
     found = [
         *(Acceptance(name, reason, limit, share=share) for name, (limit, share) in (settings.accept or {}).items()),
@@ -98,7 +98,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
 
 
 def _follows(comparison: Comparison, metric: str) -> bool:
-    """Returns whether a metric changes with ``metric``: a part of the same count, or a rate made of the step time."""
+    """Returns whether a comparison's metric follows from ``metric``: a related count, or a rate of the step time."""
     series = comparison.series
     return count_row(series.metric).follows == metric or (series.rules.repeats_step_time and metric == STEP_TIME)
 
@@ -122,7 +122,7 @@ def _unmeasured(identity: BenchmarkId, why: Finding, counts: Counts | None) -> M
 
 
 def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, counts: Counts | None = None) -> Result:
-    """Returns the result of a benchmark that does not fit into memory; ``counts`` were made before it ran out."""
+    """Returns the result of a benchmark that does not fit into memory; ``counts`` were made before memory ran out."""
     record = reference.record
     if isinstance(reference, PairedRevision):
         fitted = not reference.lacking

@@ -31,12 +31,12 @@ class Calibrated:
 
     @property
     def alarms(self) -> Rate:
-        """The rate of red runs: false alarms, because nothing had changed."""
+        """The rate of runs with the verdict ``regressed``: false alarms, because nothing had changed."""
         return self._rate({Verdict.REGRESSED})
 
     @property
     def green(self) -> Rate:
-        """The rate of green runs."""
+        """The rate of runs with a verdict that passes, such as ``unchanged``."""
         return self._rate(GREEN)
 
     def _rate(self, verdicts: set[Verdict] | frozenset[Verdict]) -> Rate:

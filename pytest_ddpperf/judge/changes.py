@@ -118,11 +118,11 @@ def what_it_takes(
 
 
 def enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
-    """Returns about how many launches would give a verdict, if estimate and scatter stay the same.
+    """Estimates how many launches would give a verdict, if the estimated change and its scatter stay the same.
 
-    The number is rough, because the estimate will change, and is larger than the present number of launches. The result
-    is None if ``MAX_LAUNCHES`` are not enough, or if the scatter is unknown. ``resolution`` is the worsening that the
-    verdict has to rule out.
+    The result is rough, because the estimate will change. It is larger than the present number of launches, or None if
+    ``MAX_LAUNCHES`` are not enough or the scatter is unknown. ``resolution``: the worsening that the verdict has to
+    rule out.
     """
     if change.standard_error is None:
         return None

@@ -27,7 +27,7 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
     differs = _differs(metric, reference)
     told = bool(differs) and reference.paired  # with another torch, other counts are no regression of this code
     verdict = decide_compared_count(metric, then, now, differs=bool(differs) and not told)
-    if then is None or now is None or metric not in then.totals:
+    if then is None or now is None or verdict is Verdict.NEW:
         absent = Finding("not_in_reference", {"paired": reference.paired})
         if then is None:
             absent = Finding("no_counts_in_reference", {"paired": reference.paired})
@@ -184,14 +184,14 @@ def _fewer_sources(measurement: Measurement, reference: Reference) -> tuple[Find
 
 
 def _averages_rarely(counts: Counts) -> bool:
-    """Returns whether some steps send as much as all gradients more than others; a log sends less."""
+    """Returns whether only some steps average gradients, judged by how many more bytes they send than others."""
     gradients = counts.details.get("model_state_bytes", {}).get("gradients", 0.0)
     varying = counts.varying.get("collective_bytes", {}).get("", ())
     return bool(varying) and sum(max(each) - min(each) for each in varying) >= OF_GRADIENTS * gradients
 
 
 def _of_same_kinds(then: Counts, now: Counts) -> bool:
-    """Returns whether ``now`` has no new kind of collectives, which may be another kind of parallelism."""
+    """Returns whether ``now`` has no new kind of collectives, which another kind of parallelism would bring."""
     before, after = (counts.details.get("collective_calls", {}) for counts in (then, now))
     return after.keys() <= before.keys()
 
@@ -203,7 +203,7 @@ def _same_data(ranks: tuple[int, ...], now: Counts, alike: Alike, *, paired: boo
 
 
 def gate_changed_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; of a step of other work, only counts of this work (and of no shape) stay gated."""
+    """Returns the comparisons; if the step does other work, such as smaller batches, only counts of work can fail."""
     other = [each for each in comparisons if _is_other_work(each)]
     if not other:
         return tuple(comparisons)
@@ -261,7 +261,7 @@ def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, refere
 
 
 def _mean_moved(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether the mean of steps that differ irregularly changed by more than these differences explain."""
+    """Returns whether a count's mean over irregular steps changed by more than the scatter of the steps explains."""
     sides = [(counts.varying.get(metric, {}).get("", ()), counts.steps) for counts in (then, now)]
     error = math.hypot(*(math.fsum(map(pstdev, values)) / math.sqrt(steps) for values, steps in sides))
     irregular = any(metric in counts.unstable and metric in counts.varying for counts in (then, now))

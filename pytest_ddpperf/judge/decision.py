@@ -31,7 +31,7 @@ TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015  # the accepted worsening if a test se
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionContext:
-    """The settings of one interim verdict, and the progress of the measurement."""
+    """The settings of an interim verdict (on the launches so far), and the progress of the measurement."""
 
     tolerance: float | None = None  # the worsening that the test accepts, as a fraction (absolute for differences)
     alpha: float  # two-sided significance level of the benchmark
@@ -99,14 +99,14 @@ def decide(change: Change, evidence: Evidence, context: DecisionContext) -> Verd
 
     ``REGRESSED`` needs two conditions: the change is a significant worsening (zero lies outside the two-sided
     ``1 - alpha`` interval), and the estimate exceeds the tolerance. On a logarithmic scale, the tolerance means the
-    same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput divided by 1.03. Fresh
-    launches follow if the metric looked worse. Compared with a stored baseline, the fresh launches alone have to meet
-    both conditions. If launches are paired, all launches together have to meet both conditions, and the fresh launches
-    have to look worse (``looks_worse``). ``IMPROVED`` has the mirrored conditions, for all launches. ``UNCHANGED`` is a
-    proof: the one-sided 95 % bound of the worsening lies within the margin, and the estimate within the tolerance.
-    ``OK`` is a weaker proof: the bound lies within the resolution. Otherwise the verdict is ``INCONCLUSIVE``. If all
-    steps together are worse than margin and resolution, only ``REGRESSED`` and ``INCONCLUSIVE`` are possible, because
-    the estimate gives little weight to rare long steps.
+    same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput divided by 1.03. If the
+    metric looked worse, new launches follow. Compared with a stored baseline, the new launches alone have to meet both
+    conditions. If launches are paired with the reference's, all launches together have to meet both conditions, and
+    the new launches have to look worse (``looks_worse``). ``IMPROVED`` has the mirrored conditions, for all launches.
+    ``UNCHANGED`` is a proof: the one-sided 95 % bound of the worsening lies within the margin, and the estimate within
+    the tolerance. ``OK`` is a weaker proof: the bound lies within the resolution. Otherwise the verdict is
+    ``INCONCLUSIVE``. If the sum of all steps grew by more than margin and resolution, the verdict is ``REGRESSED`` or
+    ``INCONCLUSIVE``, because the estimate gives little weight to rare long steps.
     """
     better, proofs, fresh = evidence.series.better, context.proofs, evidence.fresh
     alpha, resolution = context.alpha_of(evidence.series), context.resolution_of(evidence.series)
@@ -129,7 +129,7 @@ def decide(change: Change, evidence: Evidence, context: DecisionContext) -> Verd
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
-    """Returns whether a change is a significant worsening (at an interim verdict), and larger than ``accepted``."""
+    """Returns whether a change is a significant worsening, at an interim verdict's level, and exceeds ``accepted``."""
     half = half_width(change, detection.level_of_look(change, alpha, last=last))
     return half is not None and detection.worsening(change, better) > max(half, accepted)
 
@@ -213,7 +213,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
     """Returns a count's verdict; ``new`` if a value is missing, ``incompatible`` if the environments differ."""
-    if then is None or now is None or metric not in then.totals:
+    if then is None or now is None or metric not in then.totals.keys() & now.totals.keys():
         return Verdict.NEW
     return Verdict.INCOMPATIBLE if differs else decide_count(metric, then, now)
 
@@ -228,8 +228,8 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     """Returns the comparisons, with the CPU time gated only if it has to replace an undecided step time.
 
     More CPU time is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided
-    and not shorter. The CPU time is ``regressed`` only if this interim verdict may be a proof (``proves``). If the CPU
-    time looks worse and this verdict is not the ``last``, an ``unchanged`` step time becomes undecided.
+    and not shorter. It is ``regressed`` only if ``proves``: this interim verdict may also prove metrics no worse. If
+    the CPU time looks worse and this verdict is not the ``last``, an ``unchanged`` step time becomes undecided.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -282,7 +282,7 @@ def decide_benchmark(
 
 
 def unconfirmed(result: Result) -> Result:
-    """Returns the result with ``inconclusive`` for times that got worse, until fresh launches confirm this."""
+    """Returns the result with ``inconclusive`` for metrics that got worse, until further launches confirm this."""
     if result.verdict is Verdict.BROKEN:
         return result
     comparisons = tuple(
@@ -309,8 +309,8 @@ def _lost_metrics(result: Result) -> bool:
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
     """Returns the worst verdict in ``failing`` that a benchmark has; None if the benchmark has none of them.
 
-    A benchmark has its own verdict, and ``incompatible`` or (compared with a baseline) ``new`` if a gated metric has
-    this verdict. A worse verdict on another metric could hide these two.
+    Besides its own verdict, a benchmark has ``incompatible`` (and, compared with a baseline, ``new``) if a gated metric
+    has it, because a worse verdict on another metric could hide these two.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}

@@ -15,14 +15,14 @@ UNPROVEN = 0.05  # one-sided: how often any look may call a worsening just beyon
 NEXT_PROOF = 2.0
 """The smallest factor by which the elapsed time grows between two interim verdicts that may prove a metric no worse.
 
-Verdicts in quick succession see nearly the same launches, and each spends a part of ``UNPROVEN``.
+Verdicts in quick succession see nearly the same launches, and each uses up a part of the error ``UNPROVEN``.
 """
 OF_LOOK = 0.6
-"""The level of a proof at an interim verdict, as a share of the error that all proofs so far may spend.
+"""The error probability of each proof after the first, as a share of the error probability permitted by then.
 
-The first proof has all of this error. Interim verdicts share launches. With this share, at most 5 % of benchmarks
-get a wrong proof if launches are evenly spaced, whenever verdicts are, and up to 6.5 % if nearly all launches are late:
-by simulation of independent launches (tests/judge/test_judge.py); fewer if launches share a baseline's error.
+The first proof may have all of it. Later proofs see many of the same launches. With this share, at most 5 % of
+benchmarks get a wrong proof if launches are evenly spaced, and up to 6.5 % if nearly all launches are late: by
+simulation of independent launches (tests/judge/test_judge.py); fewer if launches share a baseline's error.
 """
 
 EQUIVALENCE_MARGIN = 5 / 3
@@ -40,16 +40,16 @@ GROSS_ALPHA = 0.01  # two-sided error of the interval that lies wholly beyond ``
 LAST_SHARE = 0.7  # of the significance level, for the last look, which sees most launches
 
 SEPARATE_LOOKS, PAIRED_LOOKS = 2, 16
-"""Divisors: an interim verdict before the last one tests at the level that the last one leaves, divided by this.
+"""Divisors: each interim verdict before the last one gets the level that the last one leaves, divided by this.
 
 The more interim verdicts (after 6 to 48 launches), the likelier at least one is wrong. With these divisors, all
-verdicts together keep their level (0.015 to 0.2 %, one-sided) within a factor of 1.2, by simulation. The smaller one
-is for a stored baseline, because all verdicts share its error and the smaller sample's degrees of freedom.
+verdicts together keep their level (0.015 to 0.2 %, one-sided) within a factor of 1.2, by simulation. Comparisons with
+a stored baseline have the smaller one, because all verdicts share the baseline's error.
 """
 
 
 def looks_worse(change: Change, *, better: Better, tolerance: float) -> bool:
-    """Returns whether a change looks worse, so that fresh launches have to judge it; a weaker test than ``decide``."""
+    """Returns whether a change looks worse, so that new launches have to confirm it; a weaker test than ``decide``."""
     half = half_width(change, 2 * SUSPICIOUS)
     return half is not None and worsening(change, better) > max(half, limit(change, tolerance))
 
@@ -88,9 +88,9 @@ def worsening(change: Change, better: Better) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """The error probability that a benchmark's interim verdicts have spent on proving that metrics are no worse.
+    """The error probability that interim verdicts on a benchmark have used to prove that metrics are no worse.
 
-    The total is ``UNPROVEN``; the part to spend grows with the elapsed time (Lan and DeMets 1983, linear spending).
+    All of them may use ``UNPROVEN``; the permitted part grows linearly with the elapsed time (Lan and DeMets 1983).
     """
 
     share: float = 0.0  # of the time, at the last look that could prove
@@ -101,7 +101,7 @@ class Proofs:
     proves: bool = False  # whether this look may prove
 
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
-        """Returns the ``Proofs`` at an interim verdict, which may spend up to the fraction ``share`` of ``UNPROVEN``.
+        """Returns the ``Proofs`` at the next verdict, by which the fraction ``share`` of ``UNPROVEN`` may be used.
 
         ``over`` is the fraction of ``UNPROVEN`` that gives the level of reported intervals (None: ``share``).
         """
@@ -135,7 +135,7 @@ def is_gross(change: Change, base: Series, gross: float) -> bool:
 
 
 class AlphaLedger:
-    """The state of ``Proofs`` of each benchmark of a call at the current interim verdict."""
+    """The error probability (``Proofs``) that each benchmark of a call has used until the current interim verdict."""
 
     def __init__(self) -> None:
         self._launches: Mapping[Key, int] = {}  # of each benchmark at this look
@@ -144,7 +144,7 @@ class AlphaLedger:
         self._before = self._committed  # ``_committed`` when the present look began
 
     def __getitem__(self, key: Key) -> Proofs:
-        """Returns a benchmark's ``Proofs`` at the current interim verdict; ``UNSPENT`` if there is none yet."""
+        """Returns a benchmark's ``Proofs`` at the current interim verdict; before the first one, nothing is used."""
         return self._now.get(key, UNSPENT)
 
     def begin(self, launches: Mapping[Key, int], share: float, *, last: bool) -> None:
@@ -155,7 +155,7 @@ class AlphaLedger:
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Spends error probability (``Proofs.at_interim``) for benchmarks with new launches; if ``last``, for all."""
+        """Updates the ``Proofs`` of benchmarks with new launches by ``at_interim``; if ``last``, of all benchmarks."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)
@@ -163,9 +163,9 @@ class AlphaLedger:
             self._now[key] = now if more else spent
 
     def commit(self) -> None:
-        """Counts the error probability of the current interim verdict as spent."""
+        """Makes the present ``Proofs`` final, so that later interim verdicts build on them."""
         self._committed = {key: (launches, self._now[key]) for key, launches in self._launches.items()}
 
     def keep(self) -> None:
-        """Keeps the last verdict of the first pass, so that no verdict of the second pass replaces it."""
+        """Keeps the last interim verdict from being replaced (``begin``) when a second run of the test goes on."""
         self._before = self._committed

@@ -32,7 +32,7 @@ class References:
 
 
 class Judge:
-    """The interim verdicts on the variants of one call; ``results`` has the results of the newest verdict."""
+    """Judges the variants of one call after each round of launches; ``results`` has the newest results."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Judge:
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
 
     def resume(self, earlier: Judge) -> None:
-        """Takes over the state of ``earlier``, the judge of the first pass, whose launches also count now."""
+        """Takes over the state of ``earlier``, the judge of the test's first run, whose launches also count now."""
         self._proofs, self._seeing, self._phase = earlier._proofs, earlier._seeing, earlier._phase
         self._proofs.keep()
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
@@ -164,7 +164,7 @@ class Judge:
         )
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
-        """Returns the metrics that may be ``regressed``, as they looked worse in earlier launches; None for all."""
+        """Returns the metrics that may get ``regressed``, because they looked worse before; None for all metrics."""
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -190,7 +190,10 @@ class Judge:
         return sequential.Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:
-        """Returns how many launches can confirm a suspect in the time left; if unpaired, only fresh launches count."""
+        """Returns how many launches could judge a metric that looks worse now, until the time is up.
+
+        If launches are not paired with the reference's, only those after it looked worse count.
+        """
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._phase is sequential.Phase.CONFIRM:

@@ -117,7 +117,7 @@ def _compared(evidence: Evidence, decision: Decision, **more: Any) -> Comparison
 
 
 def _judged_alone(series: Series, measurement: Measurement) -> bool:
-    """Returns whether stored times may make a metric red; a gated step time does so in place of rates made of it."""
+    """Returns whether a metric may fail the test by stored times alone; a rate may not if the step time may."""
     step = _series_in(measurement, STEP_TIME)
     return series.gated and not (series.rules.repeats_step_time and step is not None and step.gated)
 
@@ -171,7 +171,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns the upper bound of the worsening in the tolerance's unit, and its error (None if proven earlier)."""
+    """Returns the worsening's upper bound in the tolerance's unit, and the bound's error (None if proven earlier)."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = detection.upper_bound(change, series.better, context.proofs.level)
@@ -193,7 +193,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns a finding if the baseline differs in interleaving, in the base of speedups, or in the number of steps."""
+    """Returns a finding if the baseline had another interleaving, base of speedups, or number of steps."""
     if (series.rules.timed or series.rules.partnered) and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:

@@ -1,9 +1,9 @@
-"""The stopping rule: when to add a launch, when to stop, and when to start a confirmation because of a suspect.
+"""The stopping rule: when to add a launch, when to stop, and when to confirm that a metric got worse.
 
 A screening phase judges after every launch until all metrics are decided or half of the time is up. A metric that looks
-worse in a weak test is only a suspect: a second phase has fresh launches, at least as many as the first phase. Compared
-with a stored baseline, only the fresh launches judge memory and losses, with a strict test. If launches are paired with
-the reference's, fresh launches have to be worse in the weak test, and all launches together in the strict test. A weak
+worse in a weak test is only a suspect: a second phase has new launches, at least as many as the first phase. Compared
+with a stored baseline, only the new launches judge memory and losses, with a strict test. If launches are paired with
+the reference's, new launches have to be worse in the weak test, and all launches together in the strict test. A weak
 test finds more slowdowns, and a false alarm still has to pass both tests. If a metric did not look worse in the first
 phase, further launches may prove that the metric is not worse, but cannot find it worse.
 """
@@ -30,8 +30,8 @@ phase by chance is likely to look worse in the other, so the confirmation alone 
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
 """The same levels if candidate and reference are measured in the same rounds.
 
-All launches together have to be worse at this level, and fresh launches alone at the level of a suspicion;
-benchmarks/decision.py prints how often unchanged code is red.
+All launches together have to be worse at this level, and those of the second phase alone in the weak test;
+benchmarks/decision.py prints how often unchanged code fails.
 """
 
 MIN_LAUNCHES = 2  # a single launch shows no scatter
@@ -40,7 +40,7 @@ Key: TypeAlias = "tuple[str, int]"  # of a benchmark among those of one call: na
 
 
 class Phase(str, Enum):
-    """The purpose of launches: to find suspected metrics, to confirm them, or else to prove that no metric is worse."""
+    """The purpose of launches: to find metrics that look worse, to confirm this, or to prove that none is worse."""
 
     SCREEN = "screen"
     CONFIRM = "confirm"
@@ -49,7 +49,7 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Interim:
-    """The progress of a measurement at an interim verdict."""
+    """The progress of a measurement at an interim verdict, which is a verdict on the launches so far."""
 
     elapsed: float  # seconds of measuring so far
     round_seconds: float  # of another launch of all benchmarks that go on
@@ -74,7 +74,7 @@ class Interim:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The action after an interim verdict (or diagnosis): stop, run ``launches`` more, or confirm by fresh ones."""
+    """The action after an interim verdict or diagnosis: stop, or run ``launches`` more, maybe to confirm suspects."""
 
     kind: Literal["stop", "more", "confirm"]
     launches: int = 0
@@ -103,7 +103,7 @@ def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phas
 def next_action(
     phase: Phase, verdicts: Iterable[Verdict], *, launches: int, suspects: bool, last: bool, measure_on: bool = False
 ) -> Action:
-    """Returns the action after an interim verdict; a suspected slowdown is always confirmed by fresh launches."""
+    """Returns the action after an interim verdict; a metric that looks worse always gets launches to confirm it."""
     seen = set(verdicts)
     if phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
         return Action("confirm", launches)
@@ -116,7 +116,7 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of metrics that more 
 
 
 def wants_launches(comparison: Comparison) -> bool:
-    """Returns whether more launches could decide a metric: no count, diagnosis, or stored time that is not gross."""
+    """Returns whether more launches could decide a metric; not for counts, diagnoses and most stored times."""
     series = comparison.series
     if series.scale == "exact" or series.rules.diagnosed:
         return False
@@ -132,7 +132,7 @@ def of_launches(result: Result) -> list[Comparison]:
 
 
 def _beyond(comparison: Comparison, gross: float) -> bool:
-    """Returns whether the estimate of a change exceeds the gross slowdown, though this is not proven."""
+    """Returns whether the estimate of a change exceeds the gross slowdown, significantly or not."""
     change, lower = comparison.change or 0.0, comparison.series.better == "lower"
     if comparison.series.scale == "difference":
         return (change if lower else -change) > gross * abs(comparison.baseline or 0.0)
@@ -155,7 +155,7 @@ def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[obje
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the benchmarks to launch again, those with ``blind`` metrics alone if there are any; None for all."""
+    """Returns the benchmarks to launch again: if any have ``blind`` metrics, only these; None stands for all."""
     if any(blind.values()):
         return benchmarks_of(results, blind)
     open_ones = {
@@ -177,7 +177,7 @@ def blind_metrics(result: Result) -> list[Comparison]:
 
 
 def suspicious_metrics(result: Result) -> tuple[str, ...]:
-    """Returns the names of gated metrics that seem worse, which fresh launches have to confirm."""
+    """Returns the names of gated metrics that look worse, which new launches have to confirm."""
     worse = (each for each in of_launches(result) if each.suspicious or each.verdict is Verdict.REGRESSED)
     return tuple(each.series.metric for each in worse)
 

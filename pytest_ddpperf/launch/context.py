@@ -46,7 +46,7 @@ class RankContext:
     mesh: DeviceMesh | None = None
 
     def phase(self, name: str) -> Section:
-        """Marks a part of the step: the report shows its time and memory under ``name``.
+        """Marks a part of the step, called a section: the report shows its time and memory under ``name``.
 
         Sections may be nested, and entered many times in a step. A section with the name of a phase (``data_wait``,
         ``forward``, ``backward``, ``gradient_sync``, ``optimizer``) marks that phase in code where the plugin does not
@@ -184,12 +184,9 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
         one_each = device == "cuda" and gpus.has_one_each(world_size)
         backend = "nccl" if one_each and "nccl" in machine.backends else "gloo"
     if backend == "nccl" and not gpus.has_one_each(world_size):
-        mig = any(" MIG " in name for name in gpus.names)
-        raise RankSkipped(
-            f"backend=nccl needs a GPU for each rank, and {world_size} ranks have {count}"
-            f"{' (NCCL counts MIG instances of a GPU as one)' * mig}; use fewer ranks, or backend=gloo, with which "
-            "ranks share GPUs"
-        )
+        mig = " (NCCL counts MIG instances of a GPU as one)" * any(" MIG " in name for name in gpus.names)
+        reason = f"backend=nccl needs a GPU for each rank, and {world_size} ranks have {count}{mig}"
+        raise RankSkipped(f"{reason}; use fewer ranks, or backend=gloo, with which ranks share GPUs")
     if backend not in machine.backends:
         raise LaunchError(f"torch {machine.torch} was built without {backend}; it has {', '.join(machine.backends)}")
     return Placement(device, backend, remark)

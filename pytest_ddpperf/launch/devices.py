@@ -60,7 +60,7 @@ def settled_memory(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Returns a warning if other processes still use over a quarter of a GPU's memory after a wait; else empty.
+    """Returns, as text, how much GPU memory other processes use, if it is over a quarter after a wait; else empty.
 
     ``read`` returns the free bytes and all bytes of the GPU.
     """
@@ -94,7 +94,7 @@ def near_cores(addresses: Sequence[str | None], environ: Mapping[str, str], root
 
 
 def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> list[int]:
-    """Returns a rank's cores, near its GPU; SettingError for too few cores. ``addresses``: PCI ids by rank."""
+    """Returns the CPU cores to bind ``rank`` to, near its GPU in ``addresses`` (PCI ids by rank)."""
     near = near_cores(addresses, environ, root)
     peers = [other for other, cores in enumerate(near) if cores == near[rank]]
     if not near[rank]:

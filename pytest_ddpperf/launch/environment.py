@@ -53,8 +53,8 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
     """Returns the variables that must be set before torch is imported; ``mark`` identifies the fork server.
 
     Unless the user sets another number, a rank has one thread, as with torchrun. Unless the user sets another hash
-    seed, strings have the same hashes in reference and candidate. Ranks of one machine talk over loopback, so that a
-    launch needs no network.
+    seed, strings have the same hashes in all launches. Ranks of one machine talk over loopback, so that a launch needs
+    no network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
     return {
@@ -139,7 +139,7 @@ def search_path() -> tuple[str, ...]:
 
 
 def current_folder() -> str:
-    """Returns the current folder, in which ranks start; LaunchError if it was removed."""
+    """Returns the current folder, in which ranks start; raises LaunchError if it was removed."""
     try:
         return str(Path.cwd())
     except FileNotFoundError:

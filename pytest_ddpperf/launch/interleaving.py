@@ -16,12 +16,13 @@ from typing import TypeVar, cast
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import watched
 
 T = TypeVar("T")
 
 _GO = b"\0"
 _REQUEST = struct.Struct("=d")  # the fraction of a launch's timed steps that is done
-_ABORT_SECONDS = 0.1
+_ABORT_SECONDS, _ABORTED_SECONDS = 0.1, 60.0
 _REST_SECONDS, _REST_SHARE = 0.001, 0.2  # a process rests if it computes for at most this share of this time
 _MOST_RESTS = 30
 
@@ -150,8 +151,9 @@ def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable
             results = [run(0), *(other.result() for other in others)]
         except BaseException:  # Ctrl-C, or pytest is to end
             abort()
-            while wait(others, _ABORT_SECONDS).not_done:  # one may have begun just after the abort
-                abort()
+            with watched(f"interrupted launches had not ended after {_ABORTED_SECONDS:g} s", _ABORTED_SECONDS):
+                while wait(others, _ABORT_SECONDS).not_done:  # one may have begun just after the abort
+                    abort()
             raise
     if errors:
         raise errors[min(errors, key=lambda slot: (innocent(slot), slot))]

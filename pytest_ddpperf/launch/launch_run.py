@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import os
 import selectors
 import signal
 import socket
-import threading
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import watched
 from pytest_ddpperf.launch.faults import failures
 from pytest_ddpperf.launch.faults.stacks import STACK_SECONDS
 from pytest_ddpperf.launch.progress import Progress
@@ -42,9 +40,6 @@ _OTHERS_SECONDS = 2.0
 _CALLS_SECONDS = 1.0
 _REPORT_SECONDS = 20.0  # in which stacks and calls of late ranks are collected
 _OVERDUE_SECONDS = 10.0  # after all deadlines of a launch
-_PART_SECONDS = 5.0
-uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-"""Returns a context in which pytest does not capture standard error."""
 
 
 def end_seconds(job: Job) -> float:
@@ -75,9 +70,10 @@ def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple
             error.unused = not elsewhere and not here.progress() and not any(state.over for state in here.states)
             raise
         finally:
+            until = time.monotonic() + end_seconds(job)
             with contextlib.ExitStack() as sweeping:  # all, whatever one of them raises
                 for other in elsewhere:
-                    sweeping.callback(other.sweep, end_seconds(job))
+                    sweeping.callback(other.sweep, until)
                 sweeping.callback(here.sweep)
                 for other in elsewhere:  # the stack calls the last one first: all nodes sweep at the same time
                     sweeping.callback(other.ask_sweep)
@@ -94,37 +90,25 @@ def run_ranks(here: RankProcesses, elsewhere: Sequence[NodeRanks] = ()) -> tuple
 def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
     """Ends the launch in this context if the launch hangs although all its deadlines have passed.
 
-    10 s after all deadlines, a thread writes the stacks of this process to standard error and kills the fork servers.
-    Then every wait for a rank fails, and the launch raises LaunchError.
+    10 s after all deadlines, the stacks of this process are shown and the fork servers are killed. Then every wait for
+    a rank fails, and the launch raises LaunchError.
     """
     most = job.timeout + _REPORT_SECONDS + 2 * end_seconds(job) + _OVERDUE_SECONDS
-    done, shown = threading.Event(), threading.Event()
     late = f"a launch with a deadline of {job.timeout:g} s had not ended after {most:g} s: the test session was blocked"
 
-    def watch() -> None:
-        left = most
-        while left > 0:  # in parts: a signal may stop this process for long
-            if done.wait(min(left, _PART_SECONDS)):
-                return
-            left -= _PART_SECONDS
-        shown.set()
-        with contextlib.suppress(Exception), uncaptured():  # whatever fails there, its ranks end
-            os.write(2, f"\nddpperf: {late} here, and its ranks are killed:\n".encode())
-            faulthandler.dump_traceback(2)
+    def kill() -> None:
         for zygote in zygotes:
             with contextlib.suppress(OSError):  # it is gone
                 zygote.kill()
 
-    threading.Thread(target=watch, name="ddpperf-overdue", daemon=True).start()
     told = f"{late}, and its ranks were killed; please report its stacks, on standard error"
-    try:
-        yield
-    except LaunchError as error:
-        if not shown.is_set():
-            raise
-        raise LaunchError(told) from error
-    finally:
-        done.set()
+    with watched(f"{late}, and its ranks are killed", most, kill) as shown:
+        try:
+            yield
+        except LaunchError as error:
+            if not shown.is_set():
+                raise
+            raise LaunchError(told) from error
     if shown.is_set():
         raise LaunchError(told)
 
@@ -230,7 +214,7 @@ class LaunchedRanks:
         self._wait(lambda: deadline)
 
     def fail_waiting(self, *suspects: int) -> None:
-        """Kills ``suspects`` and all ranks that have reported, and gives the remaining ranks time to fail."""
+        """Kills ``suspects`` and all ranks that have reported, so that ranks blocked in their collectives fail, too."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)

@@ -123,7 +123,7 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
         """Imports the ``wanted`` modules in copies of the fork server, from which later ranks are then forked.
 
         ``judged``: modules not to import once for all ranks. ``like``: a launcher whose fork servers can be copied.
-        SettingError if a module that the user named cannot be imported before ranks are forked.
+        Raises SettingError if a module that the user named cannot be imported before ranks are forked.
         """
         with self._lock:
             zygote = self._ready()
@@ -230,7 +230,7 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
         return {**environ, **self._added} if self._added else environ
 
     def counts(self, world_size: int, device: str, machine: TorchMachine | None) -> tuple[int, ...]:
-        """Returns each participating node's number of ranks, this node first; RankSkipped if they cannot be equal."""
+        """Returns each node's number of ranks, this node first; raises RankSkipped if these cannot be equal."""
         if self.nodes is None or world_size == 1:
             return (world_size,)
         gpus = len(machine.gpus.names) if machine is not None and device != "cpu" else 0
@@ -268,7 +268,7 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
-        """Yields a job's ranks on this machine before they are forked; LaunchError if it cannot start such ranks.
+        """Yields a job's ranks on this machine before their fork; raises LaunchError if it cannot start such ranks.
 
         Other launches wait until this context ends.
         """

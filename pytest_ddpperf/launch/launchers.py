@@ -67,7 +67,7 @@ class Launchers:
         """Waits until the first ``number`` launchers, which must be idle, can start ranks.
 
         The launchers preload the modules that earlier ranks of the test file ``scope`` imported, for at most ``ranks``
-        ranks. SettingError if a module that the user named cannot be preloaded.
+        ranks. Raises SettingError if a module that the user named cannot be preloaded.
         """
         wanted = self._wanted(scope, ranks)
         for i in range(number):
@@ -112,7 +112,7 @@ class Launchers:
 
         The bound includes the fork servers that preload modules for ``ranks`` ranks of the test file ``scope``.
         """
-        running = sum(pid is not None for pid in self.pids)
+        running = sum(launcher.pid is not None for launcher in self._made)
         missing = max(0, number - running)
         copies = max(0, missing - (not running))
         # The copies of the first launcher import, and all others are copies of them.
@@ -122,12 +122,6 @@ class Launchers:
         importing = LAUNCHER_BYTES if each and not any(ready[:1]) else 0
         copied = copies + each * (number - sum(ready))
         return LAUNCHER_BYTES * (missing - copies) + importing + COPY_BYTES * copied
-
-    @property
-    def pids(self) -> tuple[int | None, ...]:
-        """Returns the process ids of the fork servers; None for a fork server that does not run."""
-        with self._lock:
-            return tuple(launcher.pid for launcher in self._made)
 
     @property
     def parents(self) -> tuple[int | None, ...]:

@@ -13,11 +13,12 @@ import json
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, in_a_line
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.launch.messages import Answer, Ask
 from pytest_ddpperf.launch.streams import Channel, Frames, GarbledMessage, readable
 
@@ -99,6 +100,8 @@ class Link(Channel):
         try:
             super().send_bytes(body)
         except OSError as error:
+            if isinstance(error, TimeoutError):
+                late(f"{self.name} took nothing of what it was sent for {_SEND_SECONDS:g} s")
             raise self._ended(error) from None
 
     def receive(self, seconds: float | None = None) -> object:
@@ -151,6 +154,7 @@ class Question(Generic[T]):
 
     link: Link
     number: int
+    asked: float = field(default_factory=time.monotonic)
 
     def answer(self, seconds: float, hear: Callable[[object], None] = lambda _: None) -> T:
         """Waits for the answer and returns it; passes other messages, such as late answers, on to ``hear``.
@@ -164,7 +168,8 @@ class Question(Generic[T]):
         while True:
             message = self.link.receive(max(0.0, deadline - time.monotonic()))
             if message is None:
-                raise NoAnswer(f"{self.link.name} did not answer within {seconds:.0f} s")
+                waited = time.monotonic() - self.asked
+                raise late(NoAnswer(f"{self.link.name} did not answer within {waited:.0f} s"))
             if not isinstance(message, Answer) or message.number != self.number:
                 hear(message)
                 continue

@@ -1,4 +1,4 @@
-"""The messages between controller, zygote and ranks."""
+"""The messages between the controller (pytest's process), zygotes (the fork servers of ranks) and ranks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.measurement import Mode
 
 K = TypeVar("K")
+V = TypeVar("V")
 Stage = Literal["join", "load", "run", "verify", "send"]  # verify: a part of run
 FailureKind = Literal["raised", "failed", "skipped", "refused", "exited", "memory", "garbled"]
 
@@ -214,11 +215,11 @@ class Ended:
     headless: bool = False  # whether the zygote killed the process because its main thread had ended
 
 
-def grouped(pairs: Iterable[tuple[int, K]]) -> dict[K, list[int]]:
-    """Returns the ranks of each key, out of pairs of a rank and its key."""
-    groups: dict[K, list[int]] = {}
-    for rank, key in pairs:
-        groups.setdefault(key, []).append(rank)
+def grouped(pairs: Iterable[tuple[V, K]]) -> dict[K, list[V]]:
+    """Returns the values of each key, such as ranks or names, out of pairs of a value and its key."""
+    groups: dict[K, list[V]] = {}
+    for value, key in pairs:
+        groups.setdefault(key, []).append(value)
     return groups
 
 

@@ -1,4 +1,4 @@
-"""The ranks of another node in a launch, as the controller sees them."""
+"""The ranks of a launch on another node, as the controller (pytest's process) sees them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from selectors import EVENT_READ, BaseSelector
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.link import Close, Link, LinkEnded, NoAnswer, Question
 from pytest_ddpperf.launch.messages import Answer, Job
@@ -91,14 +92,17 @@ class NodeRanks:
             with contextlib.suppress(LinkEnded):
                 self._link.send(Close())
 
-    def sweep(self, seconds: float) -> None:
-        """Waits until the node has ended all processes of the launch; a node also ends them if the connection ends."""
+    def sweep(self, until: float) -> None:
+        """Waits until the node has ended all processes of the launch; a node also ends them if the connection ends.
+
+        ``until`` is the deadline, which all nodes share; the answer may come a little later.
+        """
         if self._launch is None:
             return
         swept = False
         try:
             with contextlib.suppress(LinkEnded):
-                self._note(self._launch.answer(seconds + _ANSWER_SECONDS, self._hear))
+                self._note(self._launch.answer(until - time.monotonic() + _ANSWER_SECONDS, self._hear))
                 swept = True
         finally:
             if not swept:

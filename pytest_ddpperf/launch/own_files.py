@@ -45,9 +45,9 @@ _EVENTS |= {"import": 0, "shutil.rmtree": 1, "sqlite3.connect": 1, **_OF_ENTRIES
 def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str, str]) -> Iterator[Job]:
     """Yields the job, changed so that its ranks use a folder with copies of its projects' files.
 
-    With ``other``, the folder shows that checkout's files, and this checkout's untracked files. ``mark`` is part of the
-    folder's name. The fork server, the controller or, after a crash, a later launch removes the folder. ``remarks``
-    gets a warning if the launch changed the project itself. LaunchError if the folder cannot be made.
+    If ``other`` leads to another checkout, the folder has that checkout's files, and this one's untracked files.
+    ``mark`` is part of the folder's name. The fork server, the controller or, after a crash, a later launch removes the
+    folder. ``remarks`` gets a warning if the launch changed the project itself. Raises LaunchError if making it fails.
     """
     base = f"{os.path.realpath(tempfile.gettempdir())}/{_PREFIX}{mark}"
     for folder in () if lexists(base) else abandoned(_PREFIX):
@@ -218,7 +218,7 @@ def replace_links(base: str) -> None:
 
 
 def _announce(owner: Any, name: str) -> None:
-    """Makes a function raise an audit event if its second argument is a path, to which it writes."""
+    """Makes the function ``owner.name`` raise an audit event before it writes to its second argument, a path."""
     save = getattr(owner, name)
 
     def announced(*arguments: Any, **named: Any) -> Any:
@@ -230,7 +230,7 @@ def _announce(owner: Any, name: str) -> None:
 
 
 def _own(path: str, base: str, *, empty: bool = False) -> str:
-    """Replaces a path's links out of ``base``: by folders of links, or its file's copy; returns its new target."""
+    """Replaces links in ``path`` out of ``base`` by folders of links, or a copy of the file; returns the new path."""
     if path == base or not within(path, base) or not {".git", "__pycache__"}.isdisjoint(path.split("/")):
         return path  # git's folder and bytecode are the project's own
     folder, _, name = path.rpartition("/")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import PayloadError, in_a_line
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.launch import redirection, unpicklable
 from pytest_ddpperf.launch.messages import Call, Finished
 
@@ -69,10 +70,8 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
     thread.start()
     thread.join(max(0.0, deadline - time.monotonic()))
     if not loading.done():
-        raise PayloadError(
-            f"the result of rank {end.rank} was not read by the test session before the deadline of the launch; "
-            "return plain data"
-        )
+        reason = "was not read by the test session before the deadline of the launch"
+        raise late(PayloadError(f"the result of rank {end.rank} {reason}; return plain data"))
     error = loading.exception()
     if error is not None:
         raise PayloadError(

@@ -18,6 +18,7 @@ from typing import Any
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
 
 HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)  # signals that a zygote handles, and its ranks do not
@@ -35,7 +36,7 @@ def laid_out_alike() -> Iterator[None]:
     """Starts processes in this context without address space randomisation, if the kernel allows it.
 
     The addresses of code and data make steps several percent faster or slower, for all ranks forked from a process.
-    Without randomisation, reference and candidate get the same addresses. Some containers forbid this call.
+    Without randomisation, all processes get the same addresses. Some containers forbid this call.
     """
     library = ctypes.CDLL(None)
     personality: Callable[[ctypes.c_ulong], int] = getattr(library, "personality", lambda _: -1)
@@ -51,7 +52,7 @@ def laid_out_alike() -> Iterator[None]:
 class CopiedProcess:
     """A fork server that was forked from another fork server, with a few methods of ``subprocess.Popen``.
 
-    The process has ended when its connection ends. Its exit status stays unknown.
+    The end of its connection shows that the process has ended. Its exit status stays unknown.
     """
 
     returncode: int | None = None
@@ -89,7 +90,7 @@ def finished(
 
     The command runs in a separate session, so it cannot ask the terminal for a password. After ``seconds``, or if this
     process is interrupted, the command and its child processes are killed. With ``patience``, the command first gets
-    SIGINT, and has ``patience`` seconds to end.
+    SIGINT, and has ``patience`` seconds to end. If it takes too long, the stacks of this process are shown.
 
     Raises:
         OSError: the command cannot be started.
@@ -101,6 +102,9 @@ def finished(
         try:
             printed, complaints = process.communicate(words, timeout=seconds)
         except BaseException as error:
+            if isinstance(error, subprocess.TimeoutExpired):
+                error.timeout = seconds  # not what was left of it
+                late(str(error))
             with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
                 if patience:
                     process.send_signal(signal.SIGINT)
@@ -115,8 +119,6 @@ def finished(
                         time.sleep(0.01)
                     if found[0]:
                         process.returncode = os.waitstatus_to_exitcode(found[1])
-            if isinstance(error, subprocess.TimeoutExpired):
-                error.timeout = seconds  # not what was left of it
             raise
     return subprocess.CompletedProcess(command, process.returncode, printed, complaints)
 
@@ -134,10 +136,8 @@ def require_linux(root: Path = _ROOT) -> None:
     """Raises LaunchError if this system cannot start ranks."""
     if not sys.platform.startswith("linux"):
         system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
-        raise LaunchError(
-            f"ranks need Linux, and this machine runs {system}: run the tests on a Linux machine or in a "
-            "Linux container"
-        )
+        reason = f"ranks need Linux, and this machine runs {system}"
+        raise LaunchError(f"{reason}: run the tests on a Linux machine or in a Linux container")
     if not (root / "proc/self/fd").is_dir():
         raise LaunchError("ranks need the file system /proc, which is not mounted here; mount it")
 
@@ -177,7 +177,7 @@ def overwrite_variable(name: str, value: str) -> None:
     get.argtypes, get.restype = [ctypes.c_char_p], ctypes.c_void_p
     place = get(name.encode())
     if place is None or len(ctypes.string_at(place)) != len(encoded):
-        raise ValueError(f"{name} cannot become {value!r}")
+        raise ValueError(f"{name} is not set, or is not as long as {value!r}")
     ctypes.memmove(place, encoded, len(encoded))
     os.environ[name] = value
 

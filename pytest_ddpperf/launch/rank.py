@@ -41,7 +41,7 @@ _exit, _getpid = os._exit, os.getpid  # users' code may patch the module's
 
 
 class Descriptors(NamedTuple):
-    """A rank's file descriptors except standard streams. They are high, because faulty code may write to low ones."""
+    """A rank's file descriptors except standard streams; numbers are high, as faulty code may write to low numbers."""
 
     report: int
     stacks: int

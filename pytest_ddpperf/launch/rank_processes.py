@@ -1,4 +1,4 @@
-"""The ranks of a launch that run on this machine, as their controller sees them."""
+"""The ranks of a launch that run on this machine, as the controller (pytest's process) sees them."""
 
 from __future__ import annotations
 

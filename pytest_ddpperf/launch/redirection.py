@@ -113,8 +113,8 @@ def observed(
 ) -> tuple[T, dict[str, str]]:
     """Calls a function on a rank; returns its value, and the files of the project's modules that the rank imported.
 
-    ``revision``: the revision's name in reports; empty for this checkout. SameCode if reference and candidate would
-    import a module from the same file.
+    ``revision``: the revision's name in reports; empty for this checkout. Raises SameCode if the two compared revisions
+    would import a module from the same file.
     """
     load = SourceFileLoader.get_code
 
@@ -137,7 +137,7 @@ def run_packed(ctx: Any, packed: bytes) -> Any:
 
 
 def _require_own(redirection: Redirection, revision: str, module: str, file: str) -> None:
-    """Raises SameCode if candidate and reference would import the module from the same file."""
+    """Raises SameCode if the two compared revisions would import the module from the same file."""
     if revision:
         own = tuple(filter(None, (redirection.target, redirection.environment)))
         foreign = _is_of_project(redirection, file) and not any(within(file, folder) for folder in own)
@@ -148,14 +148,13 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
         why = "which is not part of that revision" if revision else "an installed copy"
         raise SameCode(
             f"the ranks of {revision or 'this checkout'} imported {module} from {file}, {why}: both sides would run "
-            "the same code. Install the project with pip install -e; if this install builds on import (meson-python, "
-            "scikit-build-core), use --ddpperf-against-setup='pip install .', which installs the revision "
-            "separately"
+            "the same code. Install the project with pip install -e; if this install builds on import "
+            "(meson-python, scikit-build-core), use --ddpperf-against-setup='pip install .', for the revision alone"
         )
 
 
 def look_up(module: str, file: str, name: str) -> Any:
-    """Imports a test module of the target; returns the object with the dotted name ``name``, or the module for ""."""
+    """Imports a test module of the target; returns its object with the dotted name ``name``, or for "" the module."""
     file = own(file)
     if not Path(file).is_file():
         raise LookupError(f"the reference revision has no file {Path(file).name}")
@@ -216,7 +215,7 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """Returns the launch's copy of a project's path, or with ``code`` the file that ranks import; keeps other paths."""
+    """Returns the path of the launch's copy of ``path``, or with ``code`` of the file that ranks import instead."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 

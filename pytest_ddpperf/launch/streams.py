@@ -124,7 +124,7 @@ class Channel:
             self.closed = True
 
     def send_bytes(self, body: bytes) -> None:
-        """Sends a message that is not a pickle; OSError if the other end is gone."""
+        """Sends a message that is not a pickle; raises OSError if the other end is gone."""
         with self._sending:
             for data in (self._frames.header(body), body):
                 view = memoryview(data)
@@ -134,7 +134,7 @@ class Channel:
     def received(self) -> list[object]:
         """Returns the messages that have arrived completely, and sets ``closed`` at the end of the stream.
 
-        GarbledMessage if the received bytes are not a message; nothing more is read.
+        Raises GarbledMessage if the received bytes are not a message; nothing more is read.
         """
         messages: list[object] = []
         try:
@@ -189,10 +189,8 @@ def open_output() -> IO[bytes]:
     except OSError as error:
         if error.errno == errno.EMFILE:  # the caller knows for how many ranks
             raise
-        raise LaunchError(
-            f"the output of ranks cannot be stored in {tempfile.tempdir or 'TMPDIR'}: {error.strerror}; "
-            "set TMPDIR to a folder that can be written"
-        ) from None
+        reason = f"the output of ranks cannot be stored in {tempfile.tempdir or 'TMPDIR'}: {error.strerror}"
+        raise LaunchError(f"{reason}; set TMPDIR to a folder that can be written") from None
 
 
 def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: int = 0) -> str:

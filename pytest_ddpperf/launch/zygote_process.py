@@ -1,4 +1,4 @@
-"""The controller's object for a fork server: starts it, sends requests, receives events, ends it."""
+"""The controller's side of a fork server, from which ranks are forked: start, requests, events and end."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import IO
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.launch import environment, processes, streams
 from pytest_ddpperf.launch.messages import Answer, Ask, Broken, Preload, Preloaded, Ready, ZygoteEvent
 from pytest_ddpperf.launch.processes import CopiedProcess
@@ -158,7 +159,8 @@ class ZygoteProcess:
                 if isinstance(event, Ready):
                     self._ready, self.threads, self.touched = True, event.threads, event.touched
             if not events and time.monotonic() >= deadline:
-                raise LaunchError(f"the import of torch took more than {_READY_SECONDS:.0f} s{self._stack()}")
+                reason = f"the import of torch took more than {_READY_SECONDS:.0f} s{self._stack()}"
+                raise late(LaunchError(reason))
 
     def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> None:
         """Asks the fork server to fork a rank with copies of ``files``. The server answers only if the fork fails."""
@@ -181,6 +183,7 @@ class ZygoteProcess:
             for event in self._answers(deadline):
                 if isinstance(event, Answer) and event.number == number:
                     return event
+        late(f"the process that forks ranks did not answer within {seconds:.0f} s")
         return None
 
     def events(self, seconds: float) -> list[ZygoteEvent]:
@@ -207,7 +210,7 @@ class ZygoteProcess:
         return events
 
     def _answers(self, deadline: float) -> list[ZygoteEvent]:
-        """Waits for events, at most until ``deadline``, and returns them; LaunchError if a signal stops the server."""
+        """Waits until ``deadline`` for events, and returns them; raises LaunchError if a signal stops the server."""
         while True:
             remaining = deadline - time.monotonic()
             events = self.events(min(_LOOK_SECONDS, remaining))
@@ -272,11 +275,9 @@ class ZygoteProcess:
             self.control.shutdown(socket.SHUT_WR)
         if processes.is_stopped(self.pid):
             self.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS if self._ready else 0)
-        self._process.kill()  # if it has not ended
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a call of a driver may keep it from ending
-            self._process.wait(_END_SECONDS)
+        if not (self._ready and self._has_ended()):
+            self._process.kill()
+            self._has_ended()  # a call of a driver may keep it from ending
         # Ranks die with their zygote. A zygote that was killed has not swept: the children of its ranks die here.
         if self._process.returncode != 0:
             processes.kill_marked(environment.MARK, self.mark)
@@ -290,16 +291,25 @@ class ZygoteProcess:
         self._output.close()
         self._process.returncode = 0  # this process is not its parent and must never wait for it
 
-    def _ended(self) -> ZygoteEnded:
+    def _has_ended(self) -> bool:
+        """Waits for the end of the process, and returns whether it has ended."""
         try:
-            status = self._process.wait(_END_SECONDS)
+            self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
+            late(f"the process that forks ranks had not ended after {_END_SECONDS:g} s")
+            return False
+        return True
+
+    def _ended(self) -> ZygoteEnded:
+        if not self._has_ended():
             return ZygoteEnded("the process that forks ranks no longer answers; the ranks were stopped")
+        status = self._process.returncode
         if status is None:
             how = "has ended"
         else:
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-        return ZygoteEnded(f"the process that forks ranks {how}; the ranks were stopped{self._said()}")
+        said = streams.read_output(self._output, "its output", 4096).strip()
+        return ZygoteEnded(f"the process that forks ranks {how}; the ranks were stopped\n{said}".rstrip())
 
     def _stack(self) -> str:
         """Returns what the fork server has printed, with the line that it is importing."""
@@ -307,7 +317,3 @@ class ZygoteProcess:
         streams.readable([self.control], _LOOK_SECONDS)  # while faulthandler writes the stack
         lines = f"\n{streams.read_output(self._output, 'its output', 1 << 14).strip()}".splitlines()
         return "\n".join(line for line in lines if "<frozen importlib" not in line)
-
-    def _said(self) -> str:
-        text = streams.read_output(self._output, "its output", 4096).strip()
-        return f"\n{text}" if text else ""

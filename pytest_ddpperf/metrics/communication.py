@@ -21,17 +21,17 @@ _GATHERING = frozenset({"all_gather", "gather"})  # each rank contributes a part
 
 
 def exposed_communication(measurement: Measurement) -> Samples | None:
-    """Returns, for each diagnosed launch, the seconds by which averaging gradients makes a step longer.
+    """Returns the seconds by which averaging gradients makes a step longer, for each launch that measured this.
 
-    This is the mean synchronised step minus the mean unsynchronised step. Blocks of both kinds alternate in one launch,
-    so a slow moment slows both. A step lasts as long as on its slowest rank. If nothing is sent, the difference is
-    noise around 0.
+    This is the mean step that averages gradients (synchronised) minus the mean step that does not. Blocks of both kinds
+    alternate in one launch, so a slow moment slows both. A step lasts as long as on its slowest rank. If nothing is
+    sent, the difference is noise around 0.
     """
     return _samples(measurement, lambda step, alone: step - alone)
 
 
 def communication_overhead(measurement: Measurement) -> Samples | None:
-    """Returns exposed communication as a share of a synchronised step, by launch; None if no launch was diagnosed."""
+    """Returns exposed communication as a share of a synchronised step, by launch; None if no launch measured it."""
     return _samples(measurement, lambda step, alone: 1 - alone / step)
 
 
@@ -47,13 +47,13 @@ def of_overhead(measurement: Measurement) -> Within:
 
 
 def synchronised_step(measurement: Measurement) -> float | None:
-    """Returns the seconds of a synchronised step, averaged over launches; None if no launch was diagnosed."""
+    """Returns the mean seconds of a step that averages gradients, over launches; None if no launch measured it."""
     steps = _samples(measurement, lambda step, _: step)
     return None if steps is None else fmean(steps)
 
 
 def still_sent(measurement: Measurement) -> str:
-    """Returns a text on the communication that remained in unsynchronised steps; empty if there was none."""
+    """Returns a text on what ranks still sent in steps that skip the averaging of gradients; empty if nothing."""
     found = (rank.communication for launch in measurement.every for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
@@ -74,19 +74,19 @@ def synchronisation_kept(measurement: Measurement) -> Finding | None:
 
 
 def _samples(measurement: Measurement, figure: Callable[[float, float], float]) -> Samples | None:
-    """Returns ``figure`` of the mean (synchronised, unsynchronised) steps by launch; None if none was diagnosed."""
+    """Returns ``figure`` of the mean (synchronised, unsynchronised) steps by launch; None if no launch has them."""
     return tuple(figure(*steps[0]) for steps in map(_steps, measurement.every) if steps) or None
 
 
 def _within(measurement: Measurement, figure: Callable[[float, float], float], own: float) -> Within:
-    """Returns the scatter of ``figure`` between pairs of blocks."""
+    """Returns the scatter of ``figure`` between pairs of blocks: one with, one without averaging of gradients."""
     launches = (without for _, *without in filter(None, map(_steps, measurement.every)) if without)
     return Within(tuple(influences([figure(*steps) for steps in without]) for without in launches), own)
 
 
 @once
 def _steps(launch: Launch) -> list[tuple[float, float]]:
-    """Returns mean (synchronised, unsynchronised) step times: first of all blocks, then without each pair of blocks."""
+    """Returns mean (synchronised, unsynchronised) step times: over all blocks, then without each pair of blocks."""
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
         return []

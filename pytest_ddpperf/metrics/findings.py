@@ -166,7 +166,7 @@ def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
 def _above(
     measurement: Measurement, node: str, limit: float, figure: Callable[[CpuHealth, float], float | None]
 ) -> Mapping[str, Any]:
-    """Returns minimum, maximum and number of the figures above ``limit``, launches and the node's name; else {}."""
+    """Returns facts on a node's figures above ``limit``, such as minimum and maximum; empty if there are none."""
     launches = (launch for launch in measurement.launches if node in launch.processors)
     figures = (figure(launch.processors[node], launch.seconds) for launch in launches)
     above = [value for value in figures if value is not None and value > limit]

@@ -28,7 +28,7 @@ Moved = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The scatter of a metric between blocks of a launch, and the additional scatter between launches."""
+    """The scatter of a metric between blocks of steps in a launch, and the additional scatter between launches."""
 
     moved: tuple[Moved, ...]  # for each launch ``influences`` of its blocks; on logarithms for ratios
     own: float  # the standard deviation between launches that their blocks do not show, on the same scale

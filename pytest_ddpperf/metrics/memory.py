@@ -25,7 +25,7 @@ without a leak; see ``growth_per_step``."""
 RESIDENT_FLOOR = 8 * 2**20
 """Bytes by which resident memory varies with the allocator's arenas, however small the model is.
 
-In the recorded campaigns launches of one model scatter by 0.3, 0.8 and 2.3 MiB around 7, 16 and 51 MiB (standard
+In recorded series of runs, launches of one model scatter by 0.3, 0.8 and 2.3 MiB around 7, 16 and 51 MiB (standard
 deviation). Ranks that two processes forked may differ by some MiB more, because these imported different modules.
 Tensors of a step are counted to the byte: peak_tensor_bytes."""
 
@@ -122,7 +122,7 @@ def full_gpu_memory(measurement: Measurement) -> Finding | None:
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:
-    """Returns, by diagnosed launch, memory growth in bytes per step on the rank that grows most; None if unknown."""
+    """Returns memory growth on the rank that grows most, in bytes per step, for each launch that measured it."""
     return tuple(max(growths) for growths in map(_growths, measurement.every) if growths) or None
 
 
@@ -152,7 +152,7 @@ def growing_memory(measurement: Measurement) -> Finding | None:
 
 
 def mean_allocated(measurement: Measurement) -> Samples | None:
-    """Returns, by diagnosed launch, the mean bytes of live CUDA tensors after a step, on the rank with the most.
+    """Returns bytes of live CUDA tensors after a step, mean over steps, most of any rank, for each launch that knows.
 
     None on the CPU: the reading would cover the whole heap, including a process's imports.
     """

@@ -24,7 +24,7 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
 
 
 def of_phase(phase: str) -> Callable[[Measurement], Within]:
-    """Returns a function that computes the scatter of a phase's seconds within launches, from diagnosed steps."""
+    """Returns a function that computes the scatter of a phase's seconds between the steps of a launch."""
 
     def within(measurement: Measurement) -> Within:
         launches = _diagnosed(measurement)

@@ -63,7 +63,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive`` so that CPU time can fail the test, for a reference that is measured in the same rounds."""
+    """Wraps ``derive``, which adds metrics, so that CPU time can fail a test; for references in the same rounds."""
     return lambda measured: derive(
         tuple(_gated_if(point, lambda each: each.gated or each.rules.stands_in) for point in measured)
     )

@@ -67,10 +67,8 @@ def advised(
     tried = product(_listed("strategies", strategies) or STRATEGIES, _listed("precisions", precisions) or PRECISIONS)
     sizes = _listed("batch_sizes", batch_sizes)
     if measure is not None and not predictor.runs_here(call):
-        raise SettingError(
-            "ddpperf.advise(measure=True): on this machine the ranks would share cores or GPUs; leave measure out, or "
-            "give a smaller world_size"
-        )
+        reason = "ddpperf.advise(measure=True): on this machine the ranks would share cores or GPUs"
+        raise SettingError(f"{reason}; leave measure out, or give a smaller world_size")
     workloads = _workloads(subject, sizes)
     found: list[Candidate] = []
     asking: dict[int, tuple[VerbCall, NamedVariant, str | None]] = {}  # by place in ``found``
@@ -97,10 +95,8 @@ def _workloads(
 ) -> dict[int | None, Workload]:
     if isinstance(subject, Workload):
         if batch_sizes is not None:
-            raise SettingError(
-                f"ddpperf.advise(batch_sizes={list(batch_sizes)}): a Workload has only one batch size; give a "
-                "function batch_size -> Workload"
-            )
+            fact = f"ddpperf.advise(batch_sizes={list(batch_sizes)}): a Workload has only one batch size"
+            raise SettingError(f"{fact}; give a function batch_size -> Workload")
         return {None: subject}
     if not callable(subject) or isinstance(subject, Script) or batch_sizes is None:
         without = " without batch_sizes" if callable(subject) and not isinstance(subject, Script) else ""
@@ -148,7 +144,7 @@ def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
 
 
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Sorts candidates by predicted time per sample, the fastest first, and sets ``standing``, the place of each."""
+    """Sorts candidates by predicted time per sample, the fastest first, and sets ``standing``, such as ``best``."""
 
     def place(candidate: Candidate) -> tuple[bool, float]:
         prediction = candidate.prediction

@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import SettingError, require_number, require_one_of, require_ranks
 from pytest_ddpperf.metrics.communication import bus_factor
 from pytest_ddpperf.records.network import COLLECTIVES
 

@@ -77,7 +77,7 @@ def taken_share(ranks: Sequence[network.RankSweep]) -> float:
 
 
 def fit_sizes(measured: Sequence[network.Timing], world_size: int) -> network.CollectiveFit:
-    """Fits one line or two lines to the times of one collective, whichever predicts omitted sizes better.
+    """Fits a line to the times of one collective, or two lines if these predict omitted sizes better.
 
     To compare them, each size between the smallest and the largest is omitted in turn; ``SIZES`` sizes are needed.
     """

@@ -35,7 +35,7 @@ WARMUP = 3  # steps before the timed ones
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """A training whose step is predicted; ``together`` simulated ranks compute at the same time."""
+    """A training whose step is predicted; ``together``: the number of simulated ranks that compute at the same time."""
 
     variant: Variant
     settings: Settings  # of the call, and of the variant
@@ -275,10 +275,7 @@ class Predictor:
 def _require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
     """Raises SettingError if the step of a training with these settings and ranks cannot be predicted."""
     if isinstance(variant.subject, Script):
-        raise SettingError(
-            f"{variant.subject.name} is a Script, which cannot be predicted, because it creates its own process group: "
-            "give a Workload or a function build(ctx) -> step"
-        )
+        raise SettingError(f"{variant.subject.name} is a Script, which cannot be predicted: give a Workload")
     if not callable(variant.subject) and not isinstance(variant.subject, Workload):
         kind = type(variant.subject).__name__
         raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
@@ -287,7 +284,5 @@ def _require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
         raise SettingError(f"world_size={ranks} is no multiple of ranks_per_node={node}: change one of them")
     if settings.accelerator is not None and settings.env:
         names = ", ".join(name for name, _ in settings.env)
-        raise SettingError(
-            f"env sets {names}, which has no effect with accelerator={settings.accelerator}, a model of operators; "
-            "leave env or accelerator out"
-        )
+        fact = f"env sets {names}, which has no effect with accelerator={settings.accelerator}, a model of operators"
+        raise SettingError(f"{fact}; leave env or accelerator out")

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import fmean, stdev
 
-from pytest_ddpperf.analysis.inputs import require_one_of, require_ranks
-from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.errors import SettingError, WorkloadError, require_one_of, require_ranks
 from pytest_ddpperf.planner.costs import Network, collective_time, hierarchical_time
 from pytest_ddpperf.planner.hardware import CLUSTERS, HARDWARE
 from pytest_ddpperf.records.network import CollectiveFit
@@ -36,8 +35,8 @@ class Band:
 
 
 LINKS = Band(1.0, 1.25, 2.0)
-"""Factors of times by the ring formulas with a datasheet's bandwidth: all-reduces of 1 GB reach 0.7 to 0.9 of it on
-H100s; below 0.5, ``ddpperf network --check`` calls a network slow."""
+"""Factors for times that ring formulas give with a datasheet's bandwidth. All-reduces of 1 GB reach 0.7 to 0.9 of this
+bandwidth on H100s; below 0.5, ``ddpperf network --check`` calls a network slow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +134,7 @@ _SURE = 0.975  # the quantile of Student's t that is half the width of the band,
 
 
 ROOFLINES = Band(1.25, 2.0, 3.5)
-"""Factors of times by the roofline model with a datasheet's rates: trainings of large language models reach 0.35 to 0.6
+"""Factors for times that the roofline model gives with a datasheet's rates. Large language models train at 0.35 to 0.6
 of the datasheet's FLOP/s (PaLM 0.46, Chowdhery et al. 2022; Megatron-LM 0.3 to 0.52, Narayanan et al. 2021); matrix
 products alone reach 0.8 at best."""
 MEASURED = 0.1
@@ -185,7 +184,7 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """Returns the mean timeline of several launches of one step, and how much computing varies between launches.
+    """Returns the mean timeline of several launches of one step, with the scatter of computing between launches.
 
     Raises SettingError if launches send different transfers.
     """

@@ -25,7 +25,7 @@ _TRIANGLE = 3  # the fewest ranks whose links can be compared
 
 
 def late_ranks(ranks: Sequence[RankSweep]) -> list[str]:
-    """Returns a sentence for each collective with a rank that others mostly wait for, and not for a short time.
+    """Returns a sentence for each collective that one rank mostly starts late, so that the others wait long.
 
     A late rank is the last one to hand its work to the backend. The durations of calls cannot show this rank, because a
     slow link also makes calls end at different times.

@@ -9,8 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import SettingError, require_number, require_one_of, require_ranks
 from pytest_ddpperf.planner.costs import Network, collective_time, hybrid_nodes
 from pytest_ddpperf.strategies.strategy import packed
 
@@ -240,7 +239,7 @@ SHARDED: Mapping[str, tuple[bool, bool, bool]] = {
     "zero2": (False, True, True),
     "zero3": (True, True, True),
 }
-"""Whether parameters, gradients and optimizer states are sharded over the ranks."""
+"""By name of a sharding, whether parameters, gradients and optimizer states are sharded over the ranks."""
 
 PRECISIONS: Mapping[str, tuple[float, float, float, float]] = {
     "fp32": (4, 4, 0, 4),

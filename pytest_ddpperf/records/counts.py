@@ -60,6 +60,7 @@ COUNTS: Mapping[str, CountRow] = {
     "workers_restarted": CountRow(guessed=True),
     "loaders_without_workers": CountRow(guessed=True),
     "loaders_unpinned": CountRow(guessed=True),
+    "loaders_unsharded": CountRow(guessed=True),
     "loaders_kept": CountRow(guessed=True),
     "ddp_buckets": CountRow(made_up=True, numbered=True),
     "graph_breaks": CountRow(),
@@ -144,12 +145,12 @@ class Counts:
 
 
 def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns a metric's (before, now) totals for each rank; empty if the ranks are equal before and equal now."""
+    """Returns a metric's (before, now) totals for each rank; empty if ranks differ neither before nor now."""
     return _by_rank(*((counts.by_rank.get(metric, ()), counts.totals[metric]) for counts in (then, now)))
 
 
 def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tuple[float, float]]]:
-    """Returns (before, now) pairs by rank, for each detail of a metric that differs between ranks."""
+    """Returns (before, now) pairs by rank for the parts of a count, such as operators, that differ between ranks."""
     sides = (then, now)
     if any(metric in counts.by_rank and metric not in counts.details_by_rank for counts in sides):
         return {}  # of a baseline from before details were kept by rank
@@ -162,7 +163,7 @@ def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tup
 
 
 def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], float]) -> list[tuple[float, float]]:
-    """Returns (before, now) pairs by rank; a side without values by rank repeats its single value."""
+    """Returns (before, now) pairs by rank; if ``then`` or ``now`` has only a single value, each rank gets it."""
     number = max(len(ranks) for ranks, _ in (then, now))
     before, after = (ranks or (value,) * number for ranks, value in (then, now))
     return list(zip(before, after, strict=False))  # if world sizes differ, the ranks that both have
@@ -182,10 +183,11 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 
 
 def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[Pair]) -> list[Pair]:
-    """Returns the (before, now) ``pairs`` that surely changed, whichever steps were counted.
+    """Returns those (before, now) ``pairs`` whose difference cannot come from the choice of the counted steps.
 
-    The pairs are values of one ``part`` of a count, or of the total if ``part`` is empty. If the mean of a pair may not
-    have changed, but all steps of one side do more than most steps of the other, the values of these steps replace it.
+    The pairs are means of one ``part`` of a count, or of the total if ``part`` is empty. If it is not certain that a
+    mean has changed, but every step of one side does more than most steps of the other, the result has the values of
+    single steps in its place.
     """
     more, less = _doubt(metric, part, then, now)
     found: list[Pair] = []
@@ -197,7 +199,7 @@ def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Ite
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns the (before, now) values of a count's parts that surely changed, for all ranks together and each rank."""
+    """Returns (before, now) values of parts of a count that changed for certain, for the total and for each rank."""
     parts = {name: [pair] for name, pair in _parts(metric, then, now).items()}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
     before, after = (sorted(counts.details.get(metric, {}).values()) for counts in (then, now))
@@ -227,7 +229,7 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
 
 
 def _as_before(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> bool:
-    """Returns whether usual and unusual steps have the values that they had, so that only their numbers may differ."""
+    """Returns whether usual and unusual steps have the same values as before, so that only their frequency differs."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before, *_), (new, after, *_) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
@@ -236,7 +238,7 @@ def _as_before(metric: str, part: str, then: Counts, now: Counts, pair: Pair) ->
 
 
 def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> list[Pair]:
-    """Returns the usual step before and the least step now, if it is no chance that the latter does more."""
+    """Returns [(value of a usual step before, smallest value now)] if it grew, and not by chance; else []."""
     varying = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     if any(len(set(values)) > _OF_TWO_RHYTHMS for values in (*varying[0], *varying[1])):
         return []  # neighbouring steps may be alike, as if lengths rise slowly
@@ -274,7 +276,7 @@ def may_be_another_step(metric: str, then: Counts, now: Counts) -> bool:
 
 
 def has_other_shapes(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether batches have as many rows of another shape, such as longer sequences, and other forward FLOPs."""
+    """Returns whether batches have as many rows as before, but another shape, such as longer sequences."""
     known = metric in then.details and metric in now.details and then.totals[metric] == now.totals[metric]
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return known and abs(after - before) > _ROUNDED * after and bool(changed_parts(metric, then, now))

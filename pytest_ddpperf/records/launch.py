@@ -47,7 +47,7 @@ class GpuHealth:
 
     @property
     def disturbed(self) -> bool:
-        """Returns whether others used it, which is unknown of instances, or whether its clocks were reduced."""
+        """Returns whether other processes used the GPU (True for MIG instances), or its clocks were reduced."""
         return self.mig or bool(self.others) or any(share > BUSY for share in self.throttled.values())
 
 
@@ -111,7 +111,7 @@ class RankLaunch:
         mean_loss: mean loss of the timed steps that updated parameters; None if steps return no loss, and on GPUs,
             because the host would have to wait for each loss.
         learning_rate: the learning rate of a Workload's first parameter group after the timed steps; else None.
-        phases: phases of steps after the timed ones; None if they were not measured.
+        phases: times of phases, in separate steps after the timed ones; None if they were not measured.
         communication: later steps with and without synchronisation of gradients; None if they were not run.
         no_headroom: the memory that was lacking for copies of the training state, if steps without synchronisation were
             not run because of this; equal on all ranks.

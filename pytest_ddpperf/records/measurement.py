@@ -154,12 +154,12 @@ class Measurement(BenchmarkId):
 
     @property
     def fresh(self) -> tuple[Launch, ...]:
-        """The launches that must confirm a suspected regression; all launches if nothing was suspected."""
+        """The launches since a metric looked worse, which have to confirm this; all launches if none looked worse."""
         return self.launches[self.fresh_from :]
 
     @property
     def every(self) -> tuple[Launch, ...]:
-        """All launches: the timed and the diagnosing ones."""
+        """All launches: first the timed ones, then those that measure phases and memory growth."""
         return (*self.launches, *self.diagnoses)
 
     @property
@@ -180,7 +180,7 @@ class Measurement(BenchmarkId):
 
     @property
     def busy(self) -> bool:
-        """Returns whether others took more than ``BUSY`` of the cores, or a GPU was disturbed; True if unknown."""
+        """Returns whether other processes took more than ``BUSY`` of the cores, or a GPU was disturbed, or unknown."""
         if self.environment.device == "cpu" or not self.launches:
             return bool(self.launches) and (self._lost is None or self._lost > BUSY)
         return not self._gpus or any(gpu.disturbed for gpus in self._gpus for gpu in gpus)
@@ -255,13 +255,13 @@ class MetricRules:
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether it is measured in launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
-        stands_in: whether it can fail a test if the step time is undecided, given a reference of the same rounds.
+        stands_in: whether it can fail a test in place of an undecided step time, if launches are paired.
         drifts: whether it changes with the machine's speed, as times and rates do, unlike bytes, counts and losses.
         usual_scatter: usual standard deviation between launches, for runs with few launches; None if unknown.
         negligible: the amount below which a difference is ignored.
         after_steps: whether values are comparable only after the same number of steps.
         weight: its relative share of the significance level among gated metrics; 0 if it has no noise.
-        alarm_only: whether it may fail a test, but does not make a benchmark undecided unless times are worse.
+        alarm_only: whether it can fail a test, but does not make a benchmark undecided if a time passes.
     """
 
     timed: bool = False

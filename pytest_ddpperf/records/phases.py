@@ -43,7 +43,7 @@ class SectionTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseTimes:
-    """The seconds of each phase in the steps of a diagnosing launch, on one rank."""
+    """The seconds of each phase in the steps of a launch that measures phases, on one rank."""
 
     seconds: Mapping[str, tuple[float, ...]]  # of each step, by phase: all of PHASES, which add up to the step
     sections: tuple[SectionTimes, ...] = ()  # in the order in which steps first entered them

@@ -118,7 +118,7 @@ class Prediction(Replayed):
         return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
-        """Returns (corner of this prediction, corner of ``base``) pairs whose errors can occur together.
+        """Returns pairs of extreme cases (``corners``) of this prediction and ``base`` whose errors can occur together.
 
         On one network, transfers have the same error in both predictions; on two networks, their errors are
         independent.

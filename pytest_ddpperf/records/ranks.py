@@ -126,7 +126,7 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
 
 
 def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int, ...] | None:
-    """Returns the ranks that have the value of another rank of their ``_team``; None if this is unknown."""
+    """Returns the ranks whose value another data-parallel rank (``_team``) also has; None if this is unknown."""
     teams = list(map(_team, ranks))
     alike = Counter(zip(teams, values, strict=True))
     if None in values or len(set(teams)) == len(ranks):

@@ -143,8 +143,8 @@ class Comparison:
         standard_error: standard error of the change, or of the change's logarithm if all samples are above 0.
         tolerance: the change that the test accepts.
         margin: the worsening that ``unchanged`` would exclude; None if the verdict does not depend on scatter.
-        mde: minimal detectable effect: the smallest worsening that this run finds with 95 % probability, if it measures
-            a suspected metric for all the available time.
+        mde: minimal detectable effect: the smallest worsening that this run finds with 95 % probability, if it uses all
+            the available time for a metric that looks worse.
         bound: the smallest worsening that this run excludes, one-sided with 95 % confidence; None if unknown.
         interval_alpha: two-sided error of the interval, for this verdict alone.
         bound_alpha: one-sided error of the bound, for this verdict alone; None if an earlier verdict proved the bound.

@@ -17,6 +17,7 @@ LOADERS = {
     "loaders_kept": "DataLoaders of earlier epochs that stay in memory",
     "loaders_without_workers": "DataLoaders without workers",
     "loaders_unpinned": "DataLoaders without pinned memory",
+    "loaders_unsharded": "DataLoaders whose workers all load the same samples, as without get_worker_info()",
 }
 _MOST_PERCENT = 1000  # in a text: a larger change has only its two values
 _NOUNS = {
@@ -75,7 +76,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns the factor from counts per step to counts per unusual step if only unusual steps changed; else 1."""
+    """Returns the factor from counts per step to counts per unusual step (such as every 10th); 1 if others changed."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0
@@ -222,7 +223,7 @@ def place_text(site: CallSite) -> str:
 
 
 def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Names the lines that make DDP buckets or objects that stay in memory; if lines changed, only these lines."""
+    """Returns a text on lines that make DDP buckets or objects that stay in memory: on changed lines, if any."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
     return [f"made at {words_of(map(place_text, sites))}"] if sites and metric in _MADE else []

@@ -151,11 +151,3 @@ def with_names(results: Sequence[Listed]) -> list[tuple[str, Listed]]:
     sizes = Counter(named for named, _ in {*told})
     names = (f"{named} w{size}" if sizes[named] > 1 else named for named, size in told)
     return list(zip(names, results, strict=True))
-
-
-def names_by_remark(remarks: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Groups (name, remark) pairs: returns the names for each distinct remark."""
-    names: dict[str, list[str]] = {}
-    for name, remark in remarks:
-        names.setdefault(remark, []).append(name)
-    return names

@@ -136,7 +136,7 @@ def interval_text(comparison: Comparison) -> str:
 
 
 def mean_change(comparison: Comparison) -> str:
-    """Returns ``mean change of the rounds`` if a change differs visibly from the change between the two means."""
+    """Returns a note on how a change was averaged, if it differs visibly from the change between both means."""
     series, base, change = comparison.series, comparison.baseline, comparison.change
     known = series.scale == "ratio" and comparison.verdict is not Verdict.INCOMPATIBLE
     if not known or not base or change is None or change <= -1:
@@ -186,7 +186,7 @@ def bound_text(comparison: Comparison, bound: float | None = None) -> str:
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """Returns the slowdown that undecided metrics may hide: ``could be +35.2 % slower``; if unknown, a verdict."""
+    """Returns the slowdown that undecided metrics may hide: ``could be +35.2 % slower``; a verdict if unknown."""
     first, worst = undecided[0], []
     for each in undecided:
         if each.bound is None:

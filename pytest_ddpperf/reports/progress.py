@@ -48,7 +48,7 @@ class LiveLine:
         self._lock = threading.Lock()  # launches of both sides have a thread each
 
     def show(self, text: str) -> None:
-        """Show a text in place of the previous one."""
+        """Shows a text in place of the previous one."""
         if not self._watched:
             return
         text = self._unsaid(text)
@@ -60,7 +60,7 @@ class LiveLine:
         self._write(" " + (text if len(text) <= room else f"...{text[3 - room :]}"))
 
     def clear(self) -> None:
-        """Remove the text, so that the line is as pytest wrote it."""
+        """Removes the text, so that the line is as pytest wrote it."""
         if self._shown:
             self._write("")
 
@@ -84,7 +84,7 @@ class LiveLine:
         return self._reporter is not None and self._reporter.config.getoption("capture", "no") == "no"
 
     def echo(self, rank: int, lines: Iterable[str], *, who: str = "rank") -> None:
-        """Print lines of a rank, each after a label such as ``[rank 0]``; ``who``: the word before the number."""
+        """Prints lines of a rank, each after a label such as ``[rank 0]``; ``who``: the word before the number."""
         with self._lock:
             self.clear()
             self._reporter.ensure_newline()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.launch.messages import grouped
 from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.finding import APART, Finding
 from pytest_ddpperf.records.results import Comparison, Result
@@ -14,7 +15,7 @@ from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.reports import phrases
 from pytest_ddpperf.reports.causes import parts_text
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.lines import names_by_remark, some_of, whom, with_names
+from pytest_ddpperf.reports.lines import some_of, whom, with_names
 from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ STORED_TIMES = "stored times"
 _TOLD = 3  # metrics of one benchmark
 _EACH = 3  # benchmarks; if more have one kind of remark, only one's figures are shown
 _UNSAID = APART | {"broken", "target_met", "suspected", "effective_batch_size", "told_late", "measured_beside"}
-"""Findings that the summary omits: they repeat it, or do not change its meaning; failures and the JSON file have them.
-"""
+"""Codes of findings that the summary omits, as they add nothing to it; the JSON file has them."""
 _FIGURE = re.compile(r"\d[\d.,]*")
 _STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
 _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
@@ -283,5 +283,5 @@ def _without_reference(result: Result) -> list[str]:
     new = result.verdict is Verdict.NEW and result.baseline is not None
     compared = new if result.paired is None else not result.paired.lacking
     lacking = () if not compared else phrases.decisive(result, {Verdict.NEW})
-    metrics = names_by_remark((each.series.metric, finding_text(each.note)) for each in lacking)
+    metrics = grouped((each.series.metric, finding_text(each.note)) for each in lacking)
     return [f"{some_of(names)}: {note}" for note, names in metrics.items() if note]

@@ -100,9 +100,9 @@ BLOCKS = 10  # of a launch that was not interleaved: each outlasts the dependenc
 MIN_BLOCKS = 2  # a single block has no scatter
 
 OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
-"""Standard deviation, in logarithms, by which launches differ beyond the scatter of their blocks.
+"""Standard deviations (of logarithms) by which interleaved and other launches differ beyond their blocks' scatter.
 
-Measured: interleaved 1.7 % over all recordings (0 to 3.3 % in single ones); alone at least 3 %, mostly 6 to 20 %.
+Measured: for interleaved launches 1.7 % (0 to 3.3 % in single recordings), for others at least 3 %, mostly 6 to 20 %.
 """
 
 OWN_APART = math.sqrt(2) * OWN_ALONE  # of the difference of two launches of a round that were not interleaved
@@ -117,7 +117,7 @@ expected; if there were fewer, intervals would be too wide for launches that dif
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected scatter of launches, estimated only from their blocks."""
+    """The expected scatter of launches, estimated only from their blocks of steps."""
 
     variance: float  # of one launch's figure, on the scale of analysis
     df: float  # degrees of freedom of the variance
@@ -130,7 +130,7 @@ def even_sizes(steps: int) -> tuple[int, ...]:
 
 
 def influences(without: Sequence[float]) -> tuple[float, ...]:
-    """Returns the jackknife influence of each block on a launch's estimate (Quenouille 1956; Tukey 1958).
+    """Returns the jackknife influence of each block of steps on a launch's estimate (Quenouille 1956; Tukey 1958).
 
     ``without`` has, for each block, the estimate from all other blocks. A block with a positive influence increases the
     estimate.
@@ -140,7 +140,7 @@ def influences(without: Sequence[float]) -> tuple[float, ...]:
 
 
 def variance_of(moved: Sequence[float]) -> float:
-    """Returns the squared standard error of a launch's estimate; ``moved``: the influences of its blocks."""
+    """Returns the squared standard error of a launch's estimate, from the influences of its blocks of steps."""
     return math.fsum(influence * influence for influence in moved) / (len(moved) * (len(moved) - 1))
 
 
@@ -162,7 +162,7 @@ def paired_influences(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[
 
 
 def expected(within: Sequence[Sequence[float]], between: float) -> Expected | None:
-    """Returns the expected scatter of launches, from their blocks; None if no launch has enough blocks.
+    """Returns the expected scatter of launches, from their blocks of steps; None if no launch has enough blocks.
 
     ``within`` has the influences of each launch's blocks. ``between`` is the standard deviation of launches beyond the
     scatter of blocks.
@@ -184,7 +184,7 @@ would give disturbed launches more weight.
 DENIED = 2.0
 """Ratio of the measured to the expected variance of launches, above which the expected variance loses weight.
 
-If launches scatter as expected, one pair in six exceeds this ratio.
+If launches scatter as expected, one pair of launches in six exceeds this ratio.
 """
 
 _INSIDE = math.erf(CAP / math.sqrt(2))  # share of normal samples within the cap

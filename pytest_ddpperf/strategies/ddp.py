@@ -82,10 +82,8 @@ def _one_bucket(module: nn.Module, given: float | None) -> float:
         )
     needed = max(1.0, 2 * sum(parameter.nbytes for parameter in module.parameters()) / 2**20)
     if given is not None and given < needed:
-        raise SettingError(
-            f"bucket_cap_mb={given:g} makes several buckets, but comm_hook=powersgd on gloo needs a single one; "
-            f"leave bucket_cap_mb out, or give at least {needed:.0f}"
-        )
+        reason = f"bucket_cap_mb={given:g} makes several buckets, but comm_hook=powersgd on gloo needs a single one"
+        raise SettingError(f"{reason}; leave bucket_cap_mb out, or give at least {needed:.0f}")
     return needed if given is None else given
 
 

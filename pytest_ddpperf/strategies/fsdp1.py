@@ -35,7 +35,7 @@ def fsdp1(
     """Returns the module wrapped in FSDP1, with a unit for each block and a unit for the rest of the model.
 
     Without ``use_orig_params``, a unit must not have both frozen and trainable parameters. All ranks have to use the
-    same units in a step. A parameter that a step does not use gets a gradient of zeros if the step uses its unit.
+    same units in a step. If a step uses only some parameters of a unit, the others get gradients of zeros.
     """
     if cpu_offload:
         shards.require_gpu("fsdp1", ctx)

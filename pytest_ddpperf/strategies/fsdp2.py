@@ -40,10 +40,8 @@ def fsdp2(
         sharding.require_gpu("fsdp2", ctx)
     # Before 2.7 its streams on the CPU lack methods, and autograd refuses its copies.
     if ctx.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
-        raise RankSkipped(
-            f"strategy fsdp2 on the CPU needs torch 2.7 or newer, and this is {torch.__version__}: use fsdp1, a newer "
-            "torch, or device=cuda"
-        )
+        reason = f"strategy fsdp2 on the CPU needs torch 2.7 or newer, and this is {torch.__version__}"
+        raise RankSkipped(f"{reason}: use fsdp1, a newer torch, or device=cuda")
     units = sharding.units_of(module, blocks, "fsdp2")
     replicate(module, ctx)  # fully_shard takes each rank's shard from its own values
     mesh = sharding.shard_mesh(ctx, replicas)

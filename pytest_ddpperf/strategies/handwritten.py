@@ -98,7 +98,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collects, multiplied by ``share``, the gradients that this backward did not compute."""
+        """Writes the gradients that this backward did not compute, times ``share``, to the memory that is sent."""
         if self._buffered and self.buffer is None:
             dtype, device = self.slots[0].kind
             sizes = [slot.trained.parameter.numel() for slot in self.slots]
@@ -214,7 +214,7 @@ def reducing(module: nn.Module, ctx: RankView, form: Callable[[Sequence[Slot]], 
 
 
 def by_kind(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> list[list[Slot]]:
-    """Groups gradients by type and device, in order of arrival, as ``packed`` does."""
+    """Groups gradients of one type and device, up to ``cap`` bytes (the first group of each: ``first_cap``)."""
     return packed(((slot, slot.kind, slot.nbytes) for slot in slots), cap, first_cap)
 
 

@@ -95,17 +95,15 @@ class Replica:
         changed += [(name, "unfrozen") for name, parameter in self.frozen if parameter.requires_grad]
         if changed:
             name, change = changed[0]
-            raise WorkloadError(
-                f"parameter {name} was {change} after training began, and this strategy does not support that: "
-                "set requires_grad before model() returns the module"
-            )
+            reason = f"parameter {name} was {change} after training began, and this strategy does not support that"
+            raise WorkloadError(f"{reason}: set requires_grad before model() returns the module")
 
 
 def replicate(module: nn.Module, ctx: RankView) -> Replica:
     """Gives all ranks the parameters and buffers of rank 0; a collective.
 
-    Afterwards, buffers such as BatchNorm's statistics may differ between ranks. Raises a WorkloadError if a rank's
-    model has another structure than rank 0's.
+    Buffers such as BatchNorm's statistics are equal only at first, because each rank's training then updates them
+    separately. Raises a WorkloadError if a rank's model has another structure than rank 0's.
     """
     named = dict(module.named_parameters())
     state = {**named, **dict(module.named_buffers())}
@@ -124,7 +122,7 @@ def replicate(module: nn.Module, ctx: RankView) -> Replica:
 
 
 def at_different_addresses(tensor: Tensor) -> Tensor:
-    """Returns a view of a tensor with each element of its memory once, which can be written."""
+    """Returns a writable view of an expanded tensor, with size 1 in expanded dimensions; other tensors as they are."""
     if tensor.layout is not torch.strided or tensor.is_nested or not is_expanded(tensor):
         return tensor
     sizes = [size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
@@ -132,12 +130,12 @@ def at_different_addresses(tensor: Tensor) -> Tensor:
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Returns whether elements of a tensor share memory, so that they cannot be written."""
+    """Returns whether the tensor is expanded: several elements share memory, so torch refuses to write to it."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def in_memory_order(gradient: Tensor) -> Tensor:
-    """Returns a dense tensor's memory as a contiguous vector, which every backend accepts."""
+    """Returns a contiguous tensor as is, and another dense tensor's memory as a vector, which every backend accepts."""
     return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
 
 
@@ -188,10 +186,8 @@ def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
     if received[0] != ours:
         pairs = itertools.zip_longest(received[0], ours, fillvalue="nothing more")
         there, here = next((theirs, own) for theirs, own in pairs if theirs != own)
-        raise WorkloadError(
-            f"rank {ctx.rank} built [{here}], but rank 0 built [{there}]: "
-            "model() must build the same model on every rank"
-        )
+        reason = f"rank {ctx.rank} built [{here}], but rank 0 built [{there}]"
+        raise WorkloadError(f"{reason}: model() must build the same model on every rank")
 
 
 def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:
@@ -238,7 +234,7 @@ def _require_writable_buffers(module: nn.Module) -> None:
 
 
 def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
-    """Returns the ``Parallel`` of a wrapped module; ``fields`` sets further fields of the ``Parallel``."""
+    """Returns a ``Parallel`` that describes the wrapped module; ``fields`` are further fields of this ``Parallel``."""
     module: nn.Module = wrapped.module
     return Parallel(
         wrapped,

@@ -64,10 +64,8 @@ class OffloadedScaler(ShardedGradScaler):
 def require_gpu(strategy: str, ctx: RankView) -> None:
     """Raises a SettingError for CPU offloading without a GPU, because torch's pinned memory needs a GPU."""
     if ctx.device.type == "cpu":
-        raise SettingError(
-            f"{strategy}[cpu_offload=true] needs GPUs, but these ranks compute on the CPU: leave cpu_offload out, or "
-            "use device=cuda"
-        )
+        reason = f"{strategy}[cpu_offload=true] needs GPUs, but these ranks compute on the CPU"
+        raise SettingError(f"{reason}: leave cpu_offload out, or use device=cuda")
 
 
 def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> tuple[nn.Module, ...]:

@@ -98,7 +98,7 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, Option]) -> Strategy:
-    """Returns a strategy by its name and options; ``function`` implements a strategy that the table does not have."""
+    """Returns a strategy with this name and these options; ``function`` implements it if the table does not have it."""
     strategy = Strategy(name, **options)
     object.__setattr__(strategy, "function", function)
     return strategy

@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from pytest_ddpperf.errors import DdpperfError, WorkloadError, extended
-from pytest_ddpperf.instruments.counting.copies import checksum
+from pytest_ddpperf.instruments.counting.loaders import checksum
 from pytest_ddpperf.records.verbs import LOSS
 from pytest_ddpperf.strategies.strategy import RankView, Strategy
 from pytest_ddpperf.training.correctness import tolerances
@@ -31,7 +31,7 @@ _STEPS_SEED = 500_000  # weights, data and steps must not use the same random nu
 
 
 def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]:
-    """Trains with each strategy, and then with the first strategy again, from weights that differ by rounding."""
+    """Trains by each strategy; then by the first one again, with initial weights changed by about a rounding error."""
     ways = [(strategy, False) for strategy in job.strategies]
     found = []
     for strategy, moved in (*ways, (job.strategies[0], True)):
@@ -120,7 +120,7 @@ def _checksum(batches: Any) -> int:
 def _evaluate(
     ctx: RankView, workload: Workload, module: torch.nn.Module, default_name: str, *, may_diverge: bool
 ) -> dict[str, float]:
-    """Returns the numbers of the workload's ``evaluate`` by name; a single number is named ``default_name``."""
+    """Returns the metrics of the workload's ``evaluate``, by name; a plain number is named ``default_name``."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]

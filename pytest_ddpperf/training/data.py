@@ -52,10 +52,9 @@ def batches(
     if workload.batch is not None:
         source = located(workload.batch)
         if settings is not None:
-            raise SettingError(
-                f"loader={settings}: this Workload uses one batch of {source} in all steps, and no DataLoader; give "
-                "Workload(loader=...) in place of batch=..., or leave the setting loader out"
-            )
+            reason = f"loader={settings}: this Workload uses one batch of {source} in all steps, and no DataLoader"
+            cure = "give Workload(loader=...) in place of batch=..., or leave the setting loader out"
+            raise SettingError(f"{reason}; {cure}")
         whole = _pair(workload, workload.batch(), source)
         _require_samples(whole, source)
         pair = _mover(ctx, whole)(_rank_share(ctx, whole, source))
@@ -143,10 +142,9 @@ def _endless(
         if empty and epoch == first_epoch:
             raise WorkloadError(f"loader {source} yielded no batch: give it data for at least one batch")
         if empty:
-            raise WorkloadError(
-                f"loader {source} yielded no batch in its second epoch: return an iterable that can be iterated many "
-                "times, such as a DataLoader, not an iterator"
-            )
+            reason = f"loader {source} yielded no batch in its second epoch"
+            cure = "return an iterable that can be iterated many times, such as a DataLoader, not an iterator"
+            raise WorkloadError(f"{reason}: {cure}")
         epoch += 1
 
 
@@ -170,10 +168,9 @@ def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
 
 def _require_samples(pair: tuple[Any, Any], source: str) -> None:
     if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in tree_leaves(pair)):
-        raise WorkloadError(
-            f"{source} gave a tensor on the meta device, which has no values: make batches on the CPU, without "
-            "torch.device('meta') and torch.set_default_device('meta')"
-        )
+        reason = f"{source} gave a tensor on the meta device, which has no values"
+        cure = "make batches on the CPU, without torch.device('meta') and torch.set_default_device('meta')"
+        raise WorkloadError(f"{reason}: {cure}")
     if _size(pair) == 0:
         raise WorkloadError(
             f"{source} gave a batch of 0 samples (the first tensor's dimension 0 is empty): give at least one sample"
@@ -219,7 +216,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 
 def _mover(ctx: RankView, first: tuple[Any, Any]) -> Callable[[tuple[Any, Any]], tuple[Any, Any]]:
-    """Returns a function that moves batches to the rank's device, without waiting if the ``first`` batch is pinned."""
+    """Returns a function that moves batches to the rank's device, asynchronously if the ``first`` batch is pinned."""
     if ctx.device.type == "cpu":
         return lambda pair: pair  # it was made there
     on_host = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]

@@ -110,7 +110,7 @@ class VerifyJob:
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """The job of every rank of a launch before the timed launches: to time, count or verify a step."""
+    """The tasks of every rank in the launch that precedes the timed launches: timing, counting and verifying a step."""
 
     training: LaunchJob  # without ``timed``, the steps of its plan extend the warm-up
     _: KW_ONLY
@@ -150,7 +150,7 @@ class ConvergeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTraining:
-    """The curve of one training on one rank; it ends at the first value that is not finite."""
+    """The loss and metrics of one training on one rank at several steps, up to the first value that is not finite."""
 
     steps: tuple[int, ...]  # before each point of the curve
     values: Mapping[str, tuple[float, ...]]  # by quantity, of each point
@@ -219,8 +219,8 @@ def growth_steps(steps: int) -> int:
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
     """Returns the number of pairs of timed blocks, and the number of steps in each block.
 
-    A pair has a block with and a block without synchronisation. All blocks together have about half of ``steps`` steps,
-    in whole periods.
+    A pair has one block with and one block without synchronisation. All blocks together have about half of ``steps``
+    steps. The number of steps in a block is a multiple of ``period``.
     """
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))

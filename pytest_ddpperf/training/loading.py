@@ -47,10 +47,8 @@ _FETCH_SECONDS = 1.0
 def require_data_loader(loader: object, source: str) -> DataLoader[Any]:
     """Returns the loader if its settings can be changed; raises a WorkloadError otherwise."""
     if not isinstance(loader, DataLoader):
-        raise WorkloadError(
-            f"{source} returned a {type(loader).__name__}, but loader=... is for a torch DataLoader: "
-            "return a DataLoader, or leave loader=... out"
-        )
+        reason = f"{source} returned a {type(loader).__name__}, but loader=... is for a torch DataLoader"
+        raise WorkloadError(f"{reason}: return a DataLoader, or leave loader=... out")
     kind = type(loader)
     if kind.__iter__ is not DataLoader.__iter__ or kind._get_iterator is not DataLoader._get_iterator:  # noqa: SLF001
         raise WorkloadError(
@@ -99,10 +97,9 @@ def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int
     sizes = {"batch_size": own.batch_size, "drop_last": own.drop_last}
     if isinstance(own.dataset, IterableDataset):
         if settings.sampler:
-            raise SettingError(
-                f"loader={settings}: the dataset of {source} is an IterableDataset, which no sampler can split; let "
-                "the dataset read its rank's part (loader gets rank and world_size), and leave sampler=rank out"
-            )
+            reason = f"loader={settings}: the dataset of {source} is an IterableDataset, which no sampler can split"
+            cure = "let the dataset read its rank's part (loader gets rank and world_size), and leave sampler=rank out"
+            raise SettingError(f"{reason}; {cure}")
         return sizes
     if own.batch_sampler is None or own.batch_size is not None:
         sampler = _shared_out(own, settings, share, source) if settings.sampler else _own_order(own.sampler)
@@ -110,10 +107,9 @@ def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int
     batch_sampler: Any = own.batch_sampler
     inner = getattr(batch_sampler, "sampler", None)
     if settings.sampler and not isinstance(inner, DistributedSampler):
-        raise SettingError(
-            f"loader={settings}: {source} has its own batch_sampler, which cannot be split among ranks; use batch_size "
-            "and shuffle instead, or let the batch_sampler know the rank, and leave sampler=rank out"
-        )
+        reason = f"loader={settings}: {source} has its own batch_sampler, which cannot be split among ranks"
+        cure = "use batch_size and shuffle instead, or let the batch_sampler know the rank, and leave sampler=rank out"
+        raise SettingError(f"{reason}; {cure}")
     if type(batch_sampler) is BatchSampler:
         batch_sampler = BatchSampler(_own_order(inner), batch_sampler.batch_size, batch_sampler.drop_last)
     return {"batch_sampler": batch_sampler}
@@ -185,8 +181,8 @@ def choose(
 
     There are no workers if fetching a batch is fast, or if fetching needs a core and no core is spare. Otherwise there
     are enough workers for a batch every 5 ms, but at most ``max_workers``. Batches are pinned only with workers,
-    because pinning in the rank's own thread takes longer than a plain copy to the GPU. This machine's ``ranks`` share
-    ``cores``, and each rank computes with ``threads``.
+    because pinning in the rank's own thread takes longer than a plain copy to the GPU. The machine has ``cores`` CPU
+    cores for ``ranks`` ranks, and each rank computes with ``threads`` threads.
     """
     took = f"a batch takes {format_value(fetch.seconds, 's')} to fetch"
     handover = _HANDOVER_SECONDS + fetch.size / _HANDOVER_RATE

@@ -116,9 +116,9 @@ def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
 
 
 def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
-    """Times the job's steps, in whole periods, after ``warmup`` steps; the result has no memory peaks.
+    """Times the job's steps, rounded up to whole periods of ``step.period`` steps; the result has no memory peaks.
 
-    Raises a WorkloadError for a loss that is not finite, for compilation in timed steps, and if all periods overflowed.
+    ``warmup`` steps ran before. Raises WorkloadError if a loss is not finite, steps compile or all periods overflow.
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
     sizes = (steps,) if ctx.device.type == "cpu" else timing.device_sizes(steps, step.period)
@@ -188,7 +188,7 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
-    """Waits for the device, the launch's turn and all ranks; ``progress``: the share of timed steps that have run."""
+    """Waits until the device is idle, all ranks arrive and no other launch runs; ``progress``: part of steps timed."""
     settle(device)
     if turns is not None:
         turns.rest()
@@ -234,7 +234,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
 
 
 def headroom_for(nbytes: int, ctx: RankView) -> MemoryHeadroom:
-    """Returns the memory that a copy of ``nbytes`` on each rank needs, and the free memory; on all ranks the same."""
+    """Returns the memory that copies of ``nbytes`` bytes on each rank need, and the least free memory of any rank."""
     from pytest_ddpperf.training.step import of_all_ranks
 
     free = host.free_memory()
@@ -249,8 +249,6 @@ def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: i
     if not kept:
         steps = format_count(len(times) * period, "timed step")
         of_each = "" if period == 1 else f", at least once in every {period} of them"
-        raise WorkloadError(
-            f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so no complete update was "
-            "timed: raise the warm-up, in which the loss scale falls, or use precision=bf16"
-        )
+        reason = f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so no complete update was timed"
+        raise WorkloadError(f"{reason}: raise the warm-up, in which the loss scale falls, or use precision=bf16")
     return kept

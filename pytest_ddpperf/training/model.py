@@ -1,4 +1,4 @@
-"""A workload's model and learning rate: builds the model, finds its blocks, saves and restores it; the scheduler."""
+"""Builds a workload's model, finds its blocks, saves and restores its state; makes the learning-rate scheduler."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ def _require_trainable(model: nn.Module, gave: str) -> None:
         raise WorkloadError(f"{gave} with uninitialized {lazy}, which has no shape yet: let model() run one batch")
     empty = next((name for name, tensor in named if tensor.is_meta), None)
     if empty is not None:
-        raise WorkloadError(
-            f"{gave} with {empty} on the meta device, which has no values: model() must build it on the CPU, "
-            "without torch.device('meta'); a strategy shards and moves it"
-        )
+        reason = f"{gave} with {empty} on the meta device, which has no values"
+        cure = "model() must build it on the CPU, without torch.device('meta'); a strategy shards and moves it"
+        raise WorkloadError(f"{reason}: {cure}")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         frozen = next(model.parameters(), None) is not None
         lacking = "whose parameters are all frozen" if frozen else "without parameters"
@@ -111,10 +110,8 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
         return repeated(module)
     given: Any = chosen(module)
     if not isinstance(given, Iterable):
-        raise WorkloadError(
-            f"Workload(blocks=...) {located(chosen)} gave a {type(given).__name__}: return a list of modules of the "
-            "model, such as model.layers"
-        )
+        reason = f"Workload(blocks=...) {located(chosen)} gave a {type(given).__name__}"
+        raise WorkloadError(f"{reason}: return a list of modules of the model, such as model.layers")
     blocks = tuple(given)
     inside = set(module.modules())
     for block in blocks:
@@ -146,7 +143,7 @@ def _size(modules: Iterable[nn.Module]) -> int:
 
 
 def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Returns, by dtype, a whole model's trainable elements (``parameters``) and its bytes (``model_size``)."""
+    """Returns a model's trainable elements (``parameters``) and bytes (``model_size``), by dtype; {} for FSDP1."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         return {}  # this rank sees only its shard
     number, nbytes = Counter[str](), Counter[str]()
@@ -160,7 +157,7 @@ def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
 
 
 def recompute(blocks: Sequence[nn.Module]) -> None:
-    """Makes each block keep only its inputs and repeat its forward pass in backward; no module changes its name."""
+    """Enables activation checkpointing for each block: only its inputs are kept. Names of modules stay as they are."""
     for block in blocks:
         forward: Callable[..., Any] = block.forward
         block.forward = partial(checkpoint, forward, use_reentrant=False)
@@ -207,7 +204,7 @@ def _copied(value: Any) -> Any:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Returns this rank's shard of a DTensor, or any other tensor, as can be written; does not import DTensor."""
+    """Returns a writable view of a tensor, or of this rank's shard of a DTensor; does not import DTensor."""
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
     return at_different_addresses(tensor if to_local is None else to_local())
 

@@ -1,4 +1,4 @@
-"""The launches before the timed launches, and the launch that profiles. Importable without torch."""
+"""Runs on a rank: the preparatory launch before the timed launches, and the profiling launch. Needs no torch."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _timed_and_counted(
 
 
 def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None) -> RankProfile:
-    """Profiles a few steps after the warm-up; with ``trace`` also to a file, on a GPU with a snapshot of memory."""
+    """Profiles a few steps after the warm-up; with ``trace``, also writes a trace and on a GPU a memory snapshot."""
     from pytest_ddpperf.instruments.profile.profiling import profile_steps
     from pytest_ddpperf.training.step import build_step
 

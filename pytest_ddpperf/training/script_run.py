@@ -33,10 +33,10 @@ from pytest_ddpperf.units import format_count
 T = TypeVar("T")
 _Mode: TypeAlias = "TorchFunctionMode | TorchDispatchMode"
 _kept: list[Any] = []
-"""The process groups of scripts, until their rank ends.
+"""The process groups of scripts, kept until their rank ends, because both threads below could hang (torch 2.13).
 
-A script destroys its group before its model goes. The model then ends gloo's threads while it holds Python's lock, and
-such a thread may wait for that lock: both hang (seen with torch 2.13).
+If a script destroys its group before its model is freed, the thread that frees the model holds the GIL while it waits
+for gloo's threads to end, and one of gloo's threads may wait for the GIL.
 """
 _PATIENCE = timedelta(days=1)  # the controller's deadline comes first, and has the better report
 _SPAWN = "torch.multiprocessing.spawn"
@@ -129,10 +129,9 @@ class ScriptRun:
         if self._error is not None:
             raise _EndedError
         if not self.made:
-            raise WorkloadError(
-                f"{self._script.name} ended before its first optimizer step: its last output may say why; the plugin "
-                "does not see the steps of processes that the script starts itself"
-            )
+            reason = f"{self._script.name} ended before its first optimizer step: its last output may say why"
+            cure = "the plugin does not see the steps of processes that the script starts itself"
+            raise WorkloadError(f"{reason}; {cure}")
         raise TrainingEnded(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "
             f"{max(self._needed, self.made + 1)}, to warm up, to time and to take steps apart: let it train for longer "
@@ -181,7 +180,7 @@ class ScriptRun:
             self._await_order()
 
     def _refusing_ranks(self, start: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``start``, which starts a process; until this rank trains, refuses processes that start ranks."""
+        """Wraps ``start``, which starts a process; before this rank trains, raises an error if it would start ranks."""
 
         @functools.wraps(start)
         def started(*args: Any, **how: Any) -> T:

@@ -1,4 +1,4 @@
-"""Observes what counters do not see in steps: Python objects that stay behind, and DataLoaders. Needs torch."""
+"""Observes two things that counters miss: Python objects that steps do not free, and DataLoaders. Needs torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not count
 
 
 class Seen:
-    """The observations on steps before the counted step: Python objects that stay behind, and DataLoaders.
+    """Observes the steps before the counted step: their DataLoaders, and Python objects that they do not free.
 
     Objects are counted two steps before the warm-up ends, when it ends, and after the steps that follow.
     """

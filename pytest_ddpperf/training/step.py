@@ -35,7 +35,7 @@ from pytest_ddpperf.training.subject import Script, Workload, located, unfit
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 
 Separable: TypeAlias = "Trainer | OwnSynchronisation"
-"""Code that trains with the gradients of all ranks, and can also train without other ranks' gradients."""
+"""The type of training code that can skip its averaging of gradients over the ranks."""
 _UNKNOWN = -1  # the size of a batch without tensors
 
 
@@ -222,10 +222,8 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
         )
     word = "yield" if inspect.isgeneratorfunction(step) else "async" if inspect.iscoroutinefunction(step) else ""
     if word:
-        raise WorkloadError(
-            f"the step of {located(build)} is a function with {word}, so calling it runs nothing: return a plain "
-            "function that runs one training step"
-        )
+        reason = f"the step of {located(build)} is a function with {word}, so calling it runs nothing"
+        raise WorkloadError(f"{reason}: return a plain function that runs one training step")
     problem = unfit(step)
     if problem is not None:
         raise WorkloadError(f"the step of {located(build)}: {problem}")

@@ -89,10 +89,9 @@ class Workload:
                 "either batch() for the same data in every step, or loader(rank, world_size) for an iterable of batches"
             )
         if (self.loss is None) == (self.forward is None):
-            raise WorkloadError(
-                f"Workload has {'neither loss nor' if self.loss is None else 'both loss and'} forward: give one, "
-                "either loss(outputs, targets), or forward(model, batch), which returns the loss"
-            )
+            reason = f"Workload has {'neither loss nor' if self.loss is None else 'both loss and'} forward"
+            cure = "give one, either loss(outputs, targets), or forward(model, batch), which returns the loss"
+            raise WorkloadError(f"{reason}: {cure}")
         for name in _ARGUMENTS:
             value = getattr(self, name)
             required = name in {"model", "optimizer"}
@@ -113,10 +112,9 @@ class Workload:
         if torch is None:
             return
         if isinstance(self.model, torch.nn.Module):
-            raise WorkloadError(
-                f"Workload(model=...) is a {type(self.model).__name__} module: give a function that builds it, "
-                "so that every rank has its own (model=lambda: ...)"
-            )
+            reason = f"Workload(model=...) is a {type(self.model).__name__} module"
+            cure = "give a function that builds it, so that every rank has its own (model=lambda: ...)"
+            raise WorkloadError(f"{reason}: {cure}")
         if isinstance(self.loss, type) and issubclass(self.loss, torch.nn.Module):
             name = self.loss.__name__
             raise WorkloadError(f"Workload(loss=...) is the class {name}: give an instance, loss={name}()")
@@ -133,7 +131,7 @@ def _short(value: object, limit: int = 60) -> str:
 
 
 def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
-    """Returns a sentence if a function cannot take these positional names and keyword options; None if it may."""
+    """Returns an error text if a function cannot be called with these positional and keyword arguments, else None."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -31,7 +31,7 @@ DEVICE_BLOCKS, MIN_DEVICE_STEPS = 10, 5  # of a launch on CUDA; in the first ste
 
 
 def warmup_seconds(device: torch.device, job: LaunchJob) -> float:
-    """Returns the least duration of the warm-up: on CUDA the seconds in which clocks rise, else 0."""
+    """Returns the least duration of the warm-up in seconds: on CUDA, until the GPU's clocks have risen; else 0."""
     return CUDA_WARMUP_SECONDS if device.type == "cuda" and job.times_matter else 0.0
 
 
@@ -62,10 +62,8 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
         not job.counts and on_any_rank(ctx, step, 0 < ran == len(step.skipped_steps))  # all overflowed
     ):
         if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
-            raise WorkloadError(
-                f"fp16 gradients overflowed in each of the first {ran} steps, so no step updated the parameters: "
-                "scale the loss down, or use precision=bf16"
-            )
+            reason = f"fp16 gradients overflowed in each of the first {ran} steps, so no step updated the parameters"
+            raise WorkloadError(f"{reason}: scale the loss down, or use precision=bf16")
         ran += 1
         run()
         after_each(ran)
@@ -109,10 +107,8 @@ def loss_value(loss: Any, when: str) -> float | None:
         found = f"a value of type {type(value).__name__}" + ("" if shape is None else f" and shape {tuple(shape)}")
         raise WorkloadError(f"the step returned {found} {when}: return the loss (a number or a scalar tensor) or None")
     if not math.isfinite(value):
-        raise WorkloadError(
-            f"loss is {float(value)} {when}, so training diverges and cannot be measured: "
-            "check the learning rate and the data"
-        )
+        reason = f"loss is {float(value)} {when}, so training diverges and cannot be measured"
+        raise WorkloadError(f"{reason}: check the learning rate and the data")
     return float(value)
 
 
@@ -199,10 +195,10 @@ def timed_blocks(
 
 
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
-    """Returns the number of steps of each block of an interleaved launch, in whole periods.
+    """Returns the number of steps of each block of a launch that alternates with another launch, block by block.
 
-    There are at most ``blocks`` blocks, each of at least ``least`` periods. The first step of a block is slower,
-    because caches went cold during the wait. This affects all interleaved launches equally.
+    There are at most ``blocks`` blocks, each of at least ``least`` periods of ``period`` steps. A block's first step is
+    slower, because caches went cold during the wait. This affects both launches equally.
     """
     periods = steps // period
     number = min(blocks, max(1, periods // least))
@@ -210,7 +206,7 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_P
 
 
 def device_sizes(steps: int, period: int) -> tuple[int, ...]:
-    """Returns the number of steps of each block of a launch on CUDA, interleaved or not."""
+    """Returns the number of steps of each block of a launch on CUDA, whether it alternates with another or not."""
     return turn_sizes(steps, period, DEVICE_BLOCKS, least=math.ceil(MIN_DEVICE_STEPS / period))
 
 
@@ -235,8 +231,8 @@ def alternating_blocks(
 ) -> BlockTimes | None:
     """Times blocks of steps with and without synchronisation; None if a step overflowed in fp16.
 
-    A collective with the same arguments on all ranks. After each block, the trainer's state is restored, except the
-    learning rate, the data and random numbers.
+    All ranks call this function together, with equal arguments. After each block, the trainer's state is restored,
+    except the learning rate, the data and random numbers.
     """
     still_sent = trainer.still_sent(run)
     pairs, of_block = blocks_for(steps, period)

@@ -42,10 +42,7 @@ class Trainer:
         weighted: bool = False,  # targets come as (targets, weight), and the loss is multiplied by the weight
     ) -> None:
         if settings.precision == "fp16" and strategy.options.get("comm_hook") == "powersgd":
-            raise SettingError(
-                "precision=fp16 with comm_hook=powersgd: PowerSGD keeps errors for later steps, so one overflow "
-                "would spoil them all; use precision=bf16 or another hook"
-            )
+            raise SettingError("precision=fp16 with comm_hook=powersgd: PowerSGD keeps an overflow; use precision=bf16")
         self._forward_context = prepare_precision(settings.precision, ctx.device)
         module = (model.build_model(workload) if module is None else module).to(ctx.device)
         self.evaluating = not module.training
@@ -160,10 +157,7 @@ class Trainer:
         Raises an error for an optimizer that itself skips overflowed steps, because this would go unnoticed.
         """
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
-            raise SettingError(
-                "precision=fp16 with a fused optimizer: the plugin cannot see which steps such an optimizer skips "
-                "after an overflow, and would time them as full steps; create the optimizer with fused=False"
-            )
+            raise SettingError("precision=fp16: a fused optimizer hides the steps that it skips; give it fused=False")
         step = self.optimizer.step
 
         @wraps(step)  # with the mark of a scheduler, which looks for it
@@ -184,10 +178,8 @@ class Trainer:
             scalar = isinstance(loss, torch.Tensor) and loss.numel() == 1
             found = "a loss that does not depend on the parameters" if scalar else model.describe_value(loss)
             cure = " with a gradient; compute it without detach(), no_grad(), argmax() and item()" if scalar else ""
-            raise WorkloadError(
-                f"{located(getattr(self, self.computes_loss))} returned {found}: "
-                f"{self.computes_loss}({arguments}) must return a scalar tensor{cure}"
-            )
+            reason = f"{located(getattr(self, self.computes_loss))} returned {found}"
+            raise WorkloadError(f"{reason}: {self.computes_loss}({arguments}) must return a scalar tensor{cure}")
         if weight is not None:
             loss = loss * weight
         if self._micro_steps > 1:
@@ -250,10 +242,8 @@ def prepare_precision(precision: str, device: torch.device) -> Callable[[], Abst
     if precision in {"tf32", "bf16"} and device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if major < _AMPERE:
-            raise RankSkipped(
-                f"precision {precision} needs a GPU of compute capability {_AMPERE}.0 or newer; "
-                f"{torch.cuda.get_device_name(device)} has {major}.{minor}"
-            )
+            reason = f"precision {precision} needs a GPU of compute capability {_AMPERE}.0 or newer"
+            raise RankSkipped(f"{reason}; {torch.cuda.get_device_name(device)} has {major}.{minor}")
     dtype = _AUTOCAST.get(precision)
     return nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
 

@@ -64,7 +64,7 @@ class GpuCalls:
             yield
 
     def _noted_kind(self, kind: type) -> type:
-        """Returns a subclass of ``kind`` whose constructor only records the call; annotations may name the class."""
+        """Returns a subclass of ``kind``, which annotations can name; its constructor only records the call."""
         return type(kind.__name__, (kind,), {"__init__": lambda *_, **__: self._note(kind.__name__)})
 
     def _choose(self, device: Any) -> None:

@@ -113,7 +113,7 @@ def test_a_work_tree_that_takes_too_long_to_look_through_is_unknown(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(module, "_STATUS_SECONDS", 0.1)
     assert checkout(repository) is None
-    with pytest.raises(GitError, match=r"^git status did not end within 0 s$"):
+    with pytest.raises(GitError, match=r"^git status did not end within 0.1 s$"):
         module.git(repository, "-c", "color.ui=false", "status", seconds=0.1)
 
 

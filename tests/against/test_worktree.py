@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -295,11 +296,18 @@ def test_a_session_of_a_later_day_removes_what_a_kill_of_all_has_left(repository
     later.close()
 
 
-def test_a_guard_that_takes_long_is_left_to_itself(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_that_takes_long_is_shown_and_left_to_itself(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     tree = Worktree(resolve("v1", repository, repository))
     monkeypatch.setattr(worktree, "_REMOVAL_SECONDS", 0.01)
     tree._guard.send_signal(signal.SIGSTOP)
     tree.close()
+    shown = capfd.readouterr().err
+    assert re.search(
+        r"^ddpperf: Command .*guard\.py.* timed out after 0\.01 seconds; the stacks of", shown, re.MULTILINE
+    )
+    assert "in test_a_guard_that_takes_long" in shown
     assert tree._guard.returncode is None
     assert tree.folder.exists()
     tree._guard.send_signal(signal.SIGCONT)
@@ -315,8 +323,11 @@ def test_git_that_hangs_keeps_nothing_from_being_removed(
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(guard, "_GIT_SECONDS", 0.1)
-    guard.remove(tmp_path / "folder" / "checkout", repository)
+    told: list[str] = []
+    guard.remove(tmp_path / "folder" / "checkout", repository, told.append)
     assert not (tmp_path / "folder").exists()
+    (late,) = told
+    assert re.fullmatch(r"Command .*'worktree', 'remove'.* timed out after 0\.\d* seconds", late)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode, environment_json
+from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
@@ -183,6 +184,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
         ("records/0/recipe", {"x.y": 1}, "field records[0].recipe[...]: expected `str`, got `int`"),
         ("records", {}, "field records: expected `array`, got `object`"),
         ("records/1/name", "ddp", EDITED),
+        ("records/0/mode", "\ud800", "'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not"),
         ("records/1/name", "", "field records[1].name: expected `str` of length >= 1; "),
         ("records/0/mode", "sideways", "field records[0].mode: invalid enum value 'sideways'"),
         ("records/0/date", "2026-02-31", "field records[0].date: expected `str` matching regex "),
@@ -243,6 +245,15 @@ def test_nan_is_never_written() -> None:
     problem = r"field records\[0\]\.series\[0\]\.samples\[1\]: expected `float`, got `null`"
     with pytest.raises(BaselineError, match=f"was not written: {problem}; correct"):
         encode(file_of(replace(record, series=(series,))), FILE)
+
+
+def test_the_name_of_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    """Python reads the byte 0xff of such a name as this half of a pair."""
+    with pytest.raises(
+        BaselineError, match=r"was not written: .* can't encode character '\\udcff'.*; correct the bench"
+    ):
+        Store(tmp_path).save("a\udcff/test_a.py::test_a", [make_record()])
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_a_file_of_this_repository_is_written_as_it_was_read() -> None:

@@ -215,7 +215,7 @@ def test_a_copied_file_of_another_test_is_foreign(store: Store) -> None:
     shutil.copy(file, copy)
     with pytest.raises(BaselineError) as caught:
         store.find("perf/test_a.py::test_step[naive]", "ddp", make_record().environment)
-    assert str(caught.value).startswith(f"baseline file {copy}: field test is {TEST}, whose file is {file}: ")
+    assert str(caught.value).startswith(f"baseline file {copy}: field test is {TEST}, so the file should be {file}: ")
 
 
 def test_a_copied_file_of_another_environment_is_foreign(store: Store) -> None:

@@ -72,6 +72,15 @@ def test_nothing_is_added_where_a_file_is_broken(runs: list[Path], tmp_path: Pat
     assert not file.exists()
 
 
+def test_nothing_is_added_if_a_fact_of_the_machine_cannot_be(runs: list[Path], tmp_path: Path, complaint: Run) -> None:
+    runs[0].write_text(runs[0].read_text().replace('"threads": ', '"threads": -'))
+    file = tmp_path / "new.sqlite"
+    assert "field threads: expected `int` >= 0; write it again" in complaint(
+        "history", "add", runs[0], "--history", file
+    )
+    assert not file.exists()
+
+
 def test_a_file_without_a_date_is_refused(runs: list[Path], tmp_path: Path, complaint: Run) -> None:
     runs[0].write_text(json.dumps({**json.loads(runs[0].read_text()), "date": None}))
     said = f"results file {runs[0]}: field date: is null, and a history needs a date; write it again"

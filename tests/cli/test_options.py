@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,13 @@ from pytest_ddpperf.cli.options import ini_path, project
 from pytest_ddpperf.errors import SettingError
 
 SINCE_9 = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 does not read it")
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    os.truncate(tmp_path / "pyproject.toml", 1 << 40)
+    with pytest.raises(SettingError, match=r"pyproject.toml cannot be read: .* more than 1e\+07 bytes.*; correct this"):
+        project(tmp_path)
 
 
 @pytest.mark.parametrize(

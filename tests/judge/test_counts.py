@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.decision import decide_count
+from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.alike import Alike
 from pytest_ddpperf.records.counts import Counts
@@ -57,6 +57,12 @@ def test_counts_that_a_run_lacks_are_missed() -> None:
         "the baseline has counts, but this run has none: no count can fail the test",
     )
     assert judged(MEASURED, replace(then, counted_differs=("torch 2.11 -> 2.13",))).findings == ()
+
+
+def test_a_count_whose_value_the_run_lacks_has_no_verdict() -> None:
+    """As in a file of results that was changed."""
+    then, now = counts(operators=1.0, flops=1.0), counts(operators=1.0)
+    assert decide_compared_count("flops", then, now, differs=False) is Verdict.NEW
 
 
 def test_counts_of_another_torch_are_not_comparable() -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -37,7 +38,8 @@ def test_the_memory_of_those_that_do_not_run_is_told(monkeypatch: pytest.MonkeyP
     """The first imports torch, and the others are copies of it."""
     launchers = Launchers(lambda first: Launcher(like=first))
     for running, number, expected in ((0, 1, 300), (0, 3, 300 + 2 * 40), (1, 3, 2 * 40), (5, 3, 0)):
-        monkeypatch.setattr(Launchers, "pids", (*range(17, 17 + running), None))
+        made = [SimpleNamespace(pid=17, has_preloaded=lambda _: False)] * running
+        monkeypatch.setattr(launchers, "_made", made)
         assert launchers.missing_bytes(number) == expected * 2**20
 
 
@@ -74,6 +76,11 @@ def parent_of(pid: int) -> int:
     return int(processes._stat(pid)[1])
 
 
+def pids_of(launchers: Launchers) -> tuple[int | None, ...]:
+    """The process ids of the fork servers; None for one that does not run."""
+    return tuple(launcher.pid for launcher in launchers.every)
+
+
 def known(pids: Iterable[int | None]) -> list[int]:
     return [pid for pid in pids if pid is not None]
 
@@ -84,7 +91,7 @@ def test_copies_of_the_first_run_launches_at_the_same_time_start_again_and_end_t
     """Who writes waits for who reads: neither rank ends without the other. Sweeps of launches spare the copies."""
     launchers.start(3)
     launchers.wait(3)
-    pids = known(launchers.pids)
+    pids = known(pids_of(launchers))
     assert [parent_of(pid) for pid in pids[1:]] == [pids[0], pids[0]]
     os.mkfifo(tmp_path / "met")
 
@@ -99,10 +106,10 @@ def test_copies_of_the_first_run_launches_at_the_same_time_start_again_and_end_t
         assert [*pool.map(run, range(2))] == pids[:2]
     assert parent(launchers[2]) == pids[2]
     launchers.keep(1)
-    assert launchers.pids == (pids[0], None, None)
+    assert pids_of(launchers) == (pids[0], None, None)
     assert all_gone(pids[1:])
-    assert parent(launchers[1]) == launchers.pids[1]
-    last = known(launchers.pids)
+    assert parent(launchers[1]) == pids_of(launchers)[1]
+    last = known(pids_of(launchers))
     launchers.close()
     assert all_gone(last)
 
@@ -126,7 +133,7 @@ def test_a_copy_that_was_killed_between_launches_is_replaced(
     """A kernel that needs memory kills it, and for a moment nobody here knows that."""
     launchers.wait(2)
     for noticed in (True, False):
-        first, copy = known(launchers.pids)
+        first, copy = known(pids_of(launchers))
         os.kill(copy, signal.SIGKILL)
         assert all_gone([copy])
         with monkeypatch.context() as patched:
@@ -134,7 +141,7 @@ def test_a_copy_that_was_killed_between_launches_is_replaced(
                 patched.setattr(ZygoteProcess, "usable", property(lambda _: True))
             fresh = parent(launchers[1])
         assert fresh != copy
-        assert (first, parent_of(fresh)) == (launchers.pids[0], first)
+        assert (first, parent_of(fresh)) == (pids_of(launchers)[0], first)
 
 
 @pytest.mark.slow
@@ -142,11 +149,11 @@ def test_copies_end_with_the_first_and_are_made_of_the_next_one(
     launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
     launchers.wait(2)
-    pids = known(launchers.pids)
+    pids = known(pids_of(launchers))
     os.kill(pids[0], signal.SIGKILL)
     assert all_gone(pids)
     second = parent(launchers[1])
-    assert parent_of(second) == launchers.pids[0]
+    assert parent_of(second) == pids_of(launchers)[0]
 
 
 @pytest.mark.slow
@@ -209,7 +216,7 @@ def test_ranks_with_variables_of_their_own_have_them_and_others_do_not(launchers
     parents = {int(answer[2]) for answer in answers if answer[2]}
     assert len(parents) == 3
     assert parents <= set(launchers.parents)
-    (of_threads,) = known(threads.pids)
+    (of_threads,) = known(pids_of(threads))
     assert parent_of(of_threads) == os.getpid(), "it has imported torch itself"
     assert named[0].pid is not None
     launchers.keep(0)

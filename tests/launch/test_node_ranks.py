@@ -16,7 +16,7 @@ import pytest
 from pytest_ddpperf.launch import node_ranks
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.launch_run import LaunchedRanks
-from pytest_ddpperf.launch.link import Close, Link
+from pytest_ddpperf.launch.link import Close, Link, Question
 from pytest_ddpperf.launch.messages import Answer, Ask, Job
 from pytest_ddpperf.launch.node_ranks import NodeRanks, States
 from pytest_ddpperf.launch.nodes.agent import NodeLauncher
@@ -75,3 +75,24 @@ def test_a_launch_that_is_closed_as_soon_as_it_is_asked_for_ends() -> None:
         serving.start()
         serving.join(5.0)
         assert not serving.is_alive()
+
+
+def test_nodes_whose_ranks_do_not_end_share_one_deadline(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Which has passed for the second one when the first was given up."""
+    monkeypatch.setattr(node_ranks, "_ANSWER_SECONDS", 0.0)
+    given: list[float] = []
+    answer = Question.answer
+
+    def noted(question: Question[Any], seconds: float, hear: Any) -> Any:
+        given.append(seconds)
+        return answer(question, seconds, hear)
+
+    monkeypatch.setattr(Question, "answer", noted)
+    with linked() as (first, _first), linked() as (second, _second):
+        until = time.monotonic() + 0.1
+        for ranks in (ranks_over(first), ranks_over(second, first=2)):
+            ranks.sweep(until)
+    assert given[0] > 0 >= given[1]
+    assert capfd.readouterr().err.count("did not answer within 0 s; the stacks of process") == 2

@@ -43,7 +43,7 @@ class RankTrace:
 
     @cached_property
     def marks(self) -> tuple[profiler.Span, ...]:
-        """Returns the steps: ranges named ``step``, else ``torch.profiler.schedule``'s ranges, else the whole trace."""
+        """Returns the spans of steps: named ``step``, or made by ``torch.profiler.schedule``; else the whole trace."""
         begin, end = min(event.start for event in self.events), max(event.end for event in self.events)
         return tuple(profiler.marks_of(self.events) or profiler.marks_of(self.events, _STEP_OF_TORCH)) or (
             (begin, end),

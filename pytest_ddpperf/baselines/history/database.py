@@ -140,12 +140,9 @@ def has_run(file: Path, run: HistoryRun, results: Sequence[Result]) -> bool:
         WHERE date = :date AND commit_hash IS :commit
     """
     runs: dict[int, list[tuple[Any, ...]]] = {}
-    try:
-        with open_history(file) as connection:
-            for number, *facts in connection.execute(query, {"date": run.date, "commit": run.commit}):
-                runs.setdefault(number, []).append(tuple(facts))
-    except NoRunYet:
-        return False
+    with contextlib.suppress(NoRunYet), open_history(file) as connection:
+        for number, *facts in connection.execute(query, {"date": run.date, "commit": run.commit}):
+            runs.setdefault(number, []).append(tuple(facts))
     wanted = Counter((one.test, one.name, one.measurement.world_size, one.verdict.value) for one in results)
     return any(Counter(facts) == wanted for facts in runs.values())
 
@@ -168,24 +165,22 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
     # CROSS JOIN keeps this order: one test's results and then their metrics, or all values of the metric.
     tables = "result CROSS JOIN metric" if "test" in wanted else "metric CROSS JOIN result"
     conditions = "".join(f" AND {column} = :{column}" for column in wanted)
-    try:
-        with open_history(file) as connection:
-            # A loss falls from step to step; no other metric depends on the number of steps.
-            query = f"""
-                SELECT test, name, strategy, mode, recipe, world_size, key, metric, unit, better, scale,
-                       {"warmup + steps" if metric == FINAL_LOSS else "NULL"} AS total_steps,
-                       beside AND scale <> 'exact' AS interleaved,
-                       date, commit_hash, commit_date, branch, dirty, value, low, high, confidence, slack, gated
-                FROM {tables} ON result.id = metric.result JOIN run ON run.id = result.run
-                     JOIN environment ON environment.id = result.environment
-                WHERE metric = :metric AND value IS NOT NULL{conditions}
-                ORDER BY coalesce(commit_date, date), run.id, result.id
-            """  # noqa: S608 - the columns' names are the code's own
-            cursor = connection.execute(query, {"metric": metric, **wanted})
-            columns = [description[0] for description in cursor.description]
-            return tuple(_entry(_checked(file, dict(zip(columns, row, strict=True)))) for row in cursor)
-    except NoRunYet:
-        return ()
+    with contextlib.suppress(NoRunYet), open_history(file) as connection:
+        # A loss falls from step to step; no other metric depends on the number of steps.
+        query = f"""
+            SELECT test, name, strategy, mode, recipe, world_size, key, metric, unit, better, scale,
+                   {"warmup + steps" if metric == FINAL_LOSS else "NULL"} AS total_steps,
+                   beside AND scale <> 'exact' AS interleaved,
+                   date, commit_hash, commit_date, branch, dirty, value, low, high, confidence, slack, gated
+            FROM {tables} ON result.id = metric.result JOIN run ON run.id = result.run
+                 JOIN environment ON environment.id = result.environment
+            WHERE metric = :metric AND value IS NOT NULL{conditions}
+            ORDER BY coalesce(commit_date, date), run.id, result.id
+        """  # noqa: S608 - the columns' names are the code's own
+        cursor = connection.execute(query, {"metric": metric, **wanted})
+        columns = [description[0] for description in cursor.description]
+        return tuple(_entry(_checked(file, dict(zip(columns, row, strict=True)))) for row in cursor)
+    return ()
 
 
 def outside(file: Path, test: str, measured: Measurement, metric: str, value: float) -> tuple[int, float, float] | None:

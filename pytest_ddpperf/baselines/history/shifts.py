@@ -154,7 +154,7 @@ def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
 
 
 def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKind] | None = None) -> list[Shift]:
-    """Replaces shifts, one at a time, by the best of ``kinds`` (None: of the same kind) until none changes."""
+    """Replaces each shift by the best one of ``kinds`` (None: of its kind), again and again until none changes."""
     shifts = sorted(shifts)
     for _ in range(MAX_SWEEPS):
         before = list(shifts)

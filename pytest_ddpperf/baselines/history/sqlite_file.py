@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import HistoryError
+from pytest_ddpperf.instruments.deadlines import late
 
 if TYPE_CHECKING:
     import sqlite3
@@ -80,7 +82,7 @@ _RECOVERY = "restore it from a backup, or name another file and start a new hist
 
 
 class NoRunYet(HistoryError):
-    """The error if the file is empty, because no run was recorded in it yet."""
+    """Raised if the file is empty, because no run was recorded in it yet."""
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
@@ -112,13 +114,16 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     try:
         address = f"{file.absolute().as_uri()}?mode={'rw' if mode == 'read' else mode}"
         with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
+            connection.text_factory = lambda text: text.decode(errors="replace")
             _check_header(connection, file, may_be_empty=mode != "read")
             yield connection
     except sqlite3.OperationalError as error:
-        cure = "try again" if "locked" in str(error) else "check its permissions and the disk, or name another file"
+        if "locked" in str(error):
+            raise late(HistoryError(f"history file {file}: {error}; try again")) from None
+        cure = "check its permissions and the disk, or name another file"
         raise HistoryError(f"history file {file}: {error}; {cure}") from None
-    except sqlite3.DatabaseError as error:
-        raise broken(file, f"{error}: it is broken or no history") from None
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if SQLite's message quotes broken text
+        raise broken(file, f"{shorten(str(error), 100)}: it is broken or no history") from None
 
 
 def broken(file: Path, problem: str) -> HistoryError:
@@ -140,14 +145,13 @@ def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: b
     if application != APPLICATION:
         raise HistoryError(f"history file {file} is a database of another program; name another file")
     if written > VERSION:
-        raise HistoryError(
-            f"history file {file} was written by a newer pytest-ddpperf (format {written}; this version reads up to "
-            f"{VERSION}): upgrade pytest-ddpperf"
-        )
+        reason = f"history file {file} was written by a newer pytest-ddpperf (format {written}; this version"
+        raise HistoryError(f"{reason} reads up to {VERSION}): upgrade pytest-ddpperf")
     own = {*map(_bare, (*_SCHEMA, *_STATISTICS))}
     for kind, name, sql in made:
         if _bare(sql) not in own:
-            raise broken(file, f"it holds the {kind} {name!a} with a schema that pytest-ddpperf does not write")
+            cure = f": remove it by DROP {kind.upper()}" * (kind in {"index", "trigger"})
+            raise broken(file, f"it holds the {kind} {name!a} with a schema that pytest-ddpperf does not write{cure}")
 
 
 def _bare(sql: str) -> str:

@@ -24,7 +24,7 @@ CONFIDENCE = 0.95
 OUTLIER_DISTANCE = 4.0  # standard deviations from the median of the neighbours
 NEIGHBOURS = 3  # on either side
 PLACE_QUANTILE = 7.35
-"""A position of a step is in the 95 % interval if its squares add up to at most this many variances above the least:
+"""A step's position is in the 95 % interval if its squared residuals add up to at most the least sum + 7.35 variances:
 Hansen, "Sample splitting and threshold estimation" (2000), table I."""
 
 

@@ -27,7 +27,7 @@ MORE_LAUNCHES, MORE_TIME = 2, 4
 COUNTED: Mapping[str, object] = {"counts": "only"}  # counts have no noise, so they need no launches
 
 Searched = CommitRange | PackageRange
-"""The searched range: "commit" here also means a state of the packages between two lists."""
+"""The searched range. If packages are searched, "commit" in this file means a state between two lists of packages."""
 
 RunProbe = Callable[[Probe, str], Outcome]
 """A function that measures a probe's commit side by side with the commit of the given full hash."""
@@ -53,7 +53,7 @@ class ShiftEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The answer of a probe: whether a commit is like the good commit or like the bad commit."""
+    """The answer of a probe (the measurement of a commit): whether the commit is like the good or the bad one."""
 
     answer: Answer  # "skipped" if the commit cannot be said to be like one of the ends
     error: float = 0.0  # the probability that the commit is like the other end
@@ -134,7 +134,7 @@ def expected_probes(commits: Searched) -> int:
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """Divides ``left``, the error that all remaining answers together may have; returns the next answer's part."""
+    """Returns the part of ``left``, the permitted error of all remaining answers, that the next answer may have."""
     return left / (expected_probes(commits) + 1)
 
 

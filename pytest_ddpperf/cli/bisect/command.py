@@ -189,7 +189,7 @@ def span(seconds: float) -> str:
 
 
 def _conclude(search: bisector.Bisector, commits: CommitRange) -> int:
-    """Prints the suspects; if only one is left, compares that commit with its parent."""
+    """Prints the commits that may be the first bad one; if only one is left, compares it with its parent."""
     suspects = commits.suspects
     if len(suspects) > 1:
         _tell(f"the first bad commit is one of these {len(suspects)}; all but the last could not be judged")

@@ -19,6 +19,7 @@ from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.cli.bisect.ranges import ALONE, PackageRange, Pins, packages_between, read_pins
 from pytest_ddpperf.errors import DdpperfError, SettingError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.launch.processes import printed_by
 from pytest_ddpperf.launch.redirection import PACKAGES
 from pytest_ddpperf.reports.phrases import first_of
@@ -31,7 +32,7 @@ _LOCK_SECONDS, _POLL_SECONDS = 2 * _PIP_SECONDS + 60, 0.2  # in which another pr
 
 
 class PipRefused(DdpperfError):
-    """The error if pip cannot install certain packages together; its message is pip's."""
+    """Raised if pip cannot install certain packages together; the message is pip's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +55,9 @@ class Environments:
             deadline = time.monotonic() + _LOCK_SECONDS
             while (other := locks.take([place.name])) is not None:
                 if time.monotonic() >= deadline:
-                    raise SettingError(
-                        f"--packages: {other} has been creating the environment {place} for {_LOCK_SECONDS:g} s: end "
-                        "that process, or set XDG_CACHE_HOME to another folder"
-                    )
+                    reason = f"{other} has been creating the environment {place} for {_LOCK_SECONDS:g} s"
+                    cure = "end that process, or set XDG_CACHE_HOME to another folder"
+                    raise late(SettingError(f"--packages: {reason}: {cure}"))
                 time.sleep(_POLL_SECONDS)
             if not (place / _COMPLETE).exists():
                 shutil.rmtree(place, ignore_errors=True)
@@ -65,7 +65,8 @@ class Environments:
         try:
             return other_interpreter(str(place / "bin" / "python"), Path.cwd())
         except SettingError as error:
-            raise SettingError(f"{error}; list it in both files of --packages, or give --base-packages") from None
+            cure = "list the missing package in both files of --packages, or give --base-packages"
+            raise SettingError(f"{error}; {cure}") from None
 
     def _key(self, pins: Pins) -> str:
         base = [sys.prefix, *_own()] if self.base else []

@@ -109,10 +109,9 @@ def _rev_list(root: Path, ends: str, *arguments: str) -> list[str]:
     try:
         return git(root, "rev-list", *arguments, seconds=_HISTORY_SECONDS).splitlines()
     except GitError as error:
-        raise SettingError(
-            f"{ends}: git cannot list the commits between them: {error}; git fsck shows whether "
-            f"the repository is damaged, and {fetching(root)}"
-        ) from None
+        reason = f"{ends}: git cannot list the commits between them: {error}"
+        cure = f"git fsck shows whether the repository is damaged, and {fetching(root)}"
+        raise SettingError(f"{reason}; {cure}") from None
 
 
 _PIN = re.compile(
@@ -132,7 +131,7 @@ def read_pins(file: Path, given: str) -> Pins:
     this checkout and this plugin.
     """
     try:
-        require_regular(file)
+        require_regular(file, most=1e6)
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -145,8 +144,8 @@ def read_pins(file: Path, given: str) -> Pins:
         found = _PIN.match(line)
         if found is None:
             raise SettingError(
-                f"--packages {given}: line {number} is {line}: expected a pinned package, such as torch==2.13.0, as "
-                "pip freeze writes it; give options for pip to --pip-args"
+                f"--packages {given}: line {number} is {line:.200}: expected a pinned package, such as torch==2.13.0, "
+                "as pip freeze writes it; give options for pip to --pip-args"
             )
         pins[_normal(found["name"])] = line
     return {name: line for name, line in pins.items() if name != _TOOL}

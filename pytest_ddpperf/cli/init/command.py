@@ -69,10 +69,8 @@ def _folder(tests: Path, root: Path) -> Path:
         raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
-        raise SettingError(
-            f"--tests {tests} cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
-            "._-/ that does not begin with -"
-        )
+        reason = f"--tests {tests} cannot become an argument of pytest in a CI job"
+        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/ that does not begin with -")
     return folder
 
 
@@ -177,7 +175,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
 
 
 def requirement() -> str:
-    """Returns what to give ``pip install`` for this plugin as it is installed here: a version or a commit."""
+    """Returns the argument with which ``pip install`` installs this version or commit of the plugin."""
     installed = distribution("pytest-ddpperf")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610: not of what an index had
     if not origin:

@@ -141,7 +141,7 @@ _MAX_WAIT = 2.0  # seconds; then the code goes on, because a batch of sends may 
 
 
 def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
-    """Returns whether an operator communicates tensors on a CPU."""
+    """Returns whether an operator communicates between ranks, with all its tensors on a CPU."""
     return (
         isinstance(func, OpOverload)
         and func.namespace in NAMESPACES
@@ -150,7 +150,7 @@ def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], tracker: TensorTracker) -> Any:
-    """Runs a collective on a CPU with tensors that ``tracker`` lends, waits for its end, and returns its result."""
+    """Runs a collective on a CPU, and waits for its result; the backend gets views from ``tracker.lend(tensor)``."""
     if func.namespace == _BACKENDS:
         out = func(*tree_map_only(torch.Tensor, tracker.lend, args), **kwargs)
         _await(func, out)

@@ -18,13 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from pytest_ddpperf.instruments.counting.loaders import Loaders
+from pytest_ddpperf.instruments.counting.loaders import HEAD, Loaders, checksum
 from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, call_sites, made_at
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 from pytest_ddpperf.records.alike import RankCopy
 
 _CALLS = 8  # of models, whose inputs are looked at
-_HEAD = 2**18  # elements of a tensor that are looked at
 _PARTS = 8  # of a parameter, each with a separate sum
 # By how much a parameter may differ from that of another rank, as a share of its norm. An all-reduce of gloo or NCCL
 # gives each rank the same bits, and so do optimizers on machines of one kind. On others the last bit may differ.
@@ -34,7 +33,7 @@ _HOOKS = ("default_hooks", "powerSGD_hook", "quantization_hooks")  # of DDP, aft
 
 
 def _joins_data(tensor: Tensor) -> bool:
-    """Returns whether ``torch.cat`` or ``torch.stack`` joined activations and data, which need no gradients."""
+    """Returns whether ``torch.cat`` or ``torch.stack`` joined activations with data that needs no gradients."""
     made = tensor.grad_fn
     return made is not None and made.name().startswith(("Cat", "Stack")) and (None, 0) in made.next_functions
 
@@ -67,7 +66,7 @@ class CopyWatch:
             yield
 
     def called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - no other module runs
-        """Records a model that is called in train mode, with a checksum of its batch, also joined to activations."""
+        """Records a module that is called in training, and adds the data that it gets to the checksum of the batch."""
         if not torch.is_grad_enabled() or backward_under_way() != -1:
             return
         if outermost:
@@ -86,7 +85,7 @@ class CopyWatch:
             if tensors := data or [leaf for leaf in leaves if outermost and _joins_data(leaf)]:
                 self._open, self._calls = not data, self._calls + 1
                 with suppress(RuntimeError, TypeError):  # of a layout without a plain storage
-                    self._batch = checksum(tensors, self._batch or 0, _HEAD)
+                    self._batch = checksum(tensors, self._batch or 0, HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
         """Returns, by metric, the lines of code that made DDP's buckets; ``size`` is the bytes of the buckets."""
@@ -117,14 +116,6 @@ class CopyWatch:
             loaded=bool(loaders.used(steps)),
             sites=sites,
         )
-
-
-def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None) -> int:
-    """Returns the CRC-32 of the first ``most`` elements of each tensor (None: all), continued from ``start``."""
-    for tensor in tensors:
-        head = tensor.detach().reshape(-1)[:most].contiguous().to("cpu")
-        start = zlib.crc32(head.view(torch.uint8).numpy().tobytes(), start)
-    return start
 
 
 def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:

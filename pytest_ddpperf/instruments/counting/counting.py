@@ -78,8 +78,8 @@ def count_warm_step(
     torch, the full counts hold for them. Otherwise about ``steps`` steps are counted without memory, and their mean
     counts are used. Compiled code runs uncompiled in all these steps.
 
-    ``plain`` has counts of earlier steps, such as graph breaks. Further steps take about ``seconds`` at most, twice.
-    ``on_any_rank(x)`` returns whether x is True on any rank.
+    ``plain`` has counts of earlier steps, such as graph breaks. The steps after the full counts take at most about
+    twice ``seconds``. ``on_any_rank(x)`` returns whether x is True on any rank.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun, steps = _Pass(subject), time.monotonic(), max(steps, 2 * subject.period if steps else 0)
@@ -224,7 +224,7 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
-        """Counts steps of ``others`` without memory, until ``steps`` steps are counted; ``after`` are counted already.
+        """Counts more steps without memory, until ``steps`` steps are counted; ``after`` steps were counted before.
 
         If ``watch`` found a step with other work, the earlier counts are dropped. But if training or the time ends
         after a few more steps, the earlier counts are kept, and ``followed`` is set.
@@ -305,7 +305,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns the bytes that a step adds to live tensors, by category; activations and temporaries are one category."""
+    """Returns by how many bytes a step increases live tensors, by category; activations and temporaries are one."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

@@ -48,7 +48,7 @@ _QUESTIONS = {
     "__format__": "format(tensor)",
     "__contains__": "x in tensor",
 }
-"""Methods of a tensor that wait for a number, and the code that calls them; an ``if`` calls the first method."""
+"""Methods that wait for a tensor's value, and how reports name their calls; ``if tensor`` calls the first method."""
 
 SITED = (
     *("collective_calls", "blocking_collectives", "collective_bytes", "collective_send_bytes", "flops"),
@@ -103,11 +103,11 @@ class OperatorCounter(TorchDispatchMode):
         return {metric: dict(found) for metric, found in self._counts.items()}
 
     def sites(self) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the counts of the current step, by metric, and then by part and line of code."""
+        """Returns the counts of the current step, by metric, and then by part (as in ``details``) and line of code."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     def lines(self, metrics: Iterable[str]) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the counts of these metrics, by part and line of code, added up over the callers of each line."""
+        """Returns these metrics' ``sites``, with the counts of each line of code added up over the line's callers."""
         return {metric: without_callers(self._sites[metric]) for metric in metrics}
 
     @property
@@ -162,7 +162,7 @@ class OperatorCounter(TorchDispatchMode):
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, decomposed: bool) -> bool:
-        """Returns whether autograd recorded the operator; of a ``decomposed`` operator it records only the parts."""
+        """Returns whether autograd recorded the operator; it records only the parts of a ``decomposed`` operator."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
@@ -301,7 +301,7 @@ def _changes_one_count(func: Any, out: Any) -> bool:
 
 
 def _asked_by_torch() -> bool:
-    """Returns whether C++ code in backward, such as DDP's reducer, or an optimizer is reading its own number."""
+    """Returns whether torch reads a tensor's value, not the user: its C++ code in backward, or an optimizer."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
         frame = frame.f_back

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -12,12 +12,15 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, RandomSampler, dataloader
 
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at, making_noted
 from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, replaced, uncompiled, unnamed
 
 _DRAWN = 16  # batches whose numbers are kept
+HEAD = 2**18  # elements of a tensor that are looked at
 _EARLIER = 2  # loaders before the last one that have to exist: a variable may still hold a single one
 _RECORD = "_ddpperf_followed"  # of a loader and of its iterators
 _BEFORE = "_ddpperf_given_before"  # batches of all loaders until a loader was made
@@ -39,12 +42,25 @@ class _Followed:
     first: int = 0  # the number of its first batch among the batches of all loaders
     last: int = 0  # the same of its last one
     epochs: int = 0  # that ended
-    drawn: list[int] = field(default_factory=list)  # checksums of the numbers of each batch's samples
+    drawn: list[int] = field(default_factory=list)  # checksums of each batch's indices; of each batch, without indices
 
     def replaces(self, other: _Followed) -> bool:
-        """Returns whether the other one gave batches until this one was made at the same line, and none afterwards."""
+        """Returns whether ``other``, made at the same line, gave batches before this loader existed, and none later."""
         made, begun = self.before
         return other.made == self.made and 0 < other.first <= made and other.last <= begun
+
+    def gave(self, batch: Any, number: int) -> None:
+        """Records a batch; ``number`` is its number among the batches of all loaders."""
+        self.given, self.first, self.last = self.given + 1, self.first or number, number
+        if self.workers > 1 and not self.data[1] and len(self.drawn) < _DRAWN:
+            with suppress(RuntimeError, TypeError):  # of a layout without a plain storage
+                self.drawn.append(checksum(filter(torch.is_tensor, tree_leaves(batch)), 0, HEAD))
+
+    def unsharded(self) -> bool:
+        """Returns whether all workers read the same stream: they give equal batches in turn, and these change."""
+        many = max(1, self.workers)
+        rounds = [{*self.drawn[i : i + many]} for i in range(0, len(self.drawn) - many + 1, many)]
+        return many > 1 and self.data[1] == 0 and all(len(each) == 1 for each in rounds) and rounds[1:] != rounds[:-1]
 
 
 class Loaders:
@@ -85,8 +101,7 @@ class Loaders:
                     known.epochs += 1
                 raise
             if known is not None:
-                known.given, known.last = known.given + 1, self._given + 1
-                known.first = known.first or known.last
+                known.gave(batch, self._given + 1)
             self._given += 1
             return batch
 
@@ -138,7 +153,7 @@ class Loaders:
         return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
-        """Returns type and line of the first loader's sampler (or of a loader without sampler), with the value 1.0."""
+        """Returns {(type, line): 1.0} for the sampler of the first loader that feeds training; empty without one."""
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
@@ -153,6 +168,7 @@ class Loaders:
         if last:
             found["loaders_without_workers"] = [each.made for each in last if not each.workers]
             found["loaders_unpinned"] = [each.made for each in last if not each.pinned]
+            found["loaders_unsharded"] = [each.made for each in last if each.unsharded()]
         if any(each.workers for each in last):
             anew = [each for *earlier, each in used if not each.persistent or any(other.epochs for other in earlier)]
             found["workers_restarted"] = [each.made for each in anew if each.workers]
@@ -186,11 +202,19 @@ def _record(loader: Any, given: int, made: Place) -> _Followed:
     return _Followed(made, by, alike, max(0, length), loader.num_workers, kept, pinned, before, ours)
 
 
+def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None) -> int:
+    """Returns the CRC-32 of the first ``most`` elements of each tensor (None: all), continued from ``start``."""
+    for tensor in tensors:
+        head = tensor.detach().reshape(-1)[:most].contiguous().to("cpu")
+        start = zlib.crc32(head.view(torch.uint8).numpy().tobytes(), start)
+    return start
+
+
 @contextmanager
 def loading_left_out(
     paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
 ) -> Iterator[None]:
-    """Enters ``paused()`` while a DataLoader makes a batch or begins an epoch; ``loaded`` gets iterator and batch."""
+    """Enters ``paused()`` while a DataLoader makes a batch or begins an epoch; calls ``loaded(iterator, batch)``."""
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
         @unnamed

@@ -29,19 +29,20 @@ _BLOCKS = 4  # of memory that a line has to leave behind in each
 _FRAMES = 40  # of a stack that are kept: frames of torch lie between the allocation and the user's code
 _TRACE_LINE = re.compile(r'  File "(.+)", line (\d+), in ')
 _GRAPHS = "nodes of graphs"  # of autograd
-_OF_PARAMETERS = 1 << 63  # a larger number has a node that stands for a parameter, and that lives on
+_PARAMETER = "torch::autograd::AccumulateGrad"  # the name of a node that stands for a parameter, and that lives on
+_SEEN = "pytest_ddpperf.seen"  # key of a node's metadata: the count that first found the node
 
 
 class ObjectCensus:
     """A counter of the objects that the garbage collector knows, between steps.
 
-    Objects that a rank inherits from the process that forked it are frozen, so they do not count. Batches that
-    DataLoader workers have sent, and no step has used, do not count, because their number depends on the clock.
+    Objects that a rank inherits from the process that forked it do not count. Batches that DataLoader workers have
+    sent, and no step has used, do not count either, because their number depends on the clock.
     """
 
     def __init__(self) -> None:
         self._taken: list[tuple[int, Counter[str]]] = []  # steps so far, and objects by type
-        self._graphs: list[tuple[int, ...]] = []  # numbers of the nodes of graphs, which rise as nodes are made
+        self._graphs: list[tuple[int, ...]] = []  # for each node of a graph, the count that first found it
 
     def take(self, steps: int) -> None:
         """Collects garbage, then counts the existing objects; ``steps`` is the number of steps so far."""
@@ -51,11 +52,12 @@ class ObjectCensus:
         found = Counter(map(_kind, objects))
         found.subtract(map(_kind, _waiting(objects)))
         self._taken.append((steps, found))
-        numbers = (node._sequence_nr() for node in _nodes(_ends_of_graphs(objects)))  # noqa: SLF001  it has no other name
-        self._graphs.append(tuple(number for number in numbers if number < _OF_PARAMETERS))  # a list would count itself
+        nodes = (node for node in _nodes(_ends_of_graphs(objects)) if node.name() != _PARAMETER)
+        # A list would count itself.
+        self._graphs.append(tuple(node.metadata.setdefault(_SEEN, len(self._taken)) for node in nodes))
 
     def left_behind(self) -> dict[str, dict[str, float]]:
-        """Returns how many objects each step leaves behind, by count and type; empty after fewer than three counts."""
+        """Returns how many objects each step leaves behind, by metric and type; empty before the third ``take``."""
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
             for (steps_before, before), (steps, after) in pairwise(self._taken)
@@ -68,14 +70,13 @@ class ObjectCensus:
         return {"python_objects": left, "graphs_kept": self._graphs_kept()}
 
     def _graphs_kept(self) -> dict[str, float]:
-        """Returns how many nodes of graphs a step leaves behind: those that steps made before the last but one count.
+        """Returns how many nodes of autograd's graphs each step leaves behind; empty if they are few or do not grow.
 
-        The graph of the last step may be alive, and may be larger than earlier ones.
+        Only nodes that the second-last count found first are counted: the graph of the last step may still be in use.
         """
-        ((begun, _), (middle, _), (end, _)), (first, second, third) = self._taken[-3:], self._graphs[-3:]
-        newest = [max(numbers, default=-1) for numbers in (first, second)]
-        kept = sum(newest[0] < number <= newest[1] for number in third) / (middle - begun)
-        grows = 2 * (len(third) - len(second)) >= kept * (end - middle)  # a cache grows only for a while
+        ((begun, _), (middle, _), (end, _)), (_, before, after) = self._taken[-3:], self._graphs[-3:]
+        kept = after.count(len(self._taken) - 1) / (middle - begun)
+        grows = 2 * (len(after) - len(before)) >= kept * (end - middle)  # a cache grows only for a while
         return {_GRAPHS: kept} if grows and kept >= LEAST else {}
 
 
@@ -117,7 +118,7 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 
 
 def lines_of_left(run: Callable[[], object], *, traces: bool, graphs: bool = False) -> dict[str, dict[Place, float]]:
-    """Runs three more steps; returns, by count and line of code, what a step leaves behind: memory blocks, and graphs.
+    """Runs three more steps; returns, by metric and line of code, the memory blocks and graphs that a step leaves.
 
     The result is empty unless this rank ``traces`` memory, and has no graphs unless steps leave ``graphs`` behind.
     Tracing goes on until the process ends, because stopping it can crash another thread (fixed in Python 3.12.9 and

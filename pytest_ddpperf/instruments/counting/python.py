@@ -98,7 +98,7 @@ def calls_counted(
 
 
 def _followed(function: Callable[..., Any], report: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """Wraps a function so that ``report`` gets the first argument of each outermost call; "" is any ``device``."""
+    """Wraps a function: ``report`` gets the first argument of each outermost call on ``device``; "" means any."""
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
 
     @functools.wraps(function)

@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 T = TypeVar("T")
 SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
-"""Counts by metric, and then by part and line of code."""
+"""Counts by metric, and then by part (such as an operator's name) and line of code."""
 
 
 class Stack:
@@ -63,11 +63,11 @@ class Stack:
         self._thread = threading.get_ident()
 
     def place(self) -> Place:
-        """Returns the innermost line of the user or a strategy, with a package line that it called, or the latter."""
+        """Returns the innermost line of user or strategy code; its field ``through`` has the package line it called."""
         return self.call()._replace(caller=None)
 
     def call(self) -> Place:
-        """Returns ``place()`` with its field ``caller``: the line of another function of the user that led there."""
+        """Returns ``place()`` with the field ``caller``: the line in another user function that called the function."""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         frames = self._frames()
         place = place_of(frames, _frame_file, _frame_line, backward=backward)
@@ -265,7 +265,7 @@ def digest(source: str) -> str:
 
 
 def _relative(file: str, roots: Sequence[str]) -> str:
-    """Returns a file's path from the project or an import folder, which is equal on all machines; else its name."""
+    """Returns a file's path relative to the project or to site-packages, equal on all machines; else its name."""
     for folder in _PACKAGES:
         if folder in file:
             return file.rpartition(folder)[2]

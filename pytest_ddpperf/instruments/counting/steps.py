@@ -23,7 +23,7 @@ from pytest_ddpperf.units import format_number
 Details = dict[str, dict[str, float]]
 Whole: TypeAlias = "Mapping[str, Mapping[str, float]]"
 Seen: TypeAlias = "dict[str, Mapping[Any, float]]"
-"""The counts of a step by metric, and then by part and line of code, which is None for counts without lines."""
+"""The counts of a step by metric, and then by part (an operator, say) and line of code (None if there is none)."""
 
 K = TypeVar("K")
 
@@ -58,7 +58,7 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the steps in ``counted``, with cheap counts ``shown``, that do the same work as most steps ``seen``."""
+    """Returns the fully ``counted`` steps whose cheap counts (``shown``) are the most frequent of all (``seen``)."""
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
@@ -125,7 +125,7 @@ def total_of(parts: Mapping[str, float]) -> float:
 
 
 def graph_so_far() -> tuple[int, int]:
-    """Returns how many graph nodes this thread has made, and collectives all groups have run, also uncounted ones."""
+    """Returns how many autograd nodes this thread has made, and how many collectives ran in all process groups."""
     return torch._C._autograd._get_sequence_nr(), collectives_called(process_groups())  # noqa: SLF001 - no public number
 
 

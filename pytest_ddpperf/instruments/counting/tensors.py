@@ -69,7 +69,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor of unknown origin if two steps use it, as a backend's buffers live for one step only."""
+        """Follows a tensor of unknown origin once a second step uses it: a backend's buffers live for one step only."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -83,7 +83,7 @@ class TensorTracker:
     def see(
         self, tensor: torch.Tensor, category: str, *, mark: bool = False, made_by: Callable[[], Place] | None = None
     ) -> None:
-        """Follows a tensor, which the line ``made_by()`` made; gives it ``category`` if it is new, or with ``mark``."""
+        """Follows a tensor that the line ``made_by()`` made; gives it ``category`` if it is new or ``mark`` is True."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -270,7 +270,7 @@ class TensorTracker:
 
 
 def _usual_owners() -> tuple[int, int]:
-    """Returns how many C++ owners a storage has in addition to its tensors, and how many more ``lend`` adds."""
+    """Returns how many references in C++ a storage has besides its tensors', and how many each ``lend`` adds."""
     tensor = torch.empty(1)
     reference = weakref.ref(tensor.untyped_storage())  # as records have it: Python's object may be C++'s by now
 
@@ -287,5 +287,5 @@ def _usual_owners() -> tuple[int, int]:
 
 
 def _owners(storage: torch.UntypedStorage) -> int:
-    """Returns how many owners a storage has in C++: its tensors and its Python object."""
+    """Returns how many references in C++ a storage has: from its tensors, and from its Python object."""
     return torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001  torch offers no other way to ask

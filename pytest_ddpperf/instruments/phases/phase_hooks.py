@@ -23,10 +23,10 @@ class Follower(Protocol):
     """A recorder that phase hooks call when a phase or a section begins, and when it ends."""
 
     def enter(self, phase: str, name: str = "") -> Any:
-        """Begins a phase, named ``name`` in a trace; returns what ``go`` needs to end it, None if no phase begins."""
+        """Begins a phase, named ``name`` in a trace; returns the argument of ``go``, or None if no phase begins."""
 
     def enter_section(self, name: str) -> Any:
-        """Begins a section; returns what ``go`` needs to end the section, None if no section begins."""
+        """Begins a section, a part that the user names; returns the argument of ``go``, or None if none begins."""
 
     def go(self, place: Any) -> None:
         """Ends a phase or section; ``place`` is the result of ``enter`` or ``enter_section``."""
@@ -65,8 +65,8 @@ _WHERE_LOADED = (
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
     """Returns the functions of torch whose time belongs to a phase, if their modules are loaded.
 
-    For forward this is ``Module.__call__``. torch's global module hooks would slow every module down, make
-    torch.compile warn, and be compiled into graphs.
+    For forward this is ``Module.__call__``: torch's global module hooks are not used, because they would slow every
+    module down, make torch.compile warn, and be compiled into graphs.
     """
     import torch
     from torch._C import _distributed_c10d as c10d

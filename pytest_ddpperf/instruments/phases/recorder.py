@@ -1,4 +1,4 @@
-"""Records which phase and which sections are running, and a mark, such as the time, at each change."""
+"""Records a mark, such as the time, whenever a phase begins or ends, or a section (a part that the user names)."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
 
 
 def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, events.Note]:
-    """Returns a ``Note`` for each collective that NCCL ran as a kernel or by copies, by correlation id."""
+    """Returns a ``Note`` (kind, bytes, ranks) on each collective that NCCL ran, by the profiler's correlation id."""
     noted = [event for event in recorded if event.name() == events.EVENT]
     if not noted:
         return {}
@@ -125,7 +125,7 @@ _MOST_ALLOCATIONS = 100_000  # in a snapshot; torch's viewer gets slow beyond
 
 
 def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Sequence[LearningRates]) -> None:
-    """Writes a rank's Chrome trace with its optimizers' learning rates; SettingError if the file cannot be written."""
+    """Writes a rank's Chrome trace with its optimizers' learning rates; raises SettingError if it cannot be written."""
     text = json.dumps(completed(document, rank, rates), separators=(",", ":"))
     _replaced(file, lambda draft: draft.write_text(text, encoding="utf-8"))
 
@@ -195,7 +195,5 @@ def _replaced(file: Path, write: Callable[[Path], object]) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        raise SettingError(
-            f"--ddpperf-profile={file.parent}: {file.name} cannot be written: {error.strerror or error}; name a folder "
-            "that all ranks can write to"
-        ) from None
+        reason = f"--ddpperf-profile={file.parent}: {file.name} cannot be written: {error.strerror or error}"
+        raise SettingError(f"{reason}; name a folder that all ranks can write to") from None

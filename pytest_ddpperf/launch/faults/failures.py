@@ -94,7 +94,7 @@ class RankEnd:
 
     @property
     def lost_peer(self) -> str:
-        """Returns the message, without addresses, of an error that only reports a lost peer; else empty."""
+        """Returns the rank's error, without addresses, if it only reports that another rank is gone; else ""."""
         if "NCCL" in self.last_words:
             echo = _SECONDARY.search(self.last_words)
             return "" if echo is None else f"SIGABRT: {echo[0]}"
@@ -105,7 +105,7 @@ class RankEnd:
 
     @property
     def mismatch(self) -> re.Match[str] | None:
-        """Returns the match of gloo's message about unequal sizes if this mismatch aborted the rank, else None."""
+        """Returns the match of gloo's error about unequal message sizes, if this error aborted the rank, else None."""
         return _MISMATCH.search(self.output.stderr) if self.status == -signal.SIGABRT else None
 
 
@@ -277,7 +277,7 @@ def _raised(report: Failed, warnings: str) -> str:
 
 
 def _headline(text: str) -> str:
-    """Returns the first line of an error; of a long line that breaks within a sentence, only the whole sentences."""
+    """Returns an error's first line; if the line is long and ends within a sentence, only its complete sentences."""
     line, more, _ = text.partition("\n")
     breaks = more and len(line) > _LONG and not line.rstrip().endswith(".")
     whole = _SENTENCES.match(line) if breaks else None

@@ -28,7 +28,7 @@ _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A sentence on the collectives that ranks wait in; ``rank`` is the only rank that they wait for, or None."""
+    """A text on the collectives in which ranks wait; ``rank`` is the one rank for which they wait, else None."""
 
     text: str
     rank: int | None

@@ -30,7 +30,7 @@ def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = F
     """Returns, by rank, whether the rank has moved between the stacks ``before`` and ``after``.
 
     A rank has not moved if it is in the same library function at the same line of the user's code. A rank without a
-    stack in ``after`` has finished, which counts as a move. ``nccl``: as in ``stacks.position``.
+    stack in ``after`` has finished, which counts as a move. ``nccl``: whether a wait for a GPU is one for ranks.
     """
     places = [
         {rank: where for where, ranks in _positions(each, nccl=nccl) for rank in ranks} for each in (before, after)
@@ -93,8 +93,8 @@ def heading(
 
     Ranks in a collective or in backward wait for others. A rank that does not wait, or has finished, is to blame. All
     mappings are keyed by rank. ``stacks``: faulthandler's text of each unfinished rank. ``called``: the number of
-    collectives called. ``nccl``: as in ``stacks.position``.
-    ``moved``: whether the rank moved between two stacks. ``waits_in``: name and number of the collective.
+    collectives called. ``nccl``: whether a wait for a GPU is one for ranks. ``moved``: whether the rank moved between
+    two stacks. ``waits_in``: name and number of the collective.
     """
     order = _positions(stacks, nccl=nccl)
     parts: list[str] = []
@@ -114,7 +114,7 @@ def heading(
 
 
 def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
-    """Returns a timeout's likely cause if all ranks wait in one collective (``nccl``: for GPUs), else an empty text."""
+    """Returns a timeout's likely cause if all ranks wait in one collective, or for GPUs (``nccl``); else empty."""
     found = [threads(text) for text in stacks.values()]
     places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
     where = next(iter(places), None)

@@ -52,7 +52,7 @@ class Frame(NamedTuple):
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Returns the threads' stacks in faulthandler's text, innermost frames first; the main one's, or [], is first."""
+    """Returns each thread's stack in faulthandler's text, innermost frame first; the main thread's, or [], first."""
     read = _ESCAPED.sub(lambda escaped: escaped[0].encode().decode("unicode_escape"), text)
     stacks = [
         [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(part)]

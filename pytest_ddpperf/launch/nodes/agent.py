@@ -26,7 +26,7 @@ from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.records.launch import CpuHealth, Health
 
 CheckOut = Callable[[Redirection], Callable[[], None] | None]
-"""Checks the target of a redirection out if this node lacks it, and returns a function that removes it, or None."""
+"""Checks out the files that a redirection leads to, if this node lacks them; returns a function that removes them."""
 
 _TEND_SECONDS = 0.1
 _END_SECONDS = 20.0  # for the end of a launch whose controller is gone
@@ -92,13 +92,13 @@ class _Checkouts:
         self._lock = threading.Lock()
 
     def provide(self, redirection: Redirection) -> None:
-        """Checks out the reference revision on this node if its files are missing; LaunchError if that fails."""
+        """Checks out the reference revision on this node if its files are missing; raises LaunchError if that fails."""
         with self._lock:
             if redirection.target not in self._made:
                 self._made[redirection.target] = self._check_out(redirection)
 
     def keep(self, *targets: str) -> None:
-        """Removes the checkouts of reference revisions on this node, except these folders."""
+        """Removes the checkouts of reference revisions on this node, except the folders ``targets``."""
         with self._lock:
             for target in self._made.keys() - {*targets}:
                 remove = self._made.pop(target)

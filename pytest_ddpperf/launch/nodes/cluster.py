@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.launch.link import KEY_BYTES, Close, ForeignPeer, Link, LinkEnded, accept, accepted, end, welcome
 from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card, Hello, Role
@@ -73,11 +74,9 @@ class Cluster:
             missing = sorted(expected - self._met.keys())
             met = dict(self._met)
         if missing:
-            raise LaunchError(
-                f"rank {missing[0]} of the launcher{f' and {len(missing) - 1} more' if missing[1:] else ''} did not "
-                f"connect to rank 0 within {seconds:.0f} s: see its output for a failed import of a test, or "
-                "check that no firewall blocks the connection"
-            )
+            named = f"rank {missing[0]} of the launcher{f' and {len(missing) - 1} more' if missing[1:] else ''}"
+            cure = "see its output for a failed import of a test, or check that no firewall blocks the connection"
+            raise late(LaunchError(f"{named} did not connect to rank 0 within {seconds:.0f} s: {cure}"))
         self.card = replace(self.card, key=secrets.token_bytes(KEY_BYTES))  # others may have read the old one
         self._known = frozenset(link.peer for link, _ in met.values())
         for _, hello in met.values():
@@ -147,10 +146,15 @@ class Cluster:
                 node.link.ask(Agent.watch_health)
 
         def ended() -> dict[str, CpuHealth]:
-            found = {node.link.name: CpuHealth() for node in watched}
-            for node in watched:
-                with self._asking, contextlib.suppress(LaunchError):
-                    found[node.link.name] = node.link.ask(Agent.health).answer(_PING_SECONDS)
+            found, asked = {node.link.name: CpuHealth() for node in watched}, list[Any]()
+            with self._asking:
+                for node in watched:
+                    with contextlib.suppress(LinkEnded):
+                        asked.append(node.link.ask(Agent.health))
+                until = time.monotonic() + _PING_SECONDS
+                for question in asked:
+                    with contextlib.suppress(LaunchError):
+                        found[question.link.name] = question.answer(until - time.monotonic())
             return found
 
         return ended
@@ -251,7 +255,7 @@ def offset(link: Link) -> tuple[int, int]:
 
 
 def require_one_agent(hellos: Sequence[Hello]) -> Hello:
-    """Returns the first of a node's tasks, which becomes its agent; SettingError if the tasks see different GPUs."""
+    """Returns the first of a node's tasks, the future agent; raises SettingError if the tasks see different GPUs."""
     for other in hellos[1:]:
         if other.gpus != hellos[0].gpus:
             raise SettingError(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, SettingError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.instruments.nvml import uuids
 from pytest_ddpperf.launch import context, environment
@@ -118,7 +119,7 @@ def follow(task: Task, own: meeting.Hello, folder: Path | None, check_out: Check
 
 
 def _met(file: meeting.FileMeeting, own: meeting.Hello) -> tuple[Link, meeting.Card]:
-    """Connects to the controller, and returns the link and the controller's card; LaunchError after the deadline."""
+    """Connects to the controller, and returns the link and the controller's card; raises LaunchError if it is late."""
     deadline = time.monotonic() + meeting.MEETING_SECONDS
     why = "did not join: its tests may have failed to import, or none of them uses a fixture of the plugin"
     while time.monotonic() < deadline:
@@ -130,7 +131,8 @@ def _met(file: meeting.FileMeeting, own: meeting.Hello) -> tuple[Link, meeting.C
                 there = f"{card.host} port {card.port}"
                 why = f"does not answer at {there}: {error}; check that the nodes can connect to this port"
         time.sleep(_RETRY_SECONDS)
-    raise LaunchError(f"rank 0 of the launcher, which controls the run, {why} (waited {meeting.MEETING_SECONDS:.0f} s)")
+    why = f"{why} (waited {meeting.MEETING_SECONDS:.0f} s)"
+    raise late(LaunchError(f"rank 0 of the launcher, which controls the run, {why}"))
 
 
 def _folder(task: Task, folder: Path | None) -> Path:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from pytest_ddpperf.errors import LaunchError, RankSkipped
-from pytest_ddpperf.launch.link import Link, LinkEnded
+from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.launch.link import Link, LinkEnded, Question
 from pytest_ddpperf.launch.messages import SeenImport
 from pytest_ddpperf.launch.node_ranks import NodeRanks
 from pytest_ddpperf.launch.nodes.agent import NodeLauncher
@@ -39,7 +40,9 @@ class NodeLaunchers:
             return spread(world_size, 1 + len(nodes))
         if world_size <= gpus:
             return (world_size,)
-        others = [gpus_of(self.link(node)) for node in nodes]
+        until = time.monotonic() + _PROBE_SECONDS
+        asked = [self.link(node).ask(NodeLauncher.gpus) for node in nodes]  # they look at the same time
+        others = [gpus_of(question, until) for question in asked]
         return spread(world_size, 1 + len(nodes), min(gpus, *others))
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> list[NodeRanks]:
@@ -47,8 +50,9 @@ class NodeLaunchers:
         taking_part = self.cluster.nodes[: len(counts) - 1]
         links = [self.link(node) for node in taking_part]
         changes = self.cluster.changes(environ)
+        until = time.monotonic() + _READY_SECONDS
         for asked in [link.ask(NodeLauncher.get_ready, changes) for link in links]:  # they import at the same time
-            asked.answer(_READY_SECONDS)
+            asked.answer(until - time.monotonic())
         ranks = (range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True))
         return [
             NodeRanks(link, of_node, NodeLauncher.launch, node=node.number, echo=echo, ahead=node.ahead)
@@ -57,7 +61,7 @@ class NodeLaunchers:
 
     def preload(self, modules: Sequence[SeenImport]) -> Callable[[], None]:
         """Starts to import modules on nodes that have started ranks; returns a function that waits for the imports."""
-        asked = []
+        asked, until = [], time.monotonic() + _READY_SECONDS
         for link in self.links.values():
             with contextlib.suppress(LinkEnded):  # the next launch reports it
                 asked.append(link.ask(NodeLauncher.preload, tuple(modules)))
@@ -65,7 +69,7 @@ class NodeLaunchers:
         def wait() -> None:
             for question in asked:
                 with contextlib.suppress(LaunchError):  # the same
-                    question.answer(_READY_SECONDS)
+                    question.answer(until - time.monotonic())
 
         return wait
 
@@ -85,18 +89,19 @@ class NodeLaunchers:
         return found
 
 
-def gpus_of(link: Link) -> int:
-    """Returns the number of GPUs that ranks of another node can use; LaunchError if there are none."""
-    found = link.ask(NodeLauncher.gpus).answer(_PROBE_SECONDS)
+def gpus_of(question: Question[int], until: float) -> int:
+    """Returns a node's answer to how many GPUs ranks can use there; raises LaunchError if there are none."""
+    found = question.answer(until - time.monotonic())
     if not found:
-        raise LaunchError(f"{link.name} has no GPU that torch can use, but the node of rank 0 has one; use device=cpu")
+        name = question.link.name
+        raise LaunchError(f"{name} has no GPU that torch can use, but the node of rank 0 has one; use device=cpu")
     return found
 
 
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
     """Spreads ranks over nodes: over all nodes on the CPU, else over as few as possible with ``gpus`` GPUs each.
 
-    RankSkipped if the ranks cannot be spread evenly.
+    Raises RankSkipped if the ranks cannot be spread evenly.
     """
     needed = min(nodes, -(-world_size // gpus) if gpus else world_size)
     each, left = divmod(world_size, needed)

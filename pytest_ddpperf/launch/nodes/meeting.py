@@ -74,7 +74,7 @@ class Card:
 
     @classmethod
     def loads(cls, text: str) -> Card:
-        """Returns the card that ``dumps`` turned into ``text``; ValueError for any other text."""
+        """Returns the card that ``dumps`` turned into ``text``; raises ValueError for any other text."""
         try:
             raw = json.loads(text)
             return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]))
@@ -101,10 +101,8 @@ class FileMeeting:
         except OSError as error:
             with contextlib.suppress(OSError):
                 written.unlink()
-            raise SettingError(
-                f"the tasks cannot exchange addresses in {self._folder}: {error.strerror}; "
-                "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR"
-            ) from None
+            reason = f"the tasks cannot exchange addresses in {self._folder}: {error.strerror}"
+            raise SettingError(f"{reason}; name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR") from None
 
     def find(self) -> Card | None:
         """Returns the card; None if it does not exist, SettingError if another user could have written it."""

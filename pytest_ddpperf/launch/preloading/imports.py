@@ -61,7 +61,7 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's imports. ``around()`` runs before each import, and its result afterwards."""
+    """A context that records this thread's imports; it calls ``around()`` before each, and the result afterwards."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
@@ -132,7 +132,7 @@ def end_watch() -> None:
 
 
 def keep_with_ranks(redirection: Redirection) -> None:
-    """Excludes the modules of the reference's checkout and environment from preloading: each rank imports them."""
+    """Makes each rank itself import the modules of the reference revision; they are not imported before the fork."""
     _of_project.extend(filter(None, (redirection.environment, *redirection.copies)))
 
 
@@ -202,7 +202,7 @@ _TRACES: dict[str, Callable[[], object]] = {
     "uses a GPU": processes.touches_gpu,
     "initialises torch.distributed": lambda: _DISTRIBUTED in sys.modules and sys.modules[_DISTRIBUTED].is_initialized(),
 }
-"""By side effect that no import may have before ranks are forked: the function that reads what it changes."""
+"""The side effects that forbid an import before ranks are forked, with functions that read the changed state."""
 
 
 def preload(request: Preload) -> Preloaded:

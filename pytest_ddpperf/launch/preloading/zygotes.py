@@ -1,4 +1,4 @@
-"""Copies of the fork server that import modules once for all ranks; a copy ends if its imports have side effects."""
+"""Copies of the ranks' fork server that import modules once for all ranks; imports with side effects end a copy."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.environment import MARK
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
+_ALL_SECONDS = 300.0  # in which the imports of all modules begin
 _CHANGING = frozenset({"PYTEST_CURRENT_TEST", MARK})  # variables that no import depends on
 
 
@@ -88,7 +91,7 @@ class PreloadedZygotes:
         return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether the fork servers run, and ``environ`` still has the values that their imports have read."""
+        """Returns whether the fork servers run, and ``environ`` still has the variables that their imports read."""
         read = self.variables.items()
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
         return same and all(zygote.usable for zygote in self.all)
@@ -109,28 +112,28 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     """Copies a fork server and imports the wanted modules in the copy, with the environment in ``request``.
 
     If an import fails or has side effects, the copy ends, and a new copy imports the other modules. ``judged`` records
-    such failures, and has the modules that failed before. SettingError if a module that the user named fails.
+    such failures, and has the modules that failed before. Ranks import the modules whose import has not begun after
+    ``_ALL_SECONDS`` seconds. Raises SettingError if a module that the user named fails.
     """
+    until = time.monotonic() + _ALL_SECONDS
     while True:
         with ExitStack() as closing:
             base = _copied(zygote, closing)
             variables: dict[str, str | None] = {}
-            wrong = _imported([base], [request], judged.common(wanted.modules), variables)
+            wrong = _imported([base], [request], judged.common(wanted.modules), variables, until)
             late = judged.per_rank(wanted) if wrong is None else []
             zygotes = tuple(_copied(base, closing) for _ in range(wanted.ranks if late else 0))
             numbers = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(zygotes)))
             requests = [replace(request, environ={**request.environ, **own}, of_rank=True) for own in numbers]
-            wrong = wrong or _imported(zygotes, requests, late, variables)
+            wrong = wrong or _imported(zygotes, requests, late, variables, until)
             if wrong is None:
                 closing.pop_all()
                 return PreloadedZygotes(wanted=wanted, base=base, of_ranks=zygotes, variables=variables)
         judged.note(*wrong)
         for one in wanted.asked:
             if one.module in judged.refused:
-                raise SettingError(
-                    f"preload={one.module}: the module cannot be imported before ranks are forked, because its import "
-                    f"{judged.refused[one.module]}; leave it out"
-                )
+                why = judged.refused[one.module]
+                raise SettingError(f"preload={one.module}: its import {why}, so ranks must import it: leave it out")
 
 
 def _copied(original: ZygoteProcess, closing: ExitStack) -> ZygoteProcess:
@@ -150,9 +153,10 @@ def _imported(
     requests: Sequence[Preload],
     modules: Sequence[SeenImport],
     variables: dict[str, str | None],
+    until: float,
 ) -> tuple[str, Preloaded] | None:
     """Imports modules in all fork servers and returns the first failure; ``variables`` collects the variables read."""
-    for one in modules:
+    for one in takewhile(lambda _: time.monotonic() < until, modules):
         asked = [replace(request, module=one.module, file=one.file) for request in requests]
         waits = [zygote.preload(request) for zygote, request in zip(zygotes, asked, strict=True)]
         for answer in [wait() for wait in waits]:

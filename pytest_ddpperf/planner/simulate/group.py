@@ -123,7 +123,7 @@ def _in_place_of_backend(func: Any, recorder: TimelineRecorder | None, *args: An
 
 
 def _fill(args: tuple[Any, ...]) -> None:
-    """Fills results with copies of this rank's values, because computing on uninitialised memory may be slow."""
+    """Fills a collective's outputs with copies of this rank's values; computing on uninitialised memory may be slow."""
     results, given = (tensors_in((part,)) for part in (*args[:_FILLED], (), ())[:_FILLED])
     if not given or not results:
         return

@@ -142,10 +142,7 @@ def timeline_of(recorder: TimelineRecorder, run: Callable[[], object], period: i
         spent += math.fsum(made[-1][1])
     first = made[0][0]
     if any((one.events, one.transfers) != (first.events, first.transfers) for one, _ in made):
-        raise WorkloadError(
-            "steps send different collectives, so no step represents the others, and the step time cannot be "
-            "predicted; let each step send the same"
-        )
+        raise WorkloadError("steps send different collectives, so no step time can be predicted; send the same in each")
     kept = sorted((seconds for _, seconds in made), key=math.fsum)[: math.ceil(KEPT * len(made))]
     times = [fmean(each) for each in zip(*kept, strict=True)]
     return Timeline(

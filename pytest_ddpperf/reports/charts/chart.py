@@ -38,7 +38,7 @@ class ChartPoint:
     high: float | None = None
 
     def over(self, x: float, y: float) -> ChartPoint:
-        """Returns the point in other units: of ``x`` and ``y`` times the present size."""
+        """Converts the point to other units: divides its x by ``x``, its y and interval by ``y``."""
         low, high = (None if end is None else end / y for end in (self.low, self.high))
         return ChartPoint(self.x / x, self.y / y, low, high)
 

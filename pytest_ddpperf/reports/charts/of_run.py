@@ -101,7 +101,7 @@ def epoch_time(run: Run) -> Iterator[Chart]:
 def _before_and_now(
     title: str, subject: str, metric: str, points: Iterable[tuple[float, Result]], axis: Axis | None = None
 ) -> Chart:
-    """Returns a chart of a metric of this run and of its reference, for (x, benchmark) pairs; ``axis``: that of x."""
+    """Returns a chart of a metric of this run and of its reference, for (x, benchmark) pairs; ``axis``: the x axis."""
     places, results = zip(*points, strict=True)
     known = list(zip(places, (result[metric] for result in results), strict=True))
     before = " and ".join(dict.fromkeys(map(reference_of, results)))
@@ -200,7 +200,7 @@ def now_of(judged: Comparison, x: float) -> ChartPoint | None:
 
 
 def before_of(judged: Comparison, x: float) -> ChartPoint | None:
-    """Returns a point at ``x`` with the baseline of a metric; None without a baseline."""
+    """Returns a point at ``x`` with the reference's value of a metric; None if there is no such value."""
     return None if judged.baseline is None else ChartPoint(x, judged.baseline)
 
 

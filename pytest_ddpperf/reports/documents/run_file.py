@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from pytest_ddpperf.baselines.codec import environment_json
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import UNUSUAL, FileKind, checked, problem_text, read_text
 from pytest_ddpperf.errors import BaselineError
@@ -57,10 +58,7 @@ class _Read(entries.ResultsFile, frozen=True):
 
 @uncollected()
 def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None) -> str:
-    """Returns the results document of a run as JSON; ``code``: the measured checkout, None if unknown.
-
-    ``date``: when the run ended.
-    """
+    """Returns the results document of a run as JSON; ``code``: the measured checkout; ``date``: when the run ended."""
     benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
     environments = [one.measurement.environment for one in benchmarks]
     verdicts = Counter(result.verdict for result in made.results)
@@ -229,6 +227,7 @@ def _result(number: int, data: entries.ResultEntry, read: _Read) -> Result:
         counts=msgspec.convert(data.counts, Counts | None, from_attributes=True),
         findings=(),
     )
+    environment_json(measured.environment)  # which names a fact that cannot be
     paired, pair = (None if one is None else _revision(one, measured) for one in (data.against, data.paired_with))
     stored = data.baseline
     return _made(

@@ -10,6 +10,7 @@ from operator import itemgetter
 import msgspec
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.launch.messages import grouped
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.finding import Diagnosis
 from pytest_ddpperf.records.launch import Launch
@@ -23,7 +24,6 @@ from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_
 from pytest_ddpperf.reports.documents.entries import Run
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.formats.page import Block, Page, PageRow, Sections, html_of
-from pytest_ddpperf.reports.lines import names_by_remark
 from pytest_ddpperf.reports.remarks import all_findings, facts_line, headline, reasons, red_lines, run_lines
 from pytest_ddpperf.reports.summary import summary_table, worst_first
 from pytest_ddpperf.reports.table import Quantity, Table, table_of
@@ -127,7 +127,7 @@ def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
 
 def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
     exact = all(each.series.scale == "exact" for each in comparisons)
-    notes = names_by_remark((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
+    notes = grouped((each.series.metric, finding_text(each.note)) for each in comparisons if each.note)
     return table_of(
         sorted(comparisons, key=lambda each: not each.gated),
         {

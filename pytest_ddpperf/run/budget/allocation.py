@@ -1,4 +1,4 @@
-"""Requests of undecided benchmarks for time after the first pass, and the seconds that they get."""
+"""Distributes the time that a session has left, after all tests ran once, among benchmarks without a final verdict."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_ddpperf.records.verdict import OPEN, Verdict
 
 MAX_FACTOR = 4.0  # of the first pass's seconds: the most for a suspect, or if a slowdown could hide
 CONFIRMED = 2.5
-"""The launches to plan, as a multiple of those that just suffice if a suspected slowdown has its estimated size.
+"""The ratio of planned launches to the launches that would just confirm a slowdown of the estimated size.
 
-A red verdict needs about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches, 95 % of estimates
-exceed 2.9 standard errors.
+A failing verdict needs an estimate of about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the
+launches, 95 % of estimates exceed 2.9 standard errors.
 """
 SEEN = 1.3  # times the launches that would just rule a slowdown out if the scatter stayed as it is
 DIAGNOSIS_MARGIN = 1.1  # times the expected seconds of a diagnosis
@@ -32,7 +32,7 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeRequest:
-    """The further seconds that a benchmark needs after its first measurement, and their purpose."""
+    """The seconds that a call needs if its test runs again (second pass), and their purpose."""
 
     priority: Priority
     least: float = 0.0  # seconds that it takes in any case
@@ -44,8 +44,8 @@ class TimeRequest:
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     """Distributes ``seconds`` among requests; returns the seconds of each request, at least its ``least``.
 
-    Urgent requests are served first. A request to prove no change gets all its ``wanted`` seconds or only ``least``;
-    any other request also gets only ``least`` if fewer than its ``useful`` seconds are left.
+    Urgent requests are served first. If fewer than its ``wanted`` seconds are left, a request gets all that are left;
+    but only ``least`` if its priority is PROVE, or if fewer than ``useful`` seconds are left.
     """
     shares = [request.least for request in requests]
     left = max(0.0, seconds - math.fsum(shares))
@@ -60,7 +60,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """Returns the time that a call needs in the second pass, after an interim verdict; None if it needs no time."""
+    """Returns the time that a call needs in the second pass, judged by its results so far; None if it needs no time."""
     compared = [(result, comparison) for result in results for comparison in of_launches(result)]
     red = any(result.verdict is Verdict.REGRESSED for result in results)
     explains, most = DIAGNOSIS_MARGIN * interim.diagnosis, MAX_FACTOR * interim.elapsed
@@ -89,7 +89,7 @@ def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | Non
 
 
 def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
-    """Returns the expected seconds until all metrics in ``which`` have a verdict; infinite if unknown."""
+    """Returns the expected seconds until all metrics in ``which`` have a final verdict; infinite if unknown."""
     launches = [
         math.inf if each.enough is None else max(1, each.enough - len(result.measurement.launches))
         for result, each in which

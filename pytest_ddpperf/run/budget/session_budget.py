@@ -1,4 +1,4 @@
-"""The time of a session: how long each call, such as ``ddpperf.check``, measures, and how much time is left."""
+"""The time budget of a session: all tests run in a first pass, and undecided tests run again in a second pass."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ class SessionBudget:
         self.before = 0.0  # seconds of the measuring call before it began to measure
 
     def start(self) -> None:
-        """Start the clock of the session, unless it is running."""
+        """Starts the clock of the session, unless it is running."""
         self._start = self.now() if self._start is None else self._start
 
     def begin_test(self, test: str) -> None:
-        """Begin a run of a test."""
+        """Records that a run of a test begins, and starts the session's clock if it is the first."""
         self.start()
         self._calls.pop(test, None)
         self.ended(test)
 
     def ended(self, test: str) -> None:
-        """Record that a test has ended; if it was skipped before it began, other tests get its time."""
+        """Records that a test has ended; if pytest skipped it before it began, other tests get its time."""
         if self.again:
             self._run_again.add(test)
         elif test not in self._calls:
@@ -87,11 +87,11 @@ class SessionBudget:
         return call, self._progress.setdefault(call, CallProgress())
 
     def forget(self, test: str) -> None:
-        """Forget the results of a test."""
+        """Forgets the results of a test."""
         self._progress = {call: kept for call, kept in self._progress.items() if call.test != test}
 
     def begin_anew(self, test: str) -> None:
-        """Forget an attempt of a test that runs again, as if the test had not begun."""
+        """Forgets the first attempt of a test that a plugin runs again, as if the test had not begun."""
         self.forget(test)
         self._begun -= self._calls.pop(test, None) is not None
 
@@ -106,7 +106,7 @@ class SessionBudget:
         return self._others * self._prepared / max(1, self._benchmarks)
 
     def note_preparation(self, begun: float, benchmarks: int) -> None:
-        """Record that a call has counted and verified this number of ``benchmarks`` since the time ``begun``."""
+        """Records that a call has counted and verified since the time ``begun``; ``benchmarks``: their number."""
         if not self.again:
             self._prepared += self.now() - begun
             self._benchmarks += benchmarks
@@ -117,7 +117,7 @@ class SessionBudget:
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
-        """Set the time limit of a call, and return whether the session's budget sets it, not the call's ``max_time``.
+        """Sets the time limit of a call; returns whether it comes from the session's budget, not from ``max_time``.
 
         In the first pass, the budget is divided equally among benchmarks. ``compared``: whether to reserve half of the
         time to confirm suspected slowdowns.
@@ -168,11 +168,11 @@ class SessionBudget:
         return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
-        """Returns whether a round fits into the call's time or, with ``screening``, before confirmations begin."""
+        """Returns whether a round of launches fits into the call's time or, with ``screening``, into its first part."""
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def over(self, *, last: bool) -> float:
-        """Returns the fraction of the call's time in both passes that has passed; all of it if no verdict follows."""
+        """Returns the spent fraction of the call's time in both passes; ``last``: whether this pass has ended."""
         # It limits the false alarms that interim verdicts may cause (alpha spending).
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.leaves_time:
@@ -185,7 +185,7 @@ class SessionBudget:
         return asks and self.two_passes and not self.again
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Record the time that a call needs in the second pass; other calls get the rest if nothing looks slower."""
+        """Records the time that a call needs in the second pass; ends the call's time now unless its need is urgent."""
         self._late.setdefault(call, -self.call_left - interim.round_seconds if interim.shared else 0.0)
         if not self.leaves_time:
             return
@@ -197,12 +197,12 @@ class SessionBudget:
             self._progress[call].request = request
 
     def leave_untimed(self, call: CallId) -> None:
-        """Record that a call was only counted, so that the second pass may time its benchmarks."""
+        """Records that a call was only counted, so that the second pass may time its benchmarks."""
         if self.defers:
             self._progress[call].request = TimeRequest(priority=Priority.SEE, wanted=self._whole / self._tests)
 
     def second_pass(self) -> list[str]:
-        """Distribute the time left to the second pass; return the tests that get time, the most urgent first."""
+        """Distributes the remaining time among calls that ask for more; returns their tests, the most urgent first."""
         self.again = True
         asking = {
             call: kept.request

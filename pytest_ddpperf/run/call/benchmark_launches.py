@@ -1,4 +1,4 @@
-"""The launches of a benchmark, on the ranks of its candidate and of its reference."""
+"""Launches (fresh process groups) of a benchmark, which run this checkout or the revision that it is compared with."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """Returns the launchers of each revision and each ``env=``, with the number of launchers to start."""
+        """Returns the launchers (fork servers) of each revision and each ``env=``, with the number to start."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
-        """Starts a launcher for each variant, so that launches can run at the same time; fewer if memory is short."""
+        """Starts a launcher, which forks ranks, for each variant, so that all can run at once if memory allows."""
         begun = self.times.now()
         self._ranks = max(1 if variant.environment.simulated else variant.world_size for variant in variants)
         of_each = {variant.key: variant.variables for variant in variants}
@@ -117,7 +117,7 @@ class BenchmarkLaunches:
             side.abort()
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
-        """Returns limits for planning launches in so many seconds, which the session's budget sets if ``shared``."""
+        """Returns limits for planning launches in ``screening`` seconds, which the budget has set if ``shared``."""
         return LaunchLimits(
             settings=self.settings, screening=screening, slots=self._together, memory=self._memory, shared=shared
         )

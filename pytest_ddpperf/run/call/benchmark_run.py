@@ -1,4 +1,4 @@
-"""One call that measures, such as ``ddpperf.check``: its launches, from the preparation to the rounds."""
+"""One call that measures, such as ``ddpperf.check``: prepares variants of a training, then launches them in rounds."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BenchmarkRun:
         self.launches = BenchmarkLaunches(session, settings, paired, test=test, times=times)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
-        """Returns the variants with the results of pilots (short trial launches), counting and verification."""
+        """Launches ranks that time, count and verify a few steps of each variant; returns the variants with results."""
 
         def launch(variant: Variant, job: jobs.PrepareJob) -> LaunchResult[jobs.RankPrepared]:
             training = replace(job.training, roots=self._session.sides.roots(reference=variant.of_reference))
@@ -119,7 +119,7 @@ class BenchmarkRun:
     def measure(
         self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until ``judge`` stops; without a judge, in a few launches."""
+        """Measures prepared variants side by side until ``judge`` says stop; without a judge, in a few launches."""
         if not self._timed:
             measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
@@ -142,7 +142,7 @@ class BenchmarkRun:
         return measurements
 
     def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
-        """Returns an object that runs rounds of launches, continuing the rounds of a first pass if there was one."""
+        """Returns an object that runs rounds of launches; it continues the rounds of the test's first run, if any."""
         budget, sides = self._session.budget, self._session.sides
         begun = budget.now() if self._begun is None else self._begun
         shared = budget.share(
@@ -179,7 +179,7 @@ class BenchmarkRun:
         return [with_accepted(result, self._accepts) for result in judge.results]
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
-        """Profiles variants and writes traces if settings say so; returns the variants with their communication."""
+        """Profiles variants and writes traces if settings say so; returns the variants with their profiles."""
         if not self.settings.profile:
             return variants
         found = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]

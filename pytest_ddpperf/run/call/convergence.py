@@ -44,10 +44,8 @@ def job_of(
     if better not in {"higher", "lower"}:
         raise SettingError(f"ddpperf.converge(better={better!r}): expected 'higher' or 'lower'")
     if metric not in {None, LOSS} and workload.evaluate is None:
-        raise SettingError(
-            f"ddpperf.converge(metric={metric!r}): this Workload has no function evaluate; give "
-            "Workload(evaluate=lambda model, device: ...), which returns the metric"
-        )
+        reason = f"ddpperf.converge(metric={metric!r}): this Workload has no function evaluate"
+        raise SettingError(f"{reason}; give Workload(evaluate=lambda model, device: ...), which returns the metric")
     if settings.compile == "step":
         raise SettingError("compile=step: ddpperf.converge compiles no whole step; use compile=model or compile=no")
     return ConvergeJob(
@@ -93,10 +91,8 @@ def _quantities(job: ConvergeJob, launches: Sequence[Sequence[tuple[RankTraining
         for training in (one for one in trainings if one.values):
             require_same_names(job.subject, training.values, names, f"on rank {rank} in launch {len(launches)}")
     if job.metric is not None and job.metric not in names:
-        raise WorkloadError(
-            f"ddpperf.converge(metric={job.metric!r}): the Workload's evaluate(model, device) returns no such metric; "
-            f"give one of {', '.join(names[1:])}"
-        )
+        reason = f"the Workload's evaluate(model, device) returns no such metric; give one of {', '.join(names[1:])}"
+        raise WorkloadError(f"ddpperf.converge(metric={job.metric!r}): {reason}")
     return names
 
 
@@ -140,9 +136,10 @@ def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
 
 
 def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
-    """Raises QualityLost if ``regressed`` fails a test and a strategy trains worse, or differs beyond rounding."""
+    """Raises QualityLost if a strategy trains worse or differs beyond rounding, and ``failing`` has ``regressed``."""
     lines = lost(found)
     if lines and Verdict.REGRESSED in failing:
         first = found.strategies[0].name
-        cure = "ddpperf.check(workload, strategy=...) compares gradients with a single process and names the parameter"
-        raise QualityLost("\n  ".join((*lines, f"all began with the weights of {first} and had its batches; {cure}")))
+        equal = f"all strategies began with the weights of {first} and had the same batches"
+        cure = "ddpperf.check(workload, strategy=...) compares the gradients with a single process"
+        raise QualityLost("\n  ".join((*lines, f"{equal}; {cure}")))

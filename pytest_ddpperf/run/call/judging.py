@@ -220,7 +220,7 @@ class JudgedRun(BenchmarkRun):
         return StoredReferences(baselines=told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
-        """Makes ``paired`` preload the modules that launches of the first pass imported."""
+        """Makes ``paired`` preload the modules that launches imported when the test ran first."""
         if self.progress.kept.get("paired") is not paired:
             paired.learn(self.progress.kept.get("paired"))
         self.progress.kept["paired"] = paired

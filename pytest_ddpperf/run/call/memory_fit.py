@@ -58,7 +58,7 @@ def under_limit_of(record: BaselineRecord, variant: Variant) -> Variant:
 def largest(
     fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
 ) -> int | None:
-    """Returns the largest number for which ``fits`` is True, by doubling and bisection; None if ``start`` is not."""
+    """Returns the largest number that ``fits``, found by doubling and bisection; None if ``start`` does not fit."""
     if not fits(start):
         return None
     fitting = start
@@ -131,11 +131,9 @@ def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
         return
     highest = max(smaller, key=lambda tried: smaller[tried])
     if latest.peak <= smaller[highest]:
-        raise WorkloadError(
-            f"find_batch_size: batch size {latest.size} takes no more memory than {highest} "
-            f"({format_value(smaller[highest], 'B')}): let the function use its argument, "
-            "or, if memory is not the limit, give limit=LARGEST_SIZE"
-        )
+        reason = f"batch size {latest.size} takes no more memory than {highest} ({format_value(smaller[highest], 'B')})"
+        cure = "let the function use its argument, or, if memory is not the limit, give limit=LARGEST_SIZE"
+        raise WorkloadError(f"find_batch_size: {reason}: {cure}")
 
 
 def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> str:

@@ -27,15 +27,15 @@ MAX_DEVICE_STEPS = 10_000  # on CUDA, where steps of a millisecond have to fill 
 SHORT_LAUNCH_SECONDS = 0.5
 """The least seconds of timed steps in a launch if candidate and reference are interleaved.
 
-Interleaved launches share disturbances, which cancel out. The rest of the scatter is mostly of single steps: it
-averages out over all steps, however long launches are. More and shorter launches show the scatter of launches sooner.
+Interleaved launches share disturbances, which cancel out. The remaining scatter is mostly between single steps: it
+averages out over all steps, also in short launches. With more launches, it is known sooner how launches scatter.
 """
 
 SEEN_STEPS = 40
 """The least number of timed steps in a launch, if there is time for them.
 
 All launches time the same steps, counted from the training's first step. An event in each 20th step is in every launch
-of 20 steps or more; shorter ones may lack it.
+of 20 steps or more; shorter launches may lack it.
 """
 ROUND_STEPS = (100, 20, 10)  # launches time multiples of the first of these that is at most half of their steps
 EPOCHS = 2  # that a launch times at least, if its loader has a length and there is time for them

@@ -38,7 +38,7 @@ PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[Ran
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """The results of preparing a training: pilot, counts, verification; None for results that were not requested."""
+    """The results of preparing a training: trial launch (pilot), counts, verification; None for omitted parts."""
 
     pilot: Pilot | None = None
     counts: Counts | None = None
@@ -68,7 +68,7 @@ def prepared(
     *,
     timed: bool = True,
 ) -> list[Variant]:
-    """Returns the variants with what a launch of each found out; ``known``: earlier results, which are reused."""
+    """Prepares each variant in a launch, and returns the variants with the results; ``known``: results to reuse."""
     done: list[Variant] = []
     wrong: list[tuple[Variant, Discrepancy]] = []
     picked: dict[int, tuple[str, str]] = {}  # by world size; compared variants load alike

@@ -1,4 +1,4 @@
-"""Converts the arguments of a call such as ``ddpperf.compare`` to variants, and finds settings without effect."""
+"""Converts the arguments of a call such as ``ddpperf.compare`` to variants: trainings to measure, with settings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Returns whether ``subject`` is a function ranks -> Workload, judging by the name of its first parameter."""
+    """Returns whether ``subject`` makes a Workload for a number of ranks, judging by its first parameter's name."""
     if isinstance(subject, (Workload, Script)) or not callable(subject):
         return False
     with contextlib.suppress(TypeError, ValueError):
@@ -211,10 +211,8 @@ class VerbCall:
             return recipe, ()
         loader = recipe.pop("loader")
         if "loader" in self.knobs:
-            raise SettingError(
-                f"loader={loader!r}: this Workload uses one batch in all steps, and no DataLoader; give "
-                "Workload(loader=...) in place of batch=..."
-            )
+            reason = f"loader={loader!r}: this Workload uses one batch in all steps, and no DataLoader"
+            raise SettingError(f"{reason}; give Workload(loader=...) in place of batch=...")
         return recipe, (Finding("loader_without_effect", {"loader": loader}),)
 
     def _strategy(self, subject: Subject, strategy: GivenStrategy, world_size: int) -> Strategy | None:

@@ -1,4 +1,4 @@
-"""Rounds of launches until the judge stops or the time is spent; then diagnosing launches."""
+"""Rounds of launches until the judge stops or the time is spent; then launches that measure phases (a diagnosis)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_ddpperf.run.call.time_sheet import slow_starts
 from pytest_ddpperf.run.call.variants import Variant, launch_of, measurement_of
 
 Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
-"""Begins to watch the machine; returns a function that gets the window of timed steps and returns the Health."""
+"""Begins to watch the machine; returns a function that takes the window of the timed steps and returns the Health."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +39,8 @@ class Measuring:
     """Measures variants side by side in rounds of launches, and then diagnoses them.
 
     A round launches every undecided variant once, in random order. Every second round reverses the previous order, so
-    that each variant is as often first as last. ``time`` decides whether another round fits. ``earlier``: the rounds of
-    the first pass, which are continued.
+    that each variant is as often first as last. ``time`` decides whether another round fits. ``earlier``: rounds of an
+    earlier run of the test in this session, which are continued.
     """
 
     def __init__(  # noqa: PLR0917 - each is of another kind
@@ -62,7 +62,7 @@ class Measuring:
         observer.grouped(max(len({variants[i].key for i in group}) for group in self._plans.groups))
 
     def measured(self) -> tuple[Measurement, ...]:
-        """Runs rounds until the judge stops, or until a confirmation has to wait for the second pass of the session."""
+        """Runs rounds until the judge stops, or suspects a slowdown that a second run of the test will confirm."""
         rounds = self.rounds
         wanted, least = (0, 0) if rounds.every else (self._limits.settings.launches, MIN_LAUNCHES)
         if rounds.deferred is not None:
@@ -132,7 +132,7 @@ class Measuring:
 
     @property
     def _round_seconds(self) -> float:
-        """The expected seconds of the next round, from previous rounds; before any round, from the pilots."""
+        """The expected seconds of the next round, from previous rounds; before any round, from trial launches."""
         return self._of_all * self.rounds.part()
 
     @property
@@ -141,7 +141,7 @@ class Measuring:
         return median(durations) if durations else math.fsum(self._plans.seconds)
 
     def _diagnosed(self, interim: Interim, action: Action) -> tuple[Measurement, ...]:
-        """Returns the measurements after a diagnosis; if time is short, it covers only memory growth, or is omitted."""
+        """Runs a diagnosis, or only a part of it if time is short; returns the measurements with its results."""
         self.rounds.choose(None)
         fits, known = self._plans.diagnosis_seconds <= self._time.call_left, self.rounds.diagnosed
         if known is Purpose.DIAGNOSIS:
@@ -192,7 +192,7 @@ def _suspected(suspects: Sequence[str], made: int) -> Finding:
 
 
 class Rounds:
-    """The launches on which a verdict is based, and the diagnosing launches, for each variant."""
+    """For each variant, the timed launches, on which the verdict is based, and the launches of the diagnosis."""
 
     def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
         self.plans = plans
@@ -287,11 +287,11 @@ class Rounds:
         return next(iter(self._launches[0][-1:]), None)
 
     def choose(self, keys: Collection[Key] | None) -> None:
-        """Limits later rounds to these benchmarks, with their references; None for all benchmarks."""
+        """Limits later rounds to the benchmarks ``keys``, with their references; None stands for all benchmarks."""
         self._chosen = frozenset(i for i, one in enumerate(self._variants) if keys is None or one.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Makes only later launches confirm the ``suspects`` (metrics); returns the number of earlier launches."""
+        """Makes only later launches confirm the metrics ``suspects``; returns the number of launches so far."""
         seen = max(len(self._launches[i]) for i in self._chosen)
         for i in self._chosen:
             self._fresh_from[i] = len(self._launches[i])

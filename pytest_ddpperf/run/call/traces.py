@@ -126,8 +126,6 @@ def pairs_of(before: Path, after: Path) -> list[tuple[NamedFiles, NamedFiles]]:
         return [(first.popitem()[1], second.popitem()[1])]
     common = [name for name in first if name in second]
     if not common:
-        raise TraceError(
-            f"{before} and {after} have no benchmark of the same name: name one benchmark of each folder, such as "
-            f"{next(iter(first.values()))[0]}"
-        )
+        reason = f"{before} and {after} have no benchmark of the same name"
+        raise TraceError(f"{reason}: name one benchmark of each folder, such as {next(iter(first.values()))[0]}")
     return [(first[name], second[name]) for name in common]

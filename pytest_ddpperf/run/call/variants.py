@@ -1,4 +1,4 @@
-"""The variants that a call of ``compare`` names, and a variant, which is one training to measure."""
+"""Variants: the trainings that a call such as ``ddpperf.compare`` measures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> NamedVariants:
-    """Returns the trainings that a call compares with ``over``; ``more``: strategies that hooks add."""
+    """Returns the trainings that a call compares, with the one named ``over``; ``more``: strategies that hooks add."""
     canonical: Callable[[Any], str] = str
     if variants is not None:
         return _with_settings(subject, strategies, over, strategy, variants, verb=verb)
@@ -76,10 +76,8 @@ def several(  # noqa: PLR0917 - the arguments of compare
         named = {str(each): NamedVariant(subject=subject, strategy=each) for each in chosen}
         twice = next((each for each in chosen if chosen.count(each) > 1), None)
         if twice is not None:
-            raise SettingError(
-                f"ddpperf.{verb}(strategies={[*map(str, chosen)]}): {twice} is given twice; to {verb} it twice, give a "
-                "dict of names"
-            )
+            reason = f"ddpperf.{verb}(strategies={[*map(str, chosen)]}): {twice} is given twice"
+            raise SettingError(f"{reason}; to {verb} it twice, give a dict of names")
 
         def canonical(written: Any) -> str:
             return str(resolve(written, more))
@@ -89,10 +87,8 @@ def several(  # noqa: PLR0917 - the arguments of compare
             ", several subjects by name, such as {'old': build, 'new': other_build}, "
             "or settings by name, such as variants={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
-        raise SettingError(
-            f"ddpperf.{verb}: expected a Workload and a list of strategies, such as ['naive', 'ddp']"
-            f"{others * (verb == 'compare')}"
-        )
+        cure = f"expected a Workload and a list of strategies, such as ['naive', 'ddp']{others * (verb == 'compare')}"
+        raise SettingError(f"ddpperf.{verb}: {cure}")
     what = "strategies" if isinstance(subject, Workload) else "subjects"
     return _named(named, over, what, canonical, verb=verb)
 
@@ -230,8 +226,7 @@ def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Lau
     """Returns the launch of round ``number``; raises WorkloadError if ranks skipped different steps after overflows."""
     if len({rank.skipped_steps for rank in ranks}) > 1:
         counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
-        raise WorkloadError(
-            f"the ranks skipped different steps after fp16 overflows ({counts}): synchronise the gradients "
-            "before the GradScaler checks them, so that all ranks skip the same steps"
-        )
+        reason = f"the ranks skipped different steps after fp16 overflows ({counts})"
+        cure = "synchronise the gradients before the GradScaler checks them, so that all ranks skip the same steps"
+        raise WorkloadError(f"{reason}: {cure}")
     return Launch(round=number, ranks=ranks, seconds=seconds)

@@ -251,7 +251,7 @@ def timeout_of(config: pytest.Config) -> TestTimeout | None:
 
 
 def register_passes(config: pytest.Config, settings: Settings, session_of: Callable[[], Session]) -> None:
-    """Registers the plugin that runs two passes, if the session has a budget."""
+    """Registers the plugin that runs undecided tests a second time, if the session has a time budget."""
     if settings.budget is not None and not hasattr(config, "workerinput"):
         from pytest_ddpperf.run.session.passes import Passes
 

@@ -69,7 +69,7 @@ def _write(session: pytest.Session, ours: Session, write: Callable[[], object]) 
 
 
 def finish(ours: Session) -> None:
-    """Adds warnings about the budget, the launchers and unused files to the outputs of the run."""
+    """Adds warnings to the run's outputs: on the budget, launchers, unreadable files and unused ``--ddpperf-allow``."""
     made, reference = ours.outputs, ours.sides.reference
     if made.results and ours.settings.allow:
         from pytest_ddpperf.records.acceptance import belongs

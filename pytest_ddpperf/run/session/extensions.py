@@ -45,10 +45,8 @@ class Extensions:
             _require_new(hook, "strategy", given, {*STRATEGIES, *ALIASES, *added})
             for name, function in given.items():
                 if not callable(function) or not isinstance(name, str) or not name.isidentifier():
-                    raise SettingError(
-                        f"{hook}: {name!r}: {function!r} is not a strategy: expected a function "
-                        "parallelise(module, ctx) -> Parallel"
-                    )
+                    reason = f"{hook}: {name!r}: {function!r} is not a strategy"
+                    raise SettingError(f"{reason}: expected a function parallelise(module, ctx) -> Parallel")
             added |= given
         return added
 
@@ -91,12 +89,12 @@ class Extensions:
         return added
 
     def measured(self, test: str, measurements: Sequence[Measurement], attempt: int) -> None:
-        """Calls the hooks for benchmarks that were measured."""
+        """Calls the hook ``pytest_ddpperf_measured`` for each measured benchmark."""
         for measurement in measurements:
             self._tell(test, "pytest_ddpperf_measured", test=test, measurement=measurement, attempt=attempt)
 
     def judged(self, results: Sequence[Result]) -> None:
-        """Calls the hooks for verdicts on benchmarks."""
+        """Calls the hook ``pytest_ddpperf_verdict`` for each result."""
         for result in results:
             self._tell(result.test, "pytest_ddpperf_verdict", result=result)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.deadlines import late
 from pytest_ddpperf.instruments.host import kernel_text, open_shared
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.records.finding import Finding
@@ -50,7 +51,7 @@ class Locks:
         _OPEN.add(self)
 
     def take(self, names: Sequence[str], *, shared: bool = False) -> Holder | None:
-        """Take all these locks and return None, or take none and return a process that holds one of them."""
+        """Takes all these locks and returns None, or takes none and returns a process that holds one of them."""
         new: list[str] = []
         for name in names:
             if name in self._held:
@@ -73,7 +74,7 @@ class Locks:
         return None
 
     def free(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the locks that no other process holds."""
+        """Returns the names of the locks that no other process holds."""
         found = []
         for name in names:
             held = name in self._held
@@ -87,7 +88,7 @@ class Locks:
         return name in self._held
 
     def release(self, names: Sequence[str]) -> None:
-        """Release the locks."""
+        """Releases the locks."""
         for name in names:
             descriptor = self._held.pop(name, None)
             if descriptor is not None:
@@ -95,12 +96,12 @@ class Locks:
                 os.close(descriptor)
 
     def forget(self) -> None:
-        """Close the files without releasing the locks, in a forked child, because the locks belong to its parent."""
+        """Closes the files without releasing the locks, in a forked child, because the locks belong to its parent."""
         while self._held:
             os.close(self._held.popitem()[1])
 
     def close(self) -> None:
-        """Release all locks."""
+        """Releases all locks."""
         self.release([*self._held])
 
     def _opened(self, name: str) -> int | None:
@@ -131,7 +132,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def holder(file: os.stat_result, root: Path = Path("/")) -> Holder:
-    """Return the process that locks a file, according to the kernel's list of locks."""
+    """Returns the process that locks a file, according to the kernel's list of locks."""
     lines = map(str.split, kernel_text(root / "proc/locks").splitlines())
     # 1: FLOCK ADVISORY WRITE 1234 08:01:131 0 EOF; those that wait have -> second
     held = [words for words in lines if words[1:2] == ["FLOCK"] and words[5].endswith(f":{file.st_ino}")]
@@ -163,7 +164,7 @@ class Leases:
         return () if found is None else (Finding("measured_beside", {"pid": found.pid, "folder": found.folder}),)
 
     def on_cpu(self) -> None:
-        """Reserve the CPU; if another run measures on it, report this once and go on."""
+        """Reserves the CPU; if another run measures on it, reports this once and goes on."""
         if self._seconds is None or self._locks.holds(CPU) or self._beside is not None:
             return
         found = self._locks.take([CPU])
@@ -175,7 +176,7 @@ class Leases:
             )
 
     def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
-        """Reserve a GPU for each rank, or raise LaunchError; return True if CUDA now lists GPUs in another order."""
+        """Reserves a GPU for each rank, or raises LaunchError; returns True if CUDA now lists GPUs in another order."""
         names = names_of(gpus)
         needed = names[:ranks]
         if self._seconds is None or all(map(self._locks.holds, needed)):
@@ -196,7 +197,7 @@ class Leases:
 
     @contextlib.contextmanager
     def sharing(self, gpus: Gpus, ranks: int) -> Iterator[None]:
-        """Reserve GPUs for ranks that do not measure; ranks of other runs that do not measure may share the GPUs."""
+        """Reserves GPUs for ranks that do not measure; ranks of other runs that do not measure may share the GPUs."""
         names = [name for name in names_of(gpus)[:ranks] if not self._locks.holds(name)]
         if self._seconds is None or not names:
             yield
@@ -208,7 +209,7 @@ class Leases:
             self._locks.release(names)
 
     def _chosen(self, names: list[str], count: int, models: Mapping[str, str]) -> list[str] | Holder:
-        """Reserve the first ``count`` GPUs, or others of the same model; return them, or a process that holds a GPU."""
+        """Reserves the first ``count`` GPUs, or others of their model; returns them, or a process that holds a GPU."""
         self._locks.release(names)  # two runs that each hold what the other one lacks would wait for ever
         taken = self._locks.take(names[:count])
         if taken is None:
@@ -229,23 +230,21 @@ class Leases:
                 return found
             seconds = self._seconds or 0.0
             if time.monotonic() - begun >= seconds:
-                raise LaunchError(
-                    f"GPUs are in use by {found}: {', '.join(names)} were not free within {seconds:g} s; wait "
-                    "longer with --ddpperf-gpu-lock-timeout=SECONDS, name other GPUs by CUDA_VISIBLE_DEVICES, or share "
-                    "them with --ddpperf-gpu-lock-timeout=off"
-                )
+                reason = f"GPUs are in use by {found}: {', '.join(names)} were not free within {seconds:g} s"
+                cure = "wait longer with --ddpperf-gpu-lock-timeout=SECONDS, name other GPUs by CUDA_VISIBLE_DEVICES"
+                raise late(LaunchError(f"{reason}; {cure}, or share them with --ddpperf-gpu-lock-timeout=off"))
             if not waited_for:
                 waited_for = str(found)
                 self._tell(f"waiting for GPUs that {found} uses, up to {seconds:g} s")
             time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        """Release all locks."""
+        """Releases all locks."""
         self._locks.close()
 
 
 def names_of(gpus: Gpus) -> list[str]:
-    """Return unique names of a machine's GPUs: MIG instances, else PCI ids; empty if torch does not know them."""
+    """Returns unique names of a machine's GPUs: MIG instances, else PCI ids; empty if torch does not know them."""
     known = [*gpus.instances] or [one for one in gpus.pci if one is not None]
     return known if len(known) == len(gpus.names) else []
 

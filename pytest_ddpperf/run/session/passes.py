@@ -27,7 +27,7 @@ class Passes:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Any:
-        """Run undecided tests again, the most urgent first, after pytest has run all tests."""
+        """Runs undecided tests again, the most urgent first, after pytest has run all tests."""
         measuring = [item for item in session.items if _measures(item)]
         if not measuring or (session.testsfailed and not session.config.option.continue_on_collection_errors):
             return (yield)
@@ -66,7 +66,7 @@ class Passes:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test of the first pass; hold its reports back if the test is undecided."""
+        """Runs a test of the first pass; holds its reports back if the test is undecided."""
         if not self._first:
             return None
         self._session_of().budget.runs_once = not _measures(item)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment, simulated_environment
+from pytest_ddpperf.instruments import deadlines
 from pytest_ddpperf.instruments.host import machine_facts
-from pytest_ddpperf.launch import launch_run
 from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import late_threads, thread_count
 from pytest_ddpperf.records.finding import Finding
@@ -69,7 +69,7 @@ class Session:
         self.outputs = Outputs(accepting=settings.accepting)
         self.sides = Sides(settings, root, line, revision=revision, probe=probe, before_start=self._read_code)
         self.leases = Leases(settings.gpu_lock_timeout, line.show)
-        launch_run.uncaptured = line.uncaptured
+        deadlines.uncaptured = line.uncaptured
         self.prepared: dict[bytes, Any] = {}  # results of preparing trainings, by preparation.identity
         self.attempts: dict[str, int] = {}  # by test that is run again: the number of the present run, from 1
         self._hears = threading.current_thread() is threading.main_thread()
@@ -92,7 +92,7 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns the settings as quick runs, simulated ranks or bisections require; ``counts`` keeps counting on."""
+        """Returns the settings, changed for quick runs, simulated ranks or bisections; ``counts``: keeps counting."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)
@@ -185,7 +185,7 @@ class Session:
     def close(self) -> None:
         """Ends the fork servers and all their child processes."""
         self.line.clear()
-        launch_run.uncaptured = nullcontext
+        deadlines.uncaptured = nullcontext
         if self._hears and signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:

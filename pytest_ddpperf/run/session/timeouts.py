@@ -26,12 +26,12 @@ class TestTimeout:
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, settings: Any) -> None:
-        """Record the deadline of the test that begins; pytest-timeout calls this when it sets its timer."""
+        """Records the deadline of the test that begins; pytest-timeout calls this when it sets its timer."""
         self._given, self._ends = settings.timeout, time.monotonic() + settings.timeout
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_cancel_timer(self) -> None:
-        """Record that there is no deadline."""
+        """Records that there is no deadline."""
         self._ends = float("inf")
 
     def limited(self, run: Callable[..., T]) -> Callable[..., T]:

@@ -57,7 +57,7 @@ def place(error: BaseException, file: str, test: str) -> str:
 
 
 def text_alone(error: errors.DdpperfError, file: str, test: str, width: int, *, verbose: bool) -> Any:
-    """Returns what pytest shows for an error of the plugin: the message and the test's line, without a traceback."""
+    """Returns pytest's representation of an error of the plugin: its message and the test's line, no traceback."""
     shown = pytest.ExceptionInfo.from_exception(error).getrepr(style="value", chain=False)
     if shown.reprcrash is not None:
         shown.reprcrash.message = error.summary

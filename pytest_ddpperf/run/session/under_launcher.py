@@ -49,7 +49,7 @@ def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
 
 
 def report_to_torchrun(line: str) -> None:
-    """Write the reason of a failure to torchrun's error file, if torchrun has started this process."""
+    """Writes the reason of a failure to torchrun's error file, if torchrun has started this process."""
     path = os.environ.get(_ERROR_FILE)
     if path and line:
         extra = {"py_callstack": line, "timestamp": str(int(time.time()))}
@@ -76,7 +76,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Hold back the output of all processes except rank 0's, until it is known whether they follow rank 0."""
+        """Holds back the output of all processes except rank 0's, until it is known whether they follow rank 0."""
         self._session = session
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         self._task = task_of(os.environ, terminal=getattr(reporter, "isatty", False))
@@ -86,7 +86,7 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Returns whether this process only follows rank 0; rank 0 connects the followers, or raises UsageError."""
+        """Returns whether this process only follows rank 0; in rank 0, connects to the others or raises UsageError."""
         config, task = session.config, self._task
         try:
             alone = task is None or config.option.collectonly or hasattr(config, "workerinput")
@@ -105,13 +105,13 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Refuse tests with ranks in workers of pytest-xdist, because the launcher has started all processes."""
+        """Refuses tests with ranks in workers of pytest-xdist, because the launcher has started all processes."""
         if self._task is not None and hasattr(item.config, "workerinput") and uses_ranks(item):
             reason = f"{self._task.launcher} started {self._task.size} processes, and pytest-xdist would start more"
             pytest.fail(f"{reason}: leave -n out, or start one pytest without {self._task.launcher}", pytrace=False)
 
     def _let_go(self) -> None:
-        """Print the output that was held back, because this suite does not use the plugin's fixtures."""
+        """Prints the output that was held back, because this suite does not use the plugin's fixtures."""
         if self._held is not None:
             (writer, file), self._held = self._held, None
             text, writer._file = writer._file.getvalue(), file  # noqa: SLF001 - the same
@@ -119,7 +119,7 @@ class UnderLauncher:
             file.flush()
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Return the lines of the report's header that describe the nodes and their differences."""
+        """Returns the lines of the report's header that describe the nodes and their differences."""
         task, cluster = self._task, self._cluster
         if cluster is None or task is None:
             return []
@@ -131,7 +131,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Start ranks for rank 0 instead of running tests, if this process is a follower."""
+        """Starts ranks for rank 0 instead of running tests, if this process is a follower."""
         if not self._following or self._task is None:
             return None
         from pytest_ddpperf.against.worktree import check_out
@@ -143,20 +143,20 @@ class UnderLauncher:
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Store the first failure for torchrun."""
+        """Stores the first failure for torchrun."""
         if report.failed and not self._failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             said = str(report.longrepr if crash is None else crash.message).strip().splitlines() or [report.outcome]
             self._failed = f"{report.nodeid}: {said[0]}"
 
     def pytest_runtest_logfinish(self) -> None:
-        """End the run if a node is lost, because no further test could start ranks there."""
+        """Ends the run if a node is lost, because no further test could start ranks there."""
         if self._cluster is not None and self._cluster.lost:
             self._session.shouldfail = self._cluster.lost
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
-        """End a follower with rank 0's exit status, before other plugins write files that rank 0 also writes."""
+        """Ends a follower with rank 0's exit status, before other plugins write files that rank 0 also writes."""
         if self._following:  # however the run has ended
             if session.exitstatus == pytest.ExitCode.INTERNAL_ERROR and self._held is not None:
                 sys.stderr.write(self._held[0]._file.getvalue())  # noqa: SLF001 - there is no public way
@@ -170,7 +170,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """End the followers with this process's status; in a follower, restore stderr."""
+        """Ends the followers with this process's status; in a follower, restores stderr."""
         if self._stderr is not None:
             sys.stderr = self._stderr
         if self._cluster is not None:

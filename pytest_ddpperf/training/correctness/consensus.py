@@ -130,7 +130,7 @@ class RankConsensus:
         self.judge_losses(step, error, tolerance, fault)
 
     def mean_loss(self, step: int, losses: Sequence[float], tolerance: float) -> float:
-        """Returns the mean of all ranks' losses; raises DiffersError, with ``tolerance``, if a loss is not finite."""
+        """Returns the mean of the ranks' losses; raises DiffersError, which names ``tolerance``, for inf and NaN."""
         for rank, loss in enumerate(losses):
             if not math.isfinite(loss):
                 fault = f"is {loss}, but finite in a single process"
@@ -141,7 +141,7 @@ class RankConsensus:
         return math.fsum(losses) / len(losses)
 
     def judge_losses(self, step: int, error: float, tolerance: float, fault: str) -> None:
-        """Records the mean loss's error; raises DiffersError with ``fault`` if the error exceeds ``tolerance``."""
+        """Records the mean loss's error; raises DiffersError with the text ``fault`` if the error is too large."""
         name = "the mean loss"
         self.note("losses", name, error, tolerance)
         if error > tolerance:

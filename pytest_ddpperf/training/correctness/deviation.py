@@ -32,7 +32,7 @@ class Deviation:
 def deviations_of(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Returns tensors' errors (None is zeros), relative to their norms in ``sizes``, by default to expected norms."""
+    """Returns each tensor's error, divided by its number in ``sizes`` or else the expected norm; None means zeros."""
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
@@ -63,10 +63,10 @@ def apart_from_rounding(
     tolerance: float,
     smallest: float = 0.0,
 ) -> list[Deviation]:
-    """Scales the error of a gradient down to the tolerance if rounding explains the error.
+    """Returns the deviations, but scales errors of gradients that rounding explains to less than the tolerance.
 
-    By tensor name, ``sizes`` has the norms of gradients, and ``noise`` has how far rounding moves the gradients.
-    ``smallest`` is the least number above 0 that the gradients' type can hold.
+    ``sizes`` has each gradient's norm by tensor name; ``noise`` has the norm of the change that rounding causes in each
+    gradient. ``smallest`` is the least number above 0 that the gradients' dtype can hold.
     """
 
     def judged(found: Deviation) -> Deviation:

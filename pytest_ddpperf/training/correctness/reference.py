@@ -44,9 +44,8 @@ class ReferenceStep:
 class SingleProcess:
     """One process that trains on the micro-batches of all ranks, as the reference of a strategy.
 
-    For each rank, the process computes the same gradients as the rank before averaging, to the last bit. Then it takes
-    their mean. The model is neither compiled nor recomputed. If the strategy casts parameters, so does the single
-    process.
+    The process computes, bit for bit, the gradients that each rank has before averaging, and takes their mean. It uses
+    neither torch.compile nor activation checkpointing. If the strategy casts parameters, so does this process.
     """
 
     def __init__(
@@ -109,10 +108,10 @@ class SingleProcess:
         return ReferenceStep(loss=loss, gradients=expected, sizes=sizes)
 
     def noise(self, step: int, buffers: training_run.Buffers, unit: float) -> dict[str, float]:
-        """Returns by name how far rounding of the parameters moves each gradient of a step: the norm of the change.
+        """Returns, by name, the norm of the change of each gradient of a step if rounding errors change the parameters.
 
-        Parameters move at random by up to ``unit`` times their value. A gradient that is nothing but rounding moves by
-        its own norm, and a small but meaningful gradient hardly moves.
+        Parameters change at random by up to ``unit`` times their value. A gradient that consists only of rounding
+        errors changes by about its own norm; a small but meaningful gradient hardly changes.
         """
         parameters = [parameter for parameter in self._module.parameters() if _moves(parameter)]
         squares: dict[str, list[float]] = {}
@@ -132,8 +131,8 @@ class SingleProcess:
     def update(self, step: int, gradients: training_run.Gradients) -> None:
         """Steps the single process's optimizer with the given gradients, usually the averaged gradients of the ranks.
 
-        Parameters that differ after a step with the same gradients were updated wrongly. The single process's own
-        gradients may be mere rounding, from which an optimizer such as Adam would make a full step.
+        So if parameters differ afterwards, the ranks have updated them wrongly. The single process's own gradients may
+        consist of rounding errors, with which an optimizer such as Adam would make a full step.
         """
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)

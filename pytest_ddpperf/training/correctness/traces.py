@@ -35,7 +35,7 @@ def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
 
 
 def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Discrepancy]:
-    """Yields all differences between the ranks and the single process, possible causes first."""
+    """Yields the differences between the ranks and the single process; one that may cause another comes before it."""
     tolerance = tolerances.tolerance(twin.precision, *(rank.precision for rank in ranks))
     made = [len(trace.steps) for trace in (*ranks, twin)]
     if len(set(made)) > 1:
@@ -95,7 +95,7 @@ def _different_losses(
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
-    """Returns the losses of optimizer step ``number``; if the trace has no optimizer steps, of call ``number``."""
+    """Returns the losses of optimizer step ``number``; without such steps, of call ``number`` of the user's step."""
     if not trace.steps:
         return trace.losses[number : number + 1]
     first = trace.steps[number - 1].call + 1 if number else 0

@@ -46,7 +46,7 @@ class MicroBatches:
         return [(rank, number) for number in range(self.in_step)]
 
     def copies(self, places: Sequence[MicroBatchIndex], step: int, device: torch.device) -> list[Pair]:
-        """Returns copies of these micro-batches of a step, so that changes reach no other step or training."""
+        """Returns copies of a step's micro-batches at ``places``, so that changes in place affect no other step."""
         return [copied(self.shards[rank][step * self.in_step + number], device) for rank, number in places]
 
     def feed(
@@ -80,7 +80,7 @@ class MicroBatches:
 
 
 class TrainingRun:
-    """A training of a workload with weighted losses on this rank, on micro-batches with the indices ``places``."""
+    """The training of a workload on this rank, with weighted losses, on the micro-batches with indices ``places``."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ def state(module: nn.Module) -> Iterable[Tensor]:
 
 
 def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
-    """Writes values into tensors, except expanded ones: their elements share memory, so they are constants."""
+    """Copies values into tensors; skips expanded tensors, whose elements share memory, because they are constants."""
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             if not is_expanded(tensor):
@@ -203,7 +203,7 @@ def _other(tensor: Tensor, rank: int) -> Tensor:
 
 
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
-    """Returns this rank's first batches of the timed steps, cut down; of ``loader`` only the sampler is used."""
+    """Returns this rank's first ``count`` batches, each cut to a few samples; uses only the sampler of ``loader``."""
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     kept = None
     if workload.batch is None and loader is not None and not loader.auto:
@@ -243,7 +243,7 @@ def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], se
 
 
 def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> WorkloadError:
-    """Returns the error for a step that changes, or if ``taken`` removes, the entries ``ways`` of its batch."""
+    """Returns the error for a step that changes (or removes, if ``taken``) the entries of its batch at ``ways``."""
     names = " and ".join(sorted(_name(way, whole=workload.forward is not None) for way in ways))
     assert workload.batch is not None  # noqa: S101  it is what makes the batch
     done = f"removes {names} from its batch" if taken else f"changes {names} in place"

@@ -68,29 +68,48 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         entries(file, "step_time")
 
 
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        (b"CREATE TABLE run (", b"CREATE T\x8fBLE run ("),
+        (b"REFERENCES run", b"REFERENCES r\xffn"),
+        (b"TEXT,", b"TE[T,"),
+    ],
+    ids=["what SQLite's message quotes", "another name", "a message of several lines"],
+)
+def test_a_damaged_schema_is_named_in_a_line(tmp_path: Path, whole: bytes, damaged: bytes) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result()])
+    file.write_bytes(file.read_bytes().replace(whole, damaged))
+    for use in (lambda: ensure_recordable(file), lambda: entries(file, "step_time")):
+        with pytest.raises(HistoryError, match=r"history\.sqlite: .* or name another file") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+
+
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
 
 
 @pytest.mark.parametrize(
-    "sql",
+    ("sql", "cure"),
     [
-        f"DROP TABLE metric; CREATE VIEW metric AS {ENDLESS}",
-        f"CREATE TRIGGER more AFTER INSERT ON run BEGIN {ENDLESS}; END",
-        "CREATE VIRTUAL TABLE more USING fts5(a)",
-        "ALTER TABLE metric ADD COLUMN more TEXT AS (hex(zeroblob(30000000))) VIRTUAL",
-        "CREATE INDEX more ON metric (hex(zeroblob(30000000)))",
-        "ALTER TABLE run ADD COLUMN more TEXT DEFAULT '--'",
+        (f"DROP TABLE metric; CREATE VIEW metric AS {ENDLESS}", ""),
+        (f"CREATE TRIGGER more AFTER INSERT ON run BEGIN {ENDLESS}; END", ": remove it by DROP TRIGGER"),
+        ("CREATE VIRTUAL TABLE more USING fts5(a)", ""),
+        ("ALTER TABLE metric ADD COLUMN more TEXT AS (hex(zeroblob(30000000))) VIRTUAL", ""),
+        ("CREATE INDEX more ON metric (hex(zeroblob(30000000)))", ": remove it by DROP INDEX"),
+        ("ALTER TABLE run ADD COLUMN more TEXT DEFAULT '--'", ""),
     ],
     ids=["view", "trigger", "virtual table", "generated column", "index of an expression", "column"],
 )
-def test_a_file_whose_schema_computes_is_refused(tmp_path: Path, sql: str) -> None:
+def test_a_file_whose_schema_computes_is_refused(tmp_path: Path, sql: str, cure: str) -> None:
     file = tmp_path / "history.sqlite"
     record(file, RUN, [result()])
     with sqlite3.connect(file) as connection:
         connection.executescript(sql)
     connection.close()
     for use in (lambda: entries(file, "step_time"), lambda: record(file, RUN, [result()])):
-        with pytest.raises(HistoryError, match=r"it holds the \w+ '\w+' with a schema that pytest-ddpperf does not"):
+        with pytest.raises(HistoryError, match=rf"\w+ '\w+' with a schema that pytest-ddpperf does not write{cure}; "):
             use()
 
 

@@ -202,12 +202,14 @@ def test_a_list_is_read_as_pip_freeze_writes_it(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("line", ["torch>=2", "torch", "torch==2.*", "-r more.txt"])
+@pytest.mark.parametrize("line", ["torch>=2", "torch", "torch==2.*", "-r more.txt", "x" * 9999])
 def test_what_is_not_pinned_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "old.txt").write_text(f"numpy==2.0\n{line}\n")
     with pytest.raises(SettingError) as caught:
         read_pins(tmp_path / "old.txt", "old.txt")
-    assert str(caught.value).startswith(f"--packages old.txt: line 2 is {line}: expected a pinned package, such as")
+    assert str(caught.value).startswith(
+        f"--packages old.txt: line 2 is {line:.200}: expected a pinned package, such as"
+    )
 
 
 def test_a_list_that_is_not_there_and_lists_that_are_the_same_are_told(tmp_path: Path) -> None:
@@ -215,6 +217,9 @@ def test_a_list_that_is_not_there_and_lists_that_are_the_same_are_told(tmp_path:
         read_pins(tmp_path / "gone.txt", "gone.txt")
     with pytest.raises(SettingError, match=r"^--packages /dev/zero: this is a pipe or a device: name a file; write it"):
         read_pins(Path("/dev/zero"), "/dev/zero")
+    (tmp_path / "huge.txt").write_text("torch==2.13.0\n" * 100_000)
+    with pytest.raises(SettingError, match=r"^--packages huge.txt: this file has more than 1e\+06 bytes; write it"):
+        read_pins(tmp_path / "huge.txt", "huge.txt")
     file = tmp_path / "both.txt"
     file.write_text("torch==2.13.0\n")
     with pytest.raises(SettingError, match="both files list the same packages; name files that"):

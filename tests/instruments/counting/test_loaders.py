@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -20,6 +21,7 @@ from torch.utils.data import (
     RandomSampler,
     TensorDataset,
     dataloader,
+    get_worker_info,
 )
 
 from pytest_ddpperf.instruments.counting.counting import Countable
@@ -268,6 +270,36 @@ def test_a_loader_counts_that_loads_in_the_training_process_and_one_that_does_no
         found = loaders.of_epochs(1)
     assert len(found["loaders_without_workers"]) == (workers == 0)
     assert len(found["loaders_unpinned"]) == (not pinned)
+
+
+class Numbers(IterableDataset[Tensor]):
+    """Numbers that all workers read, or that they divide among themselves; or the same number again and again."""
+
+    def __init__(self, *, divided: bool = False, constant: bool = False) -> None:
+        self.divided, self.constant = divided, constant
+
+    def __iter__(self) -> Iterator[Tensor]:
+        worker = get_worker_info()
+        first, by = (worker.id, worker.num_workers) if worker is not None and self.divided else (0, 1)
+        for number in range(first, 48, by):
+            yield torch.full((3,), 7 if self.constant else number)
+
+
+@pytest.mark.parametrize(
+    ("data", "workers", "found"),
+    [
+        pytest.param(Numbers(), 2, 1, id="two workers read the same"),
+        pytest.param(Numbers(), 1, 0, id="one worker"),
+        pytest.param(Numbers(divided=True), 2, 0, id="workers divide the stream"),
+        pytest.param(Numbers(constant=True), 2, 0, id="all batches are equal"),
+        pytest.param(TensorDataset(torch.zeros(48)), 2, 0, id="a dataset with indices"),
+    ],
+)
+def test_a_loader_whose_workers_read_the_same_stream_is_counted(data: Any, workers: int, found: int) -> None:
+    with Loaders().followed() as loaders:
+        for _ in DataLoader(data, batch_size=4, num_workers=workers):
+            loaders.look()
+        assert len(loaders.of_epochs(8)["loaders_unsharded"]) == found
 
 
 @pytest.mark.parametrize("first", [1, 6])

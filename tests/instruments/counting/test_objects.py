@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -120,9 +121,19 @@ def test_what_each_step_leaves_behind_has_its_line_and_what_the_last_one_holds_h
     assert len(kept) == 3 * 4
 
 
+def in_a_thread(step: Callable[[], None]) -> None:
+    """Runs a step in a thread of its own, in which autograd numbers the nodes anew."""
+    thread = Thread(target=step)
+    thread.start()
+    thread.join(60)
+
+
 @pytest.mark.usefixtures("frozen", "untraced")
+@pytest.mark.parametrize("run", [lambda step: step(), in_a_thread], ids=["main thread", "a thread for each step"])
 @pytest.mark.parametrize(("summed", "nodes"), [(False, 3.0), (True, 4.0)])
-def test_a_loss_kept_or_summed_with_its_graph_is_counted_and_has_its_line(*, summed: bool, nodes: float) -> None:
+def test_a_loss_kept_or_summed_with_its_graph_is_counted_and_has_its_line(
+    run: Callable[[Callable[[], None]], None], *, summed: bool, nodes: float
+) -> None:
     """Each step adds the nodes of the loss, of two products, and of the sum. The last weights are held for one step."""
     weight, last = torch.ones(3, requires_grad=True), {"total": torch.zeros(())}
     kept, detached = list[Tensor](), list[Tensor]()
@@ -139,7 +150,7 @@ def test_a_loss_kept_or_summed_with_its_graph_is_counted_and_has_its_line(*, sum
 
     census = ObjectCensus()
     for steps in range(6):
-        step()
+        run(step)
         if steps in {0, 3, 5}:
             census.take(steps)
     assert census.left_behind()["graphs_kept"] == {"nodes of graphs": nodes}

@@ -162,7 +162,7 @@ def test_a_module_that_was_asked_for_is_found_imported_in_the_first_launch(
 def test_a_module_that_was_asked_for_and_does_harm_is_refused_by_name(
     make: Callable[..., Launchers], name: str, reason: str
 ) -> None:
-    told = f"the module cannot be imported before ranks are forked, because its import {reason}; leave it out"
+    told = f"its import {reason}, so ranks must import it: leave it out"
     with pytest.raises(SettingError) as caught:
         make(name).wait(1)
     assert str(caught.value) == f"preload={name}: {told}"

@@ -1,0 +1,50 @@
+"""Shows the stacks of this process when a deadline passes: on standard error, also if pytest captures it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T", str, Exception)
+
+_PART_SECONDS = 5.0
+uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+"""Returns a context in which pytest does not capture standard error."""
+
+
+def late(told: T) -> T:
+    """Shows the stacks of this process, after the first line of a text or error about a deadline; returns this."""
+    with contextlib.suppress(Exception), uncaptured():
+        line = str(told).partition("\n")[0]
+        os.write(2, f"\nddpperf: {line}; the stacks of process {os.getpid()}:\n".encode())
+        faulthandler.dump_traceback(2)
+    return told
+
+
+@contextlib.contextmanager
+def watched(told: str, seconds: float, end: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
+    """Shows the stacks if this context lasts more than ``seconds``, then calls ``end``; yields an event that says so.
+
+    A thread does this, because the code in this context may wait for ever. ``end`` can make that code raise.
+    """
+    done, shown = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        left = seconds
+        while left > 0:  # in parts: a signal may stop this process for long
+            if done.wait(min(left, _PART_SECONDS)):
+                return
+            left -= _PART_SECONDS
+        shown.set()
+        late(told)
+        end()
+
+    threading.Thread(target=watch, name="ddpperf-overdue", daemon=True).start()
+    try:
+        yield shown
+    finally:
+        done.set()
