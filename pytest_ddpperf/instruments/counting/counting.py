@@ -103,12 +103,15 @@ def count_warm_step(
     alike = [{**of_steps.per_step(steps), **same} for steps in usual or [[step] for step in counted]]
     of_device = [of_steps.per_step(profiled)] if subject.period > 1 else profiled
     found = of_steps.counts_of(alike, of_device, pass_.seen, unusual=not usual)
-    if pass_.followed is not None:
-        few = format_count(pass_.followed, "step")
+    if pass_.after is not None:
+        few, shown_before = format_count(len(pass_.after), "step"), pass_.seen[-1]
         reason = f"one step did other work, and the {few} counted after it are too few for a pattern"
-        unsure = found.varying if pass_.followed >= _WHOLE_STEPS else pass_.seen[0]  # else no step shows what follows
-        unstable = {each: reason for each in unsure if count_row(each).gated}
-        found = replace(found, unstable={**unstable, **found.unstable}, varying={})
+        told = len(pass_.after) >= _WHOLE_STEPS  # else no step shows whether the usual work follows
+        steady = {
+            each for each in shown_before if told and all(step[each] == shown_before[each] for step in pass_.after)
+        }
+        unstable = {each: reason for each in shown_before if each not in steady and count_row(each).gated}
+        found = replace(found, unstable={**unstable, **found.unstable})
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
     settings = pass_.settings | settings_of(pass_.used.roots, pass_.used.optimizers)  # some optimizers step rarely
@@ -132,7 +135,9 @@ class _Pass:
         self._graphs: list[tuple[int, int]] = []  # of each step, by how much it raises ``graph_so_far``
         self._subject = subject
         self._gap = False  # whether a watched step did something else, on any rank
-        self.followed: int | None = None  # steps after it, if these were too few to show how often it comes
+        self.after: list[of_steps.Seen] | None = (
+            None  # the steps after it, if these are too few to show how often it comes
+        )
         self.rows: list[dict[str, float]] = []  # of each step, as of ``BatchRows.rows``
         self.state: dict[str, float] = {}  # the most bytes since the last step counted in full began, as it steps
         self._stack = Stack()
@@ -222,7 +227,7 @@ class _Pass:
         """Counts more steps without memory, until ``steps`` steps are counted; ``after`` steps were counted before.
 
         If ``watch`` found a step with other work, the earlier counts are dropped. But if training or the time ends
-        after a few more steps, the earlier counts are kept, and ``followed`` is set.
+        after a few more steps, the earlier counts are kept, and ``after`` is set.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -245,8 +250,8 @@ class _Pass:
         if not self._gap:
             return
         if others.any(len(self.seen) < _FEW):
-            self.followed = len(self.seen)
-            self.seen, self.sites = before[0] + self.seen, before[1] + self.sites
+            self.after = self.seen
+            self.seen, self.sites = before
             return
         self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
 

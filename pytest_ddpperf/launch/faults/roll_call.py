@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from pytest_ddpperf.launch.faults.stacks import GPU_WAIT, minority, position, threads
@@ -97,6 +98,8 @@ def heading(
     two stacks. ``waits_in``: name and number of the collective.
     """
     order = _positions(stacks, nccl=nccl)
+    if world_size == 1:  # then backward waits for nobody
+        order = [(at and replace(at, waits=at.waits and at.call != "backward"), ranks) for at, ranks in order]
     parts: list[str] = []
     for where, alike in order:
         for (moving, call), ranks in grouped((rank, (moved.get(rank), waits_in.get(rank))) for rank in alike).items():

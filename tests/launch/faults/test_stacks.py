@@ -94,6 +94,7 @@ NO_STACK, IF_SLOW = "at an unknown place (no stack was received)", "if the launc
         ({0: ""}, [1], f"rank 0 of 2 {RUNS} {NO_STACK}; rank 1 had finished", 0),
         ({0: START, 1: ""}, [], f"rank 0 of 2 {RUNS} in the start of the rank; rank 1 {NO_STACK}", 1),
         ({0: BUILD}, [], f"rank 0 of 1 {RUNS} {BUILDING}; {IF_SLOW}", 0),
+        ({0: BACKWARD}, [], f"rank 0 of 1 {RUNS} in backward (/x/t.py:14 in step); {IF_SLOW}", 0),
         ({0: BUILD, 1: BUILD}, [], f"ranks 0, 1 of 2 {RUNS} {BUILDING}; {IF_SLOW}", None),
     ],
 )
