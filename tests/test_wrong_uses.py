@@ -107,7 +107,7 @@ OPTIONS = {
     "--ddpperf-save test_wrong.py": r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last",
     "--ddpperf-save perf/": r"--ddpperf-save=perf/: expected a name of .* perf/ is a test, file or folder: put --ddppe",
     "--ddpperf-launches perf": r"--ddpperf-launches=perf: expected a whole number .* perf is a test, .*: write --ddppe",
-    "--ddpperf-baseline-set=nigthly": r"--ddpperf-baseline-set=nigthly: .* has no set of this name; give one of nightly$",
+    "--ddpperf-baseline-set=nigthly": r"--ddpperf-baseline-set=nigthly: .* has no set of this name; give one of nigh",
     "--ddpperf-report=json:test_wrong.py": (
         r"--ddpperf-report=json:test_wrong.py: .*test_wrong.py cannot be written: the file exists and is not JSON"
     ),
@@ -233,7 +233,7 @@ CALLS = {
     "ddpperf.compare(workload, variants={'a': {}, 'b': {'precision': 'fp8'}})": r".*{'b': ...}\)\(precision='fp8'\): e",
     "ddpperf.compare(workload, variants={'a': {}, 'b': {'presicion': 1}})": r".*{'b': ...}\).*did you mean precision\?",
     "ddpperf.compare(workload, variants={'a': {}, 'b': {'max_time': 5}})": r".*\): max_time must be the same for all;",
-    "ddpperf.compare(workload, variants={'a': {}, 'b': {'clip_steps': 3}})": r"clip_steps=3 has no effect alone; give clip",
+    "ddpperf.compare(workload, variants={'a': {}, 'b': {'clip_steps': 3}})": r"clip_steps=3 has no effect alone; gi",
     "ddpperf.compare(workload, variants={'a': {}, 'b': {'env': 'X=1'}})": r".*\(env='X=1'\): expected environment vari",
     "ddpperf.check(build, env={'A': 1, 'RANK': 1})": r"env={'RANK': ...}: the plugin sets RANK for ranks; leave RANK",
     "ddpperf.check(build, env={'SLURM_PROCID': 1})": r".*the plugin sets SLURM_PROCID for ranks",
