@@ -233,7 +233,7 @@ CALLS = {
     "ddpperf.compare(workload, variants={'a': {}, 'b': {'precision': 'fp8'}})": r".*{'b': ...}\)\(precision='fp8'\): e",
     "ddpperf.compare(workload, variants={'a': {}, 'b': {'presicion': 1}})": r".*{'b': ...}\).*did you mean precision\?",
     "ddpperf.compare(workload, variants={'a': {}, 'b': {'max_time': 5}})": r".*\): max_time must be the same for all;",
-    "ddpperf.compare(workload, variants={'a': {}, 'b': {'clip_steps': 3}})": r"clip_steps=3 has no effect alone; give",
+    "ddpperf.compare(workload, variants={'a': {}, 'b': {'clip_steps': 3}})": r"clip_steps=3 has no effect alone; gi",
     "ddpperf.compare(workload, variants={'a': {}, 'b': {'env': 'X=1'}})": r".*\(env='X=1'\): expected environment vari",
     "ddpperf.check(build, env={'A': 1, 'RANK': 1})": r"env={'RANK': ...}: the plugin sets RANK for ranks; leave RANK",
     "ddpperf.check(build, env={'SLURM_PROCID': 1})": r".*the plugin sets SLURM_PROCID for ranks",
