@@ -256,7 +256,7 @@ def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) 
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """Returns the largest growth and the largest fall of ``part`` that the choice of the counted steps may explain.
+    """Returns by how much ``part`` may have grown and fallen only because other steps were counted than before.
 
     If only ``then`` or ``now`` has unusual steps, counting more steps might show unusual steps in the other one.
     """

@@ -42,7 +42,7 @@ class Trainer:
         weighted: bool = False,  # targets come as (targets, weight), and the loss is multiplied by the weight
     ) -> None:
         if settings.precision == "fp16" and strategy.options.get("comm_hook") == "powersgd":
-            raise SettingError("precision=fp16 with comm_hook=powersgd: PowerSGD keeps an overflow; use precision=bf16")
+            raise SettingError("precision=fp16 with comm_hook=powersgd: PowerSGD keeps infinities; use precision=bf16")
         self._forward_context = prepare_precision(settings.precision, ctx.device)
         module = (model.build_model(workload) if module is None else module).to(ctx.device)
         self.evaluating = not module.training

@@ -58,7 +58,7 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the fully ``counted`` steps whose cheap counts (``shown``) are the most frequent of all (``seen``)."""
+    """Returns the ``counted`` steps that do the usual work: their counts in ``shown`` are the most frequent ones."""
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
