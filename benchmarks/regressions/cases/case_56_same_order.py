@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=56,
-    title="The sampler is not told the epoch any more, so all epochs have one order",
+    title="set_epoch is no longer called, so all epochs have one order",
     threads=("lancedb/lancedb#3705", "huggingface/accelerate#4232"),
     program="""\
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset

@@ -267,4 +267,5 @@ def _likely(script: TrainingScript, here: Path) -> tuple[bool | int | str, ...]:
         bool(script.needs and not script.given),
     )
     depth, place = script.named
-    return *facts, depth, name, place, len(script.file.parts), len(str(script.file)), str(script.file)
+    unstarted = not script.command or script.named == FAR
+    return *facts, depth, name, unstarted, place, len(script.file.parts), len(str(script.file)), str(script.file)

@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset, RandomSampler, dataloader
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at, making_noted
 from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, replaced, uncompiled, unnamed
 
-_DRAWN, _COMPARED = 256, 16  # batches whose numbers are kept, and compared between ranks
+_DRAWN, _COMPARED = 256, 16  # batches whose indices are kept, and those that are compared
 HEAD = 2**18  # elements of a tensor that are looked at
 _SHUFFLED = 8  # samples of a dataset, at least, that do not come in the same order by chance
 _EARLIER = 2  # loaders before the last one that have to exist: a variable may still hold a single one
@@ -53,9 +53,11 @@ class _Followed:
     def gave(self, batch: Any, number: int) -> None:
         """Records a batch; ``number`` is its number among the batches of all loaders."""
         self.given, self.first, self.last = self.given + 1, self.first or number, number
-        if self.workers > 1 and not self.data[1] and len(self.drawn) < _DRAWN:
-            with suppress(RuntimeError, TypeError):  # of a layout without a plain storage
-                self.drawn.append(checksum(filter(torch.is_tensor, tree_leaves(batch)), 0, HEAD))
+        if self.workers > 1 and not self.data[1] and len(self.drawn) < max(_COMPARED, 2 * self.workers):
+            leaves = tree_leaves(batch)
+            plain = repr([leaf for leaf in leaves if isinstance(leaf, (str, bytes, int, float))]).encode()
+            with suppress(Exception):  # of a layout without a plain storage, or a class of the user
+                self.drawn.append(checksum(filter(torch.is_tensor, leaves), zlib.crc32(plain), HEAD))
 
     def unsharded(self) -> bool:
         """Returns whether all workers read the same stream: they give equal batches in turn, and these change."""

@@ -390,6 +390,15 @@ REPOSITORIES = {
         {"a.py": PLAIN, "kit/b.py": PLAIN, "c.py": PLAIN, "README.md": "```\npython kit/b.py\npython a.py\n```\n"},
         ["kit/b.py torch", "a.py torch", "c.py torch"],
     ),
+    "one that a README starts, behind one that another README names": (
+        {
+            "train_b.py": DDP,
+            "examples/a/README.md": "`train_b.py`",
+            "examples/b/pretrain_a.py": DDP,
+            "examples/b/README.md": "```\ntorchrun pretrain_a.py\n```",
+        },
+        ["examples/b/pretrain_a.py torch", "train_b.py torch"],
+    ),
     "a module that DeepSpeed starts": (
         {"kit/a.py": DDP, "kit/b.py": DDP, "README.md": "deepspeed --module kit.b --bf16\n"},
         ["kit/b.py torch", "kit/a.py torch"],

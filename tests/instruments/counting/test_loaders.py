@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -303,17 +302,18 @@ def test_a_loader_counts_that_loads_in_the_training_process_and_one_that_does_no
     assert len(found["loaders_unpinned"]) == (not pinned)
 
 
-class Numbers(IterableDataset[Tensor]):
+class Numbers(IterableDataset[Any]):
     """Numbers that all workers read, or that they divide among themselves; or the same number again and again."""
 
-    def __init__(self, *, divided: bool = False, constant: bool = False) -> None:
-        self.divided, self.constant = divided, constant
+    def __init__(self, *, divided: bool = False, constant: bool = False, words: bool = False) -> None:
+        self.divided, self.constant, self.words = divided, constant, words
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         first, by = (worker.id, worker.num_workers) if worker is not None and self.divided else (0, 1)
         for number in range(first, 48, by):
-            yield torch.full((3,), 7 if self.constant else number)
+            value = torch.full((3,), 7 if self.constant or self.words else number)
+            yield (value, f"line {number} of worker {worker and worker.id}") if self.words else value
 
 
 @pytest.mark.parametrize(
@@ -323,6 +323,7 @@ class Numbers(IterableDataset[Tensor]):
         pytest.param(Numbers(), 1, 0, id="one worker"),
         pytest.param(Numbers(divided=True), 2, 0, id="workers divide the stream"),
         pytest.param(Numbers(constant=True), 2, 0, id="all batches are equal"),
+        pytest.param(Numbers(words=True), 2, 0, id="texts of each worker"),
         pytest.param(TensorDataset(torch.zeros(48)), 2, 0, id="a dataset with indices"),
     ],
 )
