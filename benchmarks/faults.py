@@ -6,9 +6,10 @@
     python benchmarks/faults.py report faults.jsonl
 
 Each case is a kind of fault in a phase of a launch, on a rank of 2 to 4; seed and number tell them all. ``run`` has 20
-faulty tests in each pytest session, with a good test after each; ``sessions`` attacks pytest itself, its files and its
-checkouts, in a session for each. Both need root: workers have namespaces of their own, with small file systems for
-/dev/shm and temporary files, so that nothing can be left unseen. The status is 1 if something does not hold.
+faulty tests in each pytest session, with a good test after each. ``sessions`` attacks pytest itself, its files and its
+checkouts, in a session for each; it also leaves files of another user, damages a file that a command reads, and gives
+hostile names to tests, files and branches. Both need root: workers have namespaces of their own, with small file
+systems for /dev/shm and temporary files, so that nothing is left unseen. The status is 1 if something does not hold.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.campaign.kinds import Case
 from benchmarks.campaign.verdicts import Verdict, line, printed
 from benchmarks.campaign.worker import work
 
-VERBS = {"run": "run faults of ranks", "sessions": "run attacks on sessions"}
+VERBS = {"run": "run faults of ranks", "sessions": "run attacks on sessions and commands"}
 
 
 def run(options: argparse.Namespace) -> None:

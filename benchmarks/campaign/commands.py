@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
@@ -24,8 +23,10 @@ from pytest_ddpperf.against.git import git
 DDPPERF = str(Path(sys.executable).with_name("ddpperf"))
 SAVING = (COUNTS, "--ddpperf-save", "--ddpperf-world-size=2", "--ddpperf-report=json:made.json")
 TREND, NETWORK = (COMMANDS[name][0] for name in ("trends_of_a_hostile_history", "replaces_a_hostile_network"))
+LAUNCHING = ("pytest", "advise", "network")  # what imports torch and starts ranks
 INI = "[pytest]\npython_files = *.py\naddopts = --import-mode=importlib\n"
 REFUSED = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.")  # which git allows in no name of a branch
+RUN = {"out.html": "<script>alert", "out.markdown": "<script>alert", "out.csv": ",=cmd"}
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # by a terminal
 
 
@@ -39,8 +40,8 @@ def run_command(case: Case, scratch: Path, temporary: Path, before: Present, log
     KINDS[case.kind].act(Place(case=case, rank=0, scratch=str(scratch)))
     stored = _contents(project)
     note(scratch)
-    status, output = _ended(words, project, temporary, case.deadline + 2 * GRACE)
-    ended, changed = time.time(), _contents(project) ^ stored
+    status, output = _ended(words, project, temporary)
+    ended, changed = time.time() - SESSION_SECONDS * (words[0] in LAUNCHING), _contents(project) ^ stored
     wrong = [f"half written: {path}" for path, _ in changed if status not in {0, 10}]
     if status == 2 and output.count("ddpperf: error: ") != 1:
         wrong.append("no error, or several")
@@ -48,24 +49,14 @@ def run_command(case: Case, scratch: Path, temporary: Path, before: Present, log
     shutil.copytree(good, project)
     again, said = _ended(words, project, temporary)
     said = "" if again == (2 if "bisect" in words else 0) else f"status {again}: {said[-1500:]}"
-    return _verdict(case, status, output, ended, wrong, left(temporary, before, set(), GRACE), said, scratch, log)
+    outcome = _outcome(status, output, ended, wrong)
+    log.write(f"\n{case}\n{outcome['text'][-20000:]}\n{said}\n".encode(errors="replace"))
+    return judged(case, outcome, left(temporary, before, set(), GRACE), said, acted(scratch))
 
 
-def _verdict(  # noqa: PLR0917 - each is of another kind
-    case: Case,
-    status: int,
-    output: str,
-    ended: float,
-    wrong: Sequence[str],
-    remains: list[str],
-    said: str,
-    scratch: Path,
-    log: IO[bytes],
-) -> Verdict:
+def _outcome(status: int, output: str, ended: float, wrong: Sequence[str]) -> dict[str, Any]:
     text = "\n".join([output, f"status {status}", *(f"damaged: {each}" for each in wrong or ["no damage"])])
-    log.write(f"\n{case}\n{text[-20000:]}\n{said}\n".encode(errors="replace"))
-    outcome: dict[str, Any] = {"error": "Session", "rank": None, "text": text, "length": 0, "ended": ended}
-    return judged(case, outcome, remains, said, acted(scratch))
+    return {"error": "Session", "rank": None, "text": text, "length": 0, "ended": ended}
 
 
 def _make_good(good: Path, temporary: Path) -> None:
@@ -102,22 +93,20 @@ def run_named(case: Case, scratch: Path, temporary: Path, before: Present, log: 
     told = [_ended(["init"], project, temporary)] if case.kind == "names_a_script" else []
     note(scratch)
     status, output = _ended(["pytest", *tests, *SAVING, "--ddpperf-history=h.db"], project, temporary)
-    ended = time.time()
+    ended = time.time() - SESSION_SECONDS
     told += [_ended(words, project, temporary) for words in (["list"], ["report", "made.json", *TO_REPORTS], TREND)]
     again, said = _ended(["pytest", *tests, COUNTS, "--ddpperf-world-size=2"], project, temporary)
     reports = {path.name: path.read_text(encoding="utf-8") for path in project.glob("out.*")}
     lines = "\n".join(line for line in output.splitlines() if line.startswith("ddpperf"))
-    cells = [cell for row in csv.reader(reports.get("out.csv", "").splitlines()) for cell in row]
     wrong = [f"a command failed: {printed[-300:]}" for failed, printed in told if failed]
     texts = {**reports, "init, list, report or trend": "".join(printed for _, printed in told), "pytest": lines}
     wrong += [f"{name} is obeyed" for name, text in texts.items() if OBEYED.search(text)]
-    wrong += [
-        f"{name} has an element" for name in ("out.html", "out.markdown") if "<script>alert" in texts.get(name, "")
-    ]
-    wrong += [f"{cell} is a formula" for cell in cells if cell.startswith("=")]
+    wrong += [f"{name} is run" for name, sign in RUN.items() if sign in texts.get(name, "")]
     wrong += [f"{path} was made" for path in (*scratch.rglob(MARK), *Path().glob(MARK))]
     said = "" if again == 0 else f"status {again}: {said[-1500:]}"
-    return _verdict(case, status, output, ended, wrong, left(temporary, before, set(), GRACE), said, scratch, log)
+    outcome = _outcome(status, output, ended, wrong)
+    log.write(f"\n{case}\n{outcome['text'][-20000:]}\n{said}\n".encode(errors="replace"))
+    return judged(case, outcome, left(temporary, before, set(), GRACE), said, acted(scratch))
 
 
 def _named(kind: str, project: Path, name: str) -> list[str]:

@@ -14,24 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
-from benchmarks.campaign.kinds import (
-    ENDINGS,
-    LOADED,
-    NEVER,
-    STEPS,
-    Act,
-    Place,
-    declare,
-    hang,
-    kind,
-    kinds,
-    prctl,
-    ptrace,
-    sabotages,
-)
+from benchmarks.campaign.kinds import ENDINGS, LOADED, NEVER, STEPS, Act, Place, declare, hang, kind, kinds, prctl
 
 # It never goes on.
 
@@ -145,21 +130,30 @@ kinds(
 
 # It is traced: each signal stops it until its tracer lets it go on.
 
-TRACE_ME, ATTACH = 0, 16
+TRACE_ME, ATTACH, PTRACE = 0, 16, ctypes.CDLL(None).ptrace
 
 
 def _attached() -> None:
     rank = os.getpid()
     if os.fork() == 0:
-        ptrace(ATTACH, rank)
+        PTRACE(ATTACH, rank, None, None)
         hang()
     time.sleep(1)
 
 
-sabotages({"lets_its_parent_trace_it": lambda _: (ptrace(TRACE_ME), os.kill(os.getpid(), signal.SIGCHLD))})
+@kind(endings=ENDINGS)
+def lets_its_parent_trace_it(_: Place) -> None:
+    PTRACE(TRACE_ME, 0, None, None)
+    os.kill(os.getpid(), signal.SIGCHLD)
+
+
 kinds(
     [
-        ("ends_while_traced", r"killed by SIGUSR2", lambda p: (ptrace(TRACE_ME), _signalled(signal.SIGUSR2)(p))),
+        (
+            "ends_while_traced",
+            r"killed by SIGUSR2",
+            lambda p: (PTRACE(TRACE_ME, 0, None, None), _signalled(signal.SIGUSR2)(p)),
+        ),
         ("is_stopped_by_a_tracer", r"gave no stack|in (hang|_attached)\b", lambda _: (_attached(), hang())),
     ]
 )
@@ -167,18 +161,12 @@ kinds(
 
 # Its main thread ends, and another one goes on.
 
-
-def _half(end: Callable[[], object]) -> None:
-    started(time.sleep, 1000)
-    end()
-
-
 HEADLESS = r"ended its main thread"
 EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]  # of a thread
 kinds(
     [
-        ("ends_its_main_thread", HEADLESS, lambda _: _half(lambda: ctypes.CDLL(None).syscall(EXIT, 0))),
-        ("is_sandboxed_by_seccomp", HEADLESS, lambda _: _half(lambda: (prctl(22, 1), os.getcwd()))),
+        ("ends_its_main_thread", HEADLESS, lambda _: (started(time.sleep, 1000), ctypes.CDLL(None).syscall(EXIT, 0))),
+        ("is_sandboxed_by_seccomp", HEADLESS, lambda _: (started(time.sleep, 1000), prctl(22, 1), os.getcwd())),
         ("kills_its_main_thread_by_seccomp", rf"{HEADLESS}|killed by", lambda _: (prctl(22, 1), os.getcwd())),
     ]
 )

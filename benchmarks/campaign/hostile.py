@@ -85,9 +85,9 @@ def read(file: Path) -> bytes:
 
 def put(file: Path, content: bytes, times: int = 1) -> None:
     """Writes the content as often, compressed if the name says so."""
+    written = gzip.compress(content, mtime=0) if file.suffix == ".gz" else content
     with file.open("wb") as opened:
-        for _ in range(times):
-            opened.write(gzip.compress(content) if file.suffix == ".gz" else content)
+        opened.writelines([written] * times)
 
 
 def _damage(file: Path, random: Random) -> None:

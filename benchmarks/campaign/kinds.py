@@ -156,10 +156,6 @@ def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def ptrace(request: int, pid: int = 0) -> None:
-    ctypes.CDLL(None).ptrace(request, pid, None, None)
-
-
 def parent(pid: int) -> int:
     """Returns the process id of a process's parent."""
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])

@@ -12,8 +12,8 @@ from pathlib import Path
 SHARED = Path("/dev/shm")
 MANAGER_SECONDS = 4.0  # torch's manager of shared memory ends 2 s after its last user
 END_SECONDS = 1.0  # for a process that was killed to be reaped
-# What a fault has filled the disk with, torch's cache of the user, and empty locks, which stay.
-_NOT_LEFT = ("full", "torchinductor_", "pytest-ddpperf-cpu.lock")
+# What a fault has filled the disk with, torch's cache of the user, torchrun's folders, and empty locks, which stay.
+_NOT_LEFT = ("full", "torchinductor_", "torchelastic_", "pytest-ddpperf-cpu.lock")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,7 +29,7 @@ from pytest_ddpperf.against.git import git
 
 SIZE = 20  # faulty tests of a session
 NEXT_SECONDS, START_SECONDS = 5.0, 60.0
-SESSION_SECONDS = 90.0
+SESSION_SECONDS = 180.0  # a session that is not attacked while it runs has these and a deadline
 GUARD_SECONDS = 5.0  # in which the guard of a checkout removes that of a session that was killed
 TEST = """\
 from benchmarks.campaign.cases import add_up
@@ -68,7 +68,10 @@ def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log
         if case.kind == OF_SAVING or case.phase == ANY_MOMENT:
             _disturb(process, case, project, usual[1])
 
-    status, output = pytest_ended(command, project, environ, disturb=disturb)
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={case.world_size}", "-m"]
+    torchrun *= case.kind.endswith(UNDER_TORCHRUN)
+    launched = [*command[:2], *torchrun, *command[2:]]
+    status, output = pytest_ended(launched, project, environ, disturb=disturb)
     ended = time.time()
     log.write(f"\n{case}\n{output}\nstatus {status}\n".encode())
     (temporary / "full").unlink(missing_ok=True)
@@ -77,6 +80,7 @@ def run_session(case: Case, scratch: Path, temporary: Path, before: Present, log
     text = f"{output}\nstatus {status}\n{damage(project, stored)}"
     if stored is not None and status in {0, 1, 10}:  # it goes on, and may take its usual time and a deadline
         ended -= usual[1] + case.timeout * 2
+    ended -= SESSION_SECONDS if case.phase == BEFORE else 0.0
     if case.kind == FULL:
         ctypes.CDLL(None).umount2(os.fsencode(project / "baselines"), 2)
     again = [*command[: command.index("--ddpperf-max-time=2")], "test_fault.py::test_next"]
@@ -90,6 +94,8 @@ def _before(case: Case, scratch: Path, temporary: Path, before: Present) -> Pres
     """Does what the case does before its session; returns what is then there."""
     if case.phase != BEFORE:
         return before
+    shutil.rmtree(temporary)  # a usual session may have left its lock
+    temporary.mkdir()
     note(scratch)
     KINDS[case.kind].act(Place(case=case, rank=0, scratch=str(temporary)))
     return present(temporary)
@@ -116,8 +122,6 @@ def _prepared(case: Case, scratch: Path, project: Path, temporary: Path) -> tupl
     write(project, {"subject.py": subject, "test_fault.py": TEST, "pytest.ini": "[pytest]\n"})
     (project / "made").mkdir()
     command = python_pytest(f"--ddpperf-world-size={case.world_size}", f"--ddpperf-timeout={case.timeout:g}")
-    if case.kind.endswith(UNDER_TORCHRUN):
-        command[2:2] = ["torch.distributed.run", "--standalone", f"--nproc-per-node={case.world_size}", "-m"]
     command += ["--ddpperf-max-time=2", "--ddpperf-report=json:made/results.json", "--ddpperf-verify=false"]
     return command, environ_of(temporary)
 

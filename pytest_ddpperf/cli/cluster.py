@@ -62,13 +62,13 @@ def add_network_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(hardware.HARDWARE)}. The status is 1 if something is found",
     )
     add_option(parser, "--predict", byte_count, "BYTES", "print times of this size from the stored fit")
-    add("--no-save", action="store_true", help="store nothing; --check never replaces a stored fit")
+    add("--no-save", action="store_true", help="store nothing, as with --check")
     add_folder(parser)
     parser.set_defaults(run=measure)
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measures the network, prints and stores the result; returns the exit status, 1 if ``--check`` finds a fault."""
+    """Measures the network, prints and stores the result; returns the exit status: 1 if ``--check`` finds a fault."""
     names = tuple(dict.fromkeys(options.collectives or COLLECTIVES))
     if not set(names) <= {*COLLECTIVES}:
         raise SettingError(f"--collectives={','.join(names)}: expected some of {', '.join(COLLECTIVES)}")
@@ -100,12 +100,11 @@ def _stored(here: Environment, names: Sequence[str] | None, options: argparse.Na
 
 
 def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace) -> list[str]:
-    """Measures the network, prints and stores the result; with ``--check`` returns reasons for slowness, else none."""
+    """Measures the network and prints the result; stores it, or with ``--check`` returns the reasons for slowness."""
     sizes = network.sizes_between(options.min_size, options.max_size, here.world_size)
     plan = SweepPlan(collectives=names, sizes=sizes, rounds=options.rounds)
     file = network_file(options.folder, here)
-    kept = options.no_save or (options.check is not None and file.exists())
-    if not kept:
+    if stores := not options.no_save and options.check is None:
         files.ensure_folder(file.parent, "--baselines")
     line = progress.command_line()
     what = f"{format_count(len(names), 'collective')} of {len(sizes)} sizes, {format_count(plan.rounds, 'round')}"
@@ -129,11 +128,11 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     if options.check is not None:
         found = _check_lines(here, measured.fits, ranks, options.check, launcher.machine().gpus.names)
         print(*lines.wrapped(found or ["check: nothing found"], table.terminal_width()), sep="\n")
-    if not kept:
+    if stores:
         save_network(file, measured)
         print(lines.printable(f"stored in {file}"))
-    elif options.check is not None and file.exists():
-        print(lines.printable(f"{file} is kept; without --check this measurement replaces it"))
+    elif not options.no_save:
+        print(lines.printable(f"--check stores nothing; without --check the fit is stored in {file}"))
     return found
 
 

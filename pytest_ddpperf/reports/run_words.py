@@ -62,7 +62,7 @@ def _not_on_network(
         why = f"the mean {collective} has {size}, but only sizes up to {largest} were measured"
         cure = cure.replace(" measures", f" --max-size={power_of_two(nbytes, above=True)} measures")
     elif reason != "not_swept":
-        cure = "" if profiled else "; --ddpperf-profile measures it"
+        cure = "" if profiled else "; --ddpperf-profile measures it, except for a Script"
         why = f"it measures no {collective}"
         if reason == "smaller_groups":
             why = f"it measured all {format_count(ranks, 'rank')}, but some collectives are of fewer ranks"
@@ -155,7 +155,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
         _predicted(format_value(predicted, "s"), format_percent(error)),
         "ranks ran different collectives, or not all ranks joined each one"
         if profiled
-        else "--ddpperf-profile measures it",
+        else "--ddpperf-profile measures it, except for a Script",
     ),
     "faster_than_network": _predicted("{predicted:s}", "{error:%}")
     + "; {how} {measured:s}, much less: maybe some data "

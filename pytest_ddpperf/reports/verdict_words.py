@@ -173,7 +173,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "single_launch": "with a single launch, the scatter is unknown; measure at least two",
     "launches_needed": lambda launches, max_time, known: (
         f"about {format_count(launches, 'launch')}"
-        f"{'' if max_time is None else f' (--ddpperf-max-time={max_time})'} would decide it"
+        f"{'' if max_time is None else f' (max_time={max_time})'} would decide it"
         f"{'' if known is None else f', estimated from only {known}'}"
     ),
     "no_launches_decide": _no_launches_decide,

@@ -43,7 +43,7 @@ def limited(device: torch.device, limit: int | None) -> Iterator[None]:
     except DdpperfError:
         raise
     except Exception as error:
-        wanting = WANT_OF_MEMORY.search(str(error)) is not None or any(sign in str(error) for sign in _SIGNS)
+        wanting = WANT_OF_MEMORY.search(str(error)[:10_000]) is not None or any(sign in str(error) for sign in _SIGNS)
         if isinstance(error, MemoryError) or not wanting:
             raise
         raise MemoryError(str(error).partition("\n")[0]) from error

@@ -44,9 +44,9 @@ class Seen:
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
         """Returns the counts of a step after the warm-up and of compilation; adds findings to ``remarks``."""
-        watch, left = CopyWatch(), self.objects.left_behind()
+        watch, left, paused = CopyWatch(), self.objects.left_behind(), not gc.isenabled()
         subject = replace(countable(ctx, step, job), called=watch.called)
-        plain = {**compiled, **left}
+        plain = {**compiled, **left, "collector_paused": {"gc.disable()": float(paused)}}
         any_rank = partial(on_any_rank, ctx, step)
         ran = 0
 

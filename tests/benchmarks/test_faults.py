@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from benchmarks.campaign.cases import DECLARED, drawn
+from benchmarks.campaign.hostile import FORMS, put
 from benchmarks.campaign.kinds import KINDS, Case
 from benchmarks.campaign.sessions import damage
 from benchmarks.campaign.verdicts import Verdict, judged
@@ -59,6 +61,21 @@ def test_a_launch_that_does_several_things_has_the_time_of_each(phase: str, seco
     assert case.deadline == seconds
     assert verdict(case, ended=seconds + 5.9).properties["in time"]
     assert not verdict(case, ended=seconds + 6.1).properties["in time"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["made.json", "trace.json.gz", "train.py"])
+def test_a_hostile_file_is_another_one_and_seed_and_number_tell_it(tmp_path: Path, form: str, name: str) -> None:
+    good, made = b'["a", 1.5, {"c": null, "d": ["e", true]}' + b", 2.5" * 500 + b"]", list[Path]()
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        put(folder / name, good)
+        before = (folder / name).read_bytes()
+        FORMS[form](folder / name, Random("1 2 content"))  # noqa: S311 - no secret
+        made.append(folder / name)
+        assert not made[-1].is_file() or made[-1].stat().st_size > 1 << 20 or made[-1].read_bytes() != before
+    if made[0].is_file() and made[0].stat().st_size < 1 << 20:
+        assert made[0].read_bytes() == made[1].read_bytes()
 
 
 def test_a_baseline_that_is_not_as_it_was_stored_is_damage(tmp_path: Path) -> None:

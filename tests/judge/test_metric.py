@@ -222,7 +222,7 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
         return finding_text(judged(new, base, tolerance=0.02, **rules)["step_time"].note)
 
     assert note(last=False) == finding_text(one.note)  # there is time yet
-    more = known(re.fullmatch(r"about (\d+) launches \(--ddpperf-max-time=(\d+)\) would decide it", note(last=True)))
+    more = known(re.fullmatch(r"about (\d+) launches \(max_time=(\d+)\) would decide it", note(last=True)))
     assert int(more[2]) == 31 + 2 * (int(more[1]) - 6)  # six are there
     few = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045], STEADY[:5], tolerance=0.02)
     assert re.fullmatch(r"about \d+ launches would decide it, estimated from only 5", finding_text(few.note))

@@ -187,7 +187,7 @@ def requirement() -> str:
 
 def _script_remarks(script: TrainingScript) -> list[str]:
     own_loop = script.framework in {"torch", "accelerate", "fabric"}
-    steps = "a step ends when optimizer.step() returns" if own_loop else f"{script.framework} makes the steps"
+    steps = "a step ends when the first optimizer has stepped" if own_loop else f"{script.framework} makes the steps"
     lines = [f"Each rank runs the script with the environment of torchrun; {steps}."]
     if script.longer:
         lines.append("Arguments after the file become sys.argv. A launch stops the script when it has enough steps.")

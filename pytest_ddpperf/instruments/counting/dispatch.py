@@ -32,7 +32,7 @@ from pytest_ddpperf.records.sites import RECORDED_LINES
 
 CALLS = (  # counts of other calls than operators, also of the functions in ``_COSTLY`` of python.py
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
-    "optimizers_made",
+    *("optimizers_made", "scheduler_steps", "gradients_dropped", "eval_passes"),
 )
 
 _READERS = graph._engine_run_backward.__code__, optimizer._get_value.__code__  # noqa: SLF001  all backward is in the first

@@ -193,6 +193,11 @@ def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     return [parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None]
 
 
+def gradients_of_optimizer(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Returns the gradients of the parameters that an optimizer updates."""
+    return gradients_of([parameter for group in optimizer.param_groups for parameter in group["params"]])
+
+
 def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
     """Returns the bytes of each bucket of DistributedDataParallel, in the order in which buckets are sent."""
     sizes: list[str] = []

@@ -151,7 +151,7 @@ def _kind(error: BaseException) -> FailureKind:
         return "refused"
     if isinstance(error, SystemExit):
         return "exited"
-    if names & {"MemoryError", "OutOfMemoryError"} or WANT_OF_MEMORY.search(str(error)):
+    if names & {"MemoryError", "OutOfMemoryError"} or WANT_OF_MEMORY.search(str(error)[: streams.OUTPUT_LIMIT]):
         return "memory"
     return "raised"
 

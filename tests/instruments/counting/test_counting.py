@@ -506,6 +506,38 @@ def test_an_optimizer_that_a_step_makes_is_counted_at_its_line_and_its_own_numbe
     assert (Path(site.file).name, site.function) == ("test_counting.py", "step")
 
 
+@pytest.mark.parametrize(
+    ("train", "recorded", "trained", "passes"), [(0, 1, 1, 1), (1, 1, 1, 0), (0, 0, 1, 0), (0, 1, 0, 0)]
+)
+def test_a_model_that_trains_in_eval_mode_is_counted(train: int, recorded: int, trained: int, passes: int) -> None:
+    model = nn.Linear(4, 4).train(bool(train)).requires_grad_(bool(trained))
+
+    def step() -> None:
+        with torch.set_grad_enabled(bool(recorded)):
+            model(torch.ones(3, 4))
+
+    counts = count(step)
+    assert counts.totals["eval_passes"] == passes
+
+
+def test_micro_batches_that_drop_the_gradients_of_the_last_one_are_counted_at_their_line() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(*, each: bool) -> None:
+        for number in range(3):
+            if each or not number:
+                optimizer.zero_grad()
+            model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    assert count(partial(step, each=False)).totals["gradients_dropped"] == 0
+    counts = count_step(partial(step, each=True), Countable(device=CPU, modules=[model]))
+    assert counts.totals["gradients_dropped"] == 2
+    (site,) = counts.sites["gradients_dropped"]
+    assert (Path(site.file).name, site.function) == ("test_counting.py", "step")
+
+
 def test_a_value_that_a_function_of_the_user_reads_in_backward_is_a_wait() -> None:
     class Read(torch.autograd.Function):
         @staticmethod

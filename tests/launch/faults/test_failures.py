@@ -419,3 +419,10 @@ def test_a_message_of_megabytes_is_cut_in_the_middle() -> None:
     assert report.text.startswith("a")
     assert "[934465 characters are cut here]" in report.text
     assert report.text.endswith("z")
+
+
+def test_a_want_of_memory_is_read_from_the_beginning_of_a_text() -> None:
+    """A search through the 20 MB of a long text would take seconds."""
+    said = "CUDA error: out of memory"
+    assert failed_report(RuntimeError(f"{said}{' ' * 2**20}"), "run").kind == "memory"
+    assert failed_report(RuntimeError(f"{' ' * 2**20}{said}"), "run").kind == "raised"
