@@ -104,13 +104,11 @@ def count_warm_step(
     of_device = [of_steps.per_step(profiled)] if subject.period > 1 else profiled
     found = of_steps.counts_of(alike, of_device, pass_.seen, unusual=not usual)
     if pass_.after is not None:
-        few, shown_before = format_count(len(pass_.after), "step"), pass_.seen[-1]
+        few, usually = format_count(len(pass_.after), "step"), pass_.seen[-1]
         reason = f"one step did other work, and the {few} counted after it are too few for a pattern"
         told = len(pass_.after) >= _WHOLE_STEPS  # else no step shows whether the usual work follows
-        steady = {
-            each for each in shown_before if told and all(step[each] == shown_before[each] for step in pass_.after)
-        }
-        unstable = {each: reason for each in shown_before if each not in steady and count_row(each).gated}
+        steady = {each for each in usually if told and all(step[each] == usually[each] for step in pass_.after)}
+        unstable = {each: reason for each in usually if each not in steady and count_row(each).gated}
         found = replace(found, unstable={**unstable, **found.unstable})
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
@@ -135,9 +133,7 @@ class _Pass:
         self._graphs: list[tuple[int, int]] = []  # of each step, by how much it raises ``graph_so_far``
         self._subject = subject
         self._gap = False  # whether a watched step did something else, on any rank
-        self.after: list[of_steps.Seen] | None = (
-            None  # the steps after it, if these are too few to show how often it comes
-        )
+        self.after: list[of_steps.Seen] | None = None  # the steps after it, if these are too few for a pattern
         self.rows: list[dict[str, float]] = []  # of each step, as of ``BatchRows.rows``
         self.state: dict[str, float] = {}  # the most bytes since the last step counted in full began, as it steps
         self._stack = Stack()
