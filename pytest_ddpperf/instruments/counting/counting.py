@@ -106,8 +106,8 @@ def count_warm_step(
     if pass_.followed is not None:
         few = format_count(pass_.followed, "step")
         reason = f"a step did something else, and only {few} followed it, too few for a pattern"
-        unsure = found.varying if pass_.followed >= _WHOLE_STEPS else pass_.seen[0]  # else no step shows what follows
-        unstable = {each: reason for each in unsure if count_row(each).gated}
+        sure = pass_.alike - found.varying.keys() if pass_.followed >= _WHOLE_STEPS else ()  # else nothing shows it
+        unstable = {each: reason for each in pass_.seen[0] if each not in sure and count_row(each).gated}
         found = replace(found, unstable={**unstable, **found.unstable}, varying={})
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
@@ -133,6 +133,7 @@ class _Pass:
         self._subject = subject
         self._gap = False  # whether a watched step did something else, on any rank
         self.followed: int | None = None  # steps after it, if these were too few to show how often it comes
+        self.alike = set[str]()  # metrics that the last watched step counted, with the values of the steps before
         self.rows: list[dict[str, float]] = []  # of each step, as of ``BatchRows.rows``
         self.state: dict[str, float] = {}  # the most bytes since the last step counted in full began, as it steps
         self._stack = Stack()
@@ -208,6 +209,7 @@ class _Pass:
             with calls.watching():
                 shown, sites = self._look(run)
             watched.append(calls.calls)
+            self.alike = {metric for metric in CALLS if shown[metric] == self.seen[-period][metric]}
             differs = _differ(self._graphs, period) or _differ(watched, period)
             if not differs:
                 self.seen.append({**self.seen[-period], **{metric: shown[metric] for metric in CALLS}})
@@ -242,13 +244,11 @@ class _Pass:
             if others.over:
                 break
             others.run_one(look)
-        if not self._gap:
-            return
-        if others.any(len(self.seen) < _FEW):
+        if self._gap and others.any(len(self.seen) < _FEW):
             self.followed = len(self.seen)
             self.seen, self.sites = before[0] + self.seen, before[1] + self.sites
-            return
-        self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
+        elif self._gap:
+            self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
 
     def _look(self, run: Callable[[], Any]) -> tuple[of_steps.Seen, SiteCounts]:
         with self._operators.paused():
