@@ -107,7 +107,7 @@ def count_warm_step(
         few, usually = format_count(len(pass_.after), "step"), pass_.seen[-1]
         reason = f"one step did other work, and the {few} counted after it are too few for a pattern"
         told = len(pass_.after) >= _WHOLE_STEPS  # else no step shows whether the usual work follows
-        steady = {each for each in usually if told and all(step[each] == usually[each] for step in pass_.after)}
+        steady = {each for each in pass_.alike if told and all(step[each] == usually[each] for step in pass_.after)}
         unstable = {each: reason for each in usually if each not in steady and count_row(each).gated}
         found = replace(found, unstable={**unstable, **found.unstable})
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
@@ -134,6 +134,7 @@ class _Pass:
         self._subject = subject
         self._gap = False  # whether a watched step did something else, on any rank
         self.after: list[of_steps.Seen] | None = None  # the steps after it, if these are too few for a pattern
+        self.alike = set[str]()  # counts that the last watched step shares with the steps before it
         self.rows: list[dict[str, float]] = []  # of each step, as of ``BatchRows.rows``
         self.state: dict[str, float] = {}  # the most bytes since the last step counted in full began, as it steps
         self._stack = Stack()
@@ -209,6 +210,8 @@ class _Pass:
             with calls.watching():
                 shown, sites = self._look(run)
             watched.append(calls.calls)
+            self.alike = {metric for metric in CALLS if shown[metric] == self.seen[-period][metric]}
+            self.alike |= {"collective_calls"} if self._graphs[-1][1] == self._graphs[-1 - period][1] else set()
             differs = _differ(self._graphs, period) or _differ(watched, period)
             if not differs:
                 self.seen.append({**self.seen[-period], **{metric: shown[metric] for metric in CALLS}})
@@ -243,13 +246,10 @@ class _Pass:
             if others.over:
                 break
             others.run_one(look)
-        if not self._gap:
-            return
-        if others.any(len(self.seen) < _FEW):
-            self.after = self.seen
-            self.seen, self.sites = before
-            return
-        self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
+        if self._gap and others.any(len(self.seen) < _FEW):
+            self.after, (self.seen, self.sites) = self.seen, before
+        elif self._gap:
+            self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
 
     def _look(self, run: Callable[[], Any]) -> tuple[of_steps.Seen, SiteCounts]:
         with self._operators.paused():

@@ -33,8 +33,10 @@ from pytest_ddpperf.instruments.counting.module_tracker import OUTSIDE, Running
 from pytest_ddpperf.instruments.counting.sites import digest
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.judge.counts import change_of
+from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.sites import SETTINGS
+from pytest_ddpperf.records.verdict import Verdict
 from tests.counted import count_step
 
 CPU = torch.device("cpu")
@@ -405,17 +407,15 @@ def test_if_a_step_of_another_rank_differs_this_rank_surveys_as_many_steps() -> 
 
 
 @pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize(
-    ("left", "more", "sure"), [(7, {11, 13}, False), (8, {11, 13}, True), (7, {11}, True), (1, {11}, False)]
-)
-def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(left: int, more: set[int], *, sure: bool) -> None:
+@pytest.mark.parametrize(("left", "sure"), [(7, False), (8, True)])
+def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(left: int, *, sure: bool) -> None:
     """The sixth watched step, the eleventh of all, does more; after it the script ends."""
     calls, plain = iter(range(1, 12 + left)), users_step()
 
     def step() -> None:
         call = next(calls)
         loss = plain()
-        if call in more:
+        if call in {11, 13}:
             loss.item()
 
     found = count(step)
@@ -423,25 +423,68 @@ def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(left: int, m
     assert ("synchronisations" in found.unstable) is not sure
 
 
-@pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("extra", [0, 1])
-def test_what_is_in_each_step_is_compared_although_few_steps_follow_another_one(extra: int) -> None:
-    """As a collective that a slow step of an irregular script now calls."""
+def busy_tenth(kinds: str, extra: Callable[[Tensor], object] = lambda _loss: None) -> Callable[[int], Counts]:
+    """Counts a script that ends after so many steps; each tenth one does more, which the watch sees by ``exp``."""
 
-    def counts(items: int) -> Counts:
-        calls, plain = iter(range(1, 16)), users_step()
+    def counts(steps: int) -> Counts:
+        calls, plain = iter(range(1, steps + 1)), users_step(extra)
 
         def step() -> None:
-            loss = plain()
-            for _ in range(items):
-                loss.item()
-            if next(calls) == 11:
+            loss, odd = plain(), next(calls) % 10 == 0
+            if odd:
                 loss.detach().exp()
+            if odd and "wait" in kinds:
+                loss.item()
+            if odd and "collect" in kinds:
+                gc.collect(0)
 
         return count(step)
 
-    gated, found = change_of("synchronisations", counts(0), counts(extra))
-    assert (gated, found is not None) == (True, bool(extra))
+    return counts
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("left", [1, 3, 5, 7])
+def test_a_script_is_no_regression_of_itself_if_one_run_ends_soon_after_a_step_with_other_work(left: int) -> None:
+    """No step counts the operators of the odd step; the collections are seen in it."""
+    counts = busy_tenth("wait, collect")
+    short, whole = counts(10 + left), counts(40)
+    assert whole.totals["synchronisations"] == whole.totals["allocator_calls"] == 0.1
+    for metric in short.totals.keys() & whole.totals.keys():
+        for then, now in ((short, whole), (whole, short)):
+            gated, _ = change_of(metric, then, now)
+            assert not gated or decide_count(metric, then, now) is Verdict.UNCHANGED, metric
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(("left", "gated"), [(1, False), (2, True), (7, True)])
+def test_calls_in_each_step_are_compared_although_few_steps_follow_another_one(left: int, *, gated: bool) -> None:
+    """The watch counts such calls in the odd step too. One step does not show whether the script does the same on."""
+    before, now = busy_tenth("")(10 + left), busy_tenth("", lambda _loss: gc.collect(0))(10 + left)
+    judged, found = change_of("allocator_calls", before, now)
+    assert (judged, found and found.code) == (gated, "count_changed" if gated else "unsteady_count")
+
+
+@pytest.mark.usefixtures("uncompiled", "lone_rank")
+@pytest.mark.parametrize("odd", [0, 1])
+def test_collectives_are_compared_if_the_step_with_other_work_has_as_many(odd: int) -> None:
+    def counts(more: int) -> Counts:
+        numbers, plain = itertools.count(1), users_step()
+
+        def step() -> None:
+            if (number := next(numbers)) > 15:
+                raise StopIteration
+            loss = plain().detach()
+            for _ in range(1 + more + odd * (number == 10)):
+                torch.distributed.all_reduce(loss)
+            if number == 10:
+                loss.exp()
+
+        return count(step)
+
+    gated, found = change_of("collective_calls", counts(0), counts(1))
+    assert gated is (odd == 0)
+    assert found is not None
 
 
 class Strict(Tensor):
