@@ -26,7 +26,7 @@ TREND, NETWORK = (COMMANDS[name][0] for name in ("trends_of_a_hostile_history", 
 LAUNCHING = ("pytest", "advise", "network")  # what imports torch and starts ranks
 INI = "[pytest]\npython_files = *.py\naddopts = --import-mode=importlib\n"
 REFUSED = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.")  # which git allows in no name of a branch
-RUN = {"out.html": "<script>alert", "out.markdown": "<script>alert", "out.csv": ",=cmd"}
+RUN = {"out.html": "<script>alert", "out.markdown": r"(?<![\\`])<script>alert", "out.csv": ",=cmd"}
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # by a terminal
 
 
@@ -101,7 +101,7 @@ def run_named(case: Case, scratch: Path, temporary: Path, before: Present, log: 
     wrong = [f"a command failed: {printed[-300:]}" for failed, printed in told if failed]
     texts = {**reports, "init, list, report or trend": "".join(printed for _, printed in told), "pytest": lines}
     wrong += [f"{name} is obeyed" for name, text in texts.items() if OBEYED.search(text)]
-    wrong += [f"{name} is run" for name, sign in RUN.items() if sign in texts.get(name, "")]
+    wrong += [f"{name} is run" for name, sign in RUN.items() if re.search(sign, texts.get(name, ""))]
     wrong += [f"{path} was made" for path in (*scratch.rglob(MARK), *Path().glob(MARK))]
     said = "" if again == 0 else f"status {again}: {said[-1500:]}"
     outcome = _outcome(status, output, ended, wrong)
