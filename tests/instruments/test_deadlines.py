@@ -30,9 +30,8 @@ from pytest_ddpperf.launch import payload, zygote_process
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.launch.faults.failures import RankEnd
 from pytest_ddpperf.launch.link import Link, Question
-from pytest_ddpperf.launch.messages import Finished, Preload, Preloaded, SeenImport
+from pytest_ddpperf.launch.messages import Finished
 from pytest_ddpperf.launch.nodes import cluster, joining, meeting
-from pytest_ddpperf.launch.preloading import zygotes
 from pytest_ddpperf.launch.streams import Frames
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 from pytest_ddpperf.run.session.leases import Leases, Locks
@@ -230,23 +229,6 @@ def test_a_driver_that_does_not_answer_shows_where_the_session_waits(
     assert sampler.stop(None) is None
     assert_shown(capfd.readouterr().err, "a reading of the machine's state had not ended after 0.05 s", "in stop")
     answers.set()
-
-
-def test_imports_before_ranks_are_forked_have_one_deadline_together(capfd: pytest.CaptureFixture[str]) -> None:
-    asked: list[str] = []
-
-    def preload(request: Any) -> Callable[[], Any]:
-        asked.append(request.module)
-        return Preloaded
-
-    zygote: Any = type("Zygote", (), {"preload": staticmethod(preload)})()
-    request = Preload(environ={}, path=(), directory="")
-    modules = [SeenImport(name, "", 1.0) for name in ("first", "second")]
-    until = time.monotonic() + 600
-    assert zygotes._imported([zygote], [request], modules, {}, until) is None
-    assert asked == ["first", "second"]
-    assert zygotes._imported([zygote], [request], modules, {}, time.monotonic()) is None
-    assert asked == ["first", "second"]
 
 
 def test_an_import_that_the_user_interrupts_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
