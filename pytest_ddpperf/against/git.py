@@ -130,10 +130,11 @@ def fetch(root: Path, commit: str) -> None:
     """Fetches a commit from the first remote that has it; does nothing if no remote has it."""
     with contextlib.suppress(GitError):
         until = time.monotonic() + _FETCH_SECONDS
-        for remote in git(root, "remote").splitlines():
+        remotes = git(root, "remote").splitlines()
+        while remotes:
             with contextlib.suppress(GitError):
-                how = ("--quiet", "--no-tags", "--no-recurse-submodules")
-                git(root, "fetch", *how, remote, commit, seconds=max(0.0, until - time.monotonic()))
+                share = max(0.0, until - time.monotonic()) / len(remotes)  # one that hangs leaves time for the others
+                git(root, "fetch", "-q", "--no-tags", "--no-recurse-submodules", remotes.pop(0), commit, seconds=share)
                 return
 
 

@@ -256,15 +256,18 @@ def _found(named: str, seconds: float) -> Any:
         raise SettingError(f"{named!r}: there is no file {file}")
     sys.path.insert(0, str(place))
     late = f"{named!r}: the import of {module} had not ended within --timeout={seconds:g} s"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
     try:
-        with watched(late, seconds, partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT)) as shown:
+        with watched(late, seconds, partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT)) as ended:
             found = importlib.import_module(module)
     except KeyboardInterrupt:
-        if not shown.is_set():
+        if not ended.is_set():
             raise
         raise SettingError(f"{late}; raise it, or let the file only define the workload") from None
     except (Exception, SystemExit) as error:
         raise SettingError(f"{named!r}: {module} cannot be imported: {_reason(error)}") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
     other = getattr(found, "__file__", None) or "built into Python"
     if where.endswith(".py") and Path(other).resolve() != file.resolve():
         raise SettingError(f"{named!r}: the name {module} imports another module, {other}; rename the file")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -128,6 +129,31 @@ def test_a_remote_that_asks_for_a_password_asks_nobody(
     git(repository, "remote", "add", "origin", "ssh://localhost/nowhere")
     module.fetch(repository, "0" * 40)
     assert told.read_text() == "0 never\n"
+
+
+@pytest.mark.parametrize("hanging", [["backup"], ["backup", "mirror"], []])
+def test_a_remote_that_hangs_leaves_time_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: list[str]
+) -> None:
+    """A remote that fails at once takes none, so that the last one has all that is left."""
+    now, given = 0.0, dict[str, float]()
+
+    def answer(_: Path, verb: str, *arguments: str, seconds: float = 0.0) -> str:
+        nonlocal now
+        if verb == "remote":
+            return "backup\nmirror\norigin"
+        name = arguments[-2]
+        given[name] = seconds
+        if name != "origin":
+            now += seconds if name in hanging else 0.0
+            raise GitError(f"{name} has no such commit")
+        return ""
+
+    monkeypatch.setattr(module, "git", answer)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    module.fetch(tmp_path, "0" * 40)
+    assert list(given) == ["backup", "mirror", "origin"]
+    assert given["origin"] == pytest.approx(module._FETCH_SECONDS * (1 - len(hanging) / 3))
 
 
 def test_a_signature_that_git_is_told_to_show_is_no_date(
