@@ -182,7 +182,7 @@ class Settings:
     timeout: float = _knob(
         120.0,
         parsers.duration,
-        "deadline of a launch (a fresh process group). The plugin then shows the stacks of its ranks, and kills them",
+        "deadline of a launch (a fresh process group), at which the plugin shows the stacks of ranks and kills them",
         "TIME",
         example="--ddpperf-timeout=300",
     )
