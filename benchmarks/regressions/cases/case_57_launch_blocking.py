@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=57,
-    title="The training sets `CUDA_LAUNCH_BLOCKING=1`, to debug, so each kernel waits",
+    title="The training sets `CUDA_LAUNCH_BLOCKING=1`, to debug, so Python waits for each kernel",
     threads=("ByteDance-Seed/VeOmni#115", "jishengpeng/WavTokenizer#17"),
     program="""\
 import os
