@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -258,13 +259,15 @@ def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
     """Returns the largest growth and the largest fall of ``part`` that the choice of the counted steps may explain.
 
-    If only ``then`` or ``now`` has unusual steps, counting more steps might show unusual steps in the other one.
+    Components that both sides have explain nothing. If only ``then`` or ``now`` has other unusual steps, counting more
+    steps might show unusual steps in the other one.
     """
-    old, new = (counts.varying.get(metric, {}).get(part, ()) for counts in (then, now))
+    sides = [Counter(counts.varying.get(metric, {}).get(part, ())) for counts in (then, now)]
+    old, new = (tuple((side - other).elements()) for side, other in (sides, sides[::-1]))
     before, after = rhythm_of_all(old), rhythm_of_all(new)
     size = max((max(values) - min(values) for values in (*old, *new)), default=0.0)
     unseen = size / then.steps * (len(old) < len(new)) + size / now.steps * (len(new) < len(old))
-    seen = [set(map(period_of, components)) for components in (old, new)]
+    seen = [set(map(period_of, side)) for side in sides]
     gone = tuple(each for each in old if period_of(each) not in seen[1])
     come = tuple(each for each in new if period_of(each) not in seen[0])
     if gone and come:  # they may be the same work, of which an epoch's end has cut a period
