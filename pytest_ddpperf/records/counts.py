@@ -144,8 +144,8 @@ class Counts:
 
     def __repr__(self) -> str:
         """Returns only the most important totals, because all of them would fill pages."""
-        main = {metric: self.totals[metric] for metric in _MAIN if metric in self.totals}
-        shown = [f"{metric} {quantity_texts(metric, [total])[0]}" for metric, total in main.items()]
+        main = [metric for metric in _MAIN if metric in self.totals]
+        shown = [f"{metric} {quantity_texts(metric, [self.totals[metric]])[0]}" for metric in main]
         left = [f"{len(self.totals) - len(main)} more"] if len(self.totals) > len(main) else []
         return f"<Counts {', '.join([*shown, *left]) or 'of nothing'}>"
 
@@ -191,9 +191,8 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[Pair]) -> list[Pair]:
     """Returns those (before, now) ``pairs`` whose difference cannot come from the choice of the counted steps.
 
-    The pairs are means of one ``part`` of a count, or of the total if ``part`` is empty. If it is not certain that a
-    mean has changed, but every step of one side does more than most steps of the other, the result has the values of
-    single steps in its place.
+    The pairs are means of one ``part``, or of the total if ``part`` is empty. In place of an uncertain mean, the result
+    has values of single steps if every step of one side does more than most steps of the other.
     """
     more, less = _doubt(metric, part, then, now)
     found: list[Pair] = []
