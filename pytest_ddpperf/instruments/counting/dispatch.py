@@ -87,14 +87,19 @@ class OperatorCounter(TorchDispatchMode):
         self._sites: dict[str, defaultdict[tuple[str, Place], float]] = {}
         self._stack = Stack()
         self._place: Place | None = None  # of the operator that runs, once it was looked for
+        self._nodes: dict[int, int] = {}  # the number of autograd's next node, which each thread counts separately
         self.begin_step()
+
+    def __enter__(self) -> Any:
+        self._nodes[threading.get_ident()] = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - no public number
+        return super().__enter__()  # type: ignore[no-untyped-call]  # torch
 
     def begin_step(self) -> None:
         """Begins a new step with all counts at zero."""
         self._counts = {metric: defaultdict(float) for metric in METRICS}
         self._sites = {metric: defaultdict(float) for metric in (*SITED, RECORDED_LINES)}
         self._attribution.forget()
-        self._nodes = {threading.get_ident(): torch._C._autograd._get_sequence_nr()}  # noqa: SLF001 - no public number
+        self._nodes[threading.get_ident()] = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
         self._on_host: dict[int, ReferenceType[torch.Tensor]] = {}  # copies, and numbers computed from such
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
@@ -166,7 +171,7 @@ class OperatorCounter(TorchDispatchMode):
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
-        if thread not in self._nodes:  # the first operator of a step in another thread, which has its own numbers
+        if thread not in self._nodes:  # the first operator in a thread of autograd
             self._nodes[thread] = now - any(tensor.requires_grad for tensor in collectives.tensors_in(args))
         before = self._nodes[thread]
         self._nodes[thread] = before if decomposed else now  # its parts follow
@@ -250,8 +255,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         """Returns whether the host can read a tensor's values without waiting for the device."""
-        known = self._on_host.get(id(tensor))
-        copied = known is not None and known() is tensor
+        copied = (known := self._on_host.get(id(tensor))) is not None and known() is tensor
         return copied or (self._device == "cpu" and not tensor.dim() and self._tracker.is_state(tensor))
 
     def waited(self, name: str, tensor: torch.Tensor) -> None:

@@ -199,8 +199,7 @@ def _record(loader: Any, given: int, made: Place) -> _Followed:
         if not isinstance(data, IterableDataset):
             size, length = len(data), -1
             length = len(loader)
-    kept = bool(getattr(loader, "persistent_workers", False))
-    pinned = bool(getattr(loader, "pin_memory", False))
+    kept, pinned = (bool(getattr(loader, name, False)) for name in ("persistent_workers", "pin_memory"))
     shuffles = isinstance(loader.sampler, RandomSampler) and loader.sampler.generator is None
     ours = shuffles and torch.initial_seed() == SEED
     before, alike = (vars(loader).get(_BEFORE, 0), given), (type(data).__qualname__, size)

@@ -60,11 +60,6 @@ def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
     return (*args[: query + 1], *wide, *args[query + 3 :])
 
 
-def _products_with(position: int) -> Callable[..., int]:
-    """Returns a formula: 2 FLOPs (multiply and add) for each element of the argument at this position."""
-    return lambda *args, **_: 2 * int(args[position].numel())
-
-
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
     """Returns the FLOPs of a grouped matrix product in which every row belongs to a group."""
     groups = rows.shape[0] if rows.dim() > columns.dim() else 1  # each group has its own columns
@@ -112,19 +107,20 @@ _QUERIES = {
     if hasattr(aten, f"_scaled_dot_product_{kind}{backward}")
 }
 
+_GROUPED = ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")  # of torch 2.8, the last of torch 2.10
+
 # Operators that torch's table lacks. Attention on a CPU begins with the same arguments as elsewhere.
 _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,  # noqa: SLF001  that is its name
     aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001
-    **dict.fromkeys((aten.mv, aten.dot, aten.vdot), _products_with(0)),
-    **dict.fromkeys((aten.addmv, aten.addmv_), _products_with(1)),
+    **dict.fromkeys((aten.mv, aten.dot, aten.vdot), lambda left, *_, **__: 2 * left.numel()),
+    **dict.fromkeys((aten.addmv, aten.addmv_), lambda _, left, *__, **___: 2 * left.numel()),
     **dict.fromkeys((aten.addmm_, aten._sparse_addmm), flop_registry[aten.addmm]),  # noqa: SLF001  of torch.sparse.mm
     **dict.fromkeys((aten.addbmm, aten.addbmm_, aten.baddbmm_), flop_registry[aten.baddbmm]),
-    aten._int_mm: flop_registry[aten.mm],  # noqa: SLF001  that is its name
+    **{getattr(aten, name): flop_registry[aten.mm] for name in ("_int_mm", "_scaled_mm_v2") if hasattr(aten, name)},
     # Its backward calls addmm_ for each place of the kernel.
     aten.conv_tbc: lambda _inputs, weight, *_, out_val, **__: 2 * out_val.numel() * math.prod(weight.shape[:2]),
-    # The first torch that has them is 2.8.
-    **{getattr(aten, name): _grouped for name in ("_grouped_mm", "_scaled_grouped_mm") if hasattr(aten, name)},
+    **{getattr(aten, name): _grouped for name in _GROUPED if hasattr(aten, name)},
     **dict.fromkeys((aten.mkldnn_rnn_layer, aten._cudnn_rnn), _recurrent),  # noqa: SLF001
     # Backward has two such products, for the gradients of inputs and of weights.
     **dict.fromkeys(

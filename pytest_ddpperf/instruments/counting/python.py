@@ -24,7 +24,7 @@ from torch.optim import lr_scheduler
 from torch.utils._pytree import tree_leaves
 from torch.utils.data._utils.worker import _worker_loop
 
-from pytest_ddpperf.instruments.counting.module_tracker import gradients_of, gradients_of_optimizer
+from pytest_ddpperf.instruments.counting.module_tracker import gradients_of, gradients_of_optimizer, threads_of_step
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 from pytest_ddpperf.records.sites import BACKWARD, SETTINGS, part_of
 
@@ -84,10 +84,7 @@ def calls_counted(
         return run(*args, **kwargs)
 
     def tell(metric: str, name: str, first: Any) -> None:
-        if metric == "synchronisations":
-            waited(name, first)
-        else:
-            called(metric, name)
+        waited(name, first) if metric == "synchronisations" else called(metric, name)
 
     saver = sys.modules.get("torch.distributed.checkpoint.state_dict_saver")
     counted = _BARE if device != "cpu" else ()  # as operators
@@ -134,13 +131,12 @@ def mark_used(gradients: Iterable[Tensor]) -> None:
 
 def _followed(function: Callable[..., Any], report: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
     """Wraps a function: ``report`` gets the first argument of each outermost call on ``device``; "" means any."""
-    own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
+    of_step = threads_of_step()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         thread, first = threading.get_ident(), args[0] if args else None
-        elsewhere = thread not in own and backward_under_way() == -1  # how often it comes depends on the clock
-        if thread in under_way or elsewhere:
+        if thread in under_way or not of_step():
             return function(*args, **kwargs)
         loads = isinstance(first, process.BaseProcess) and getattr(first, "_target", None) is _worker_loop
         if not loads and (not device or _device_of(first) == device):
@@ -165,12 +161,13 @@ def shape_of(*given: Any) -> tuple[int, ...]:
     The first dimension counts the samples. It is uncertain, for example, if the tensors' first dimensions differ, if
     the batch has only one row, or if the batch is a list of images.
     """
-    tensors = _tensors(given)
-    if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
-        return ()
-    widest, images = max(tensors, key=Tensor.dim), len(tensors) > 1 and {each.dim() for each in tensors} == {IMAGE}
-    odd = images or len({each.shape[0] for each in tensors}) > 1 or widest.dim() == 1 or widest.shape[0] <= 1
-    return () if odd else tuple(widest.shape)
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
+        tensors = _tensors(given)
+        if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
+            return ()
+        widest, images = max(tensors, key=Tensor.dim), len(tensors) > 1 and {each.dim() for each in tensors} == {IMAGE}
+        odd = images or len({each.shape[0] for each in tensors}) > 1 or widest.dim() == 1 or widest.shape[0] <= 1
+        return () if odd else tuple(widest.shape)
 
 
 def _tensors(given: Any) -> list[Tensor]:
@@ -183,6 +180,7 @@ class BatchRows:
     """The batches that a step loads, and the batches that the step gives to models."""
 
     def __init__(self) -> None:
+        self._of_step = threads_of_step()
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -194,18 +192,21 @@ class BatchRows:
 
     def loaded(self, batches: Any, batch: Any) -> None:
         """Records the shape of a batch; ``batches`` is the iterator of the DataLoader that made the batch."""
+        if not self._of_step():
+            return
         samples = getattr(getattr(batches, "_index_sampler", None), "batch_size", None)
         shape = shape_of(batch)
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
 
     def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> bool:
         """Records the shape of inputs, without concatenated tensors (``joined``); returns whether the call trains."""
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
-            return False
-        tensors = _tensors(given)
-        again = any(tensor is known() for tensor in tensors for known in self._inputs)
-        grown = any(_is_flattened(one) or ((known := joined.get(id(one))) and known() is one) for one in tensors)
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as above
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
+                return False
+            tensors = _tensors(given)
+            again = any(tensor is known() for tensor in tensors for known in self._inputs)
+            grown = any(_is_flattened(one) or ((known := joined.get(id(one))) and known() is one) for one in tensors)
         self._inputs += map(ref, tensors)
         self._models.add(id(model))
         # Ranks that share out parameters by DTensors may train on parts of one batch, but not with fully_shard alone.

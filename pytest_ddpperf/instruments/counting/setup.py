@@ -62,11 +62,9 @@ def _wrapped_at() -> Place | None:
     """Returns the line that made the CheckpointWrapper around the running checkpoint; None without a wrapper."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
     for _ in range(_FRAMES):
-        if frame is None:
-            return None
-        if frame.f_code is CheckpointWrapper.forward.__code__:
+        if frame is not None and frame.f_code is CheckpointWrapper.forward.__code__:
             return made_at(frame.f_locals.get("self"))
-        frame = frame.f_back
+        frame = frame and frame.f_back
     return None
 
 

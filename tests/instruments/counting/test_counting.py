@@ -7,9 +7,11 @@ import gc
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -673,6 +675,31 @@ def test_operators_of_other_threads_are_recorded_as_those_of_this_one_are() -> N
         thread.join()
         torch.ones(3).exp()
     assert counter.details()["recorded_operators"] == {"operators recorded for backward": 3}
+
+
+def test_a_loss_that_another_thread_reads_first_in_a_step_is_not_recorded() -> None:
+    """A script's thread stays in the mode while steps begin elsewhere, and reads the loss after the optimizer step."""
+    counter = OperatorCounter(TensorTracker("cpu"), "cpu", lambda: Running(OUTSIDE))
+    begin, done = SimpleQueue[bool](), SimpleQueue[float]()
+
+    def script() -> None:
+        loss = nn.Parameter(torch.ones(3)).exp().sum()
+        with counter:
+            while begin.get(timeout=60):
+                read, loss = loss.item(), loss.tanh()
+                done.put(read)
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(script)
+        try:
+            for _ in range(3):
+                counter.begin_step()
+                begin.put(True)  # noqa: FBT003
+                done.get(timeout=60)
+                assert counter.details()["recorded_operators"] == {"operators recorded for backward": 1}
+        finally:
+            begin.put(False)  # noqa: FBT003
+        ended.result(60)
 
 
 def test_the_backward_passes_of_a_step_are_its_micro_batches() -> None:
