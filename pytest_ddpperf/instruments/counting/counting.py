@@ -241,9 +241,8 @@ class _Pass:
 
         self._operators.whole = False
         for _ in range(wanted):
-            if others.over:
-                break
-            others.run_one(look)
+            if not others.over:
+                others.run_one(look)
         if self._gap and others.any(len(self.seen) < _FEW):
             self.followed = len(self.seen)
             self.seen, self.sites = before[0] + self.seen, before[1] + self.sites

@@ -109,7 +109,7 @@ def test_a_step_of_which_nothing_is_known_is_counted_in_full() -> None:
     assert found.totals["retained_bytes"] == 0
     of_devices = {"kernel_launches", "device_copies", "device_synchronisations"}
     of_loaders = {name for name in COUNTS if "loaders" in name} | {"workers_restarted"}
-    told = {"parameters", "model_size", "python_objects", "graphs_kept"} | of_loaders
+    told = {"parameters", "model_size", "python_objects", "graphs_kept", "collector_paused"} | of_loaders
     assert found.totals.keys() == COUNTS.keys() - of_devices - told
 
 
