@@ -116,14 +116,15 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
         with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
             connection.text_factory = lambda text: text.decode(errors="replace")
             _check_header(connection, file, may_be_empty=mode != "read")
+            connection.text_factory = str
             yield connection
-    except sqlite3.OperationalError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if SQLite's message quotes broken text
+        if not isinstance(error, sqlite3.OperationalError) or "Could not decode" in str(error):
+            raise broken(file, f"{shorten(str(error), 100)}: the file is broken or no history") from None
         if "locked" in str(error):
             raise late(HistoryError(f"history file {file}: {error}; try again")) from None
         cure = "check its permissions and the disk, or name another file"
         raise HistoryError(f"history file {file}: {error}; {cure}") from None
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if SQLite's message quotes broken text
-        raise broken(file, f"{shorten(str(error), 100)}: the file is broken or no history") from None
 
 
 def broken(file: Path, problem: str) -> HistoryError:

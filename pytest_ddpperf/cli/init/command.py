@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import distribution
+from itertools import takewhile
 from pathlib import Path
 from textwrap import wrap
 from types import MappingProxyType
@@ -141,9 +142,8 @@ def test_text(project: Project, folder: Path) -> str:
         return _HEAD + _WORKLOAD
     script = project.scripts[0]
     lines = (line for remark in _script_remarks(script) for line in wrap(printable(remark), WIDTH))
-    return _HEAD + _SCRIPT.format(
-        remarks="".join(f"    # {line}\n" for line in lines), call=", ".join(_arguments(script, project, folder))
-    )
+    remarks = "".join(f"    # {line}\n" for line in lines)
+    return _HEAD + _SCRIPT.format(remarks=remarks, call=", ".join(_arguments(script, project, folder)))
 
 
 def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
@@ -210,7 +210,9 @@ def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[s
     devices = (script.devices, "2") if single and script.devices else ()
     given = list(script.given)
     for option in {*script.longer[:1], *devices[:1]} & {*given}:
-        del given[(place := given.index(option)) : place + 2]
+        place = given.index(option)
+        more = len([*takewhile(_NUMBER.fullmatch, given[place + 2 :])])  # as of nargs="+"
+        del given[place : place + 2 + more]
     arguments = (*given, *script.longer, *devices)
     words = [literal, *(word if _NUMBER.fullmatch(word) else json.dumps(word) for word in arguments)]
     ranks = [f"world_size={2 if devices else script.processes}"] * (single or not script.joins)

@@ -243,9 +243,8 @@ class _Pass:
 
         self._operators.whole = False
         for _ in range(wanted):
-            if others.over:
-                break
-            others.run_one(look)
+            if not others.over:
+                others.run_one(look)
         if self._gap and others.any(len(self.seen) < _FEW):
             self.after, (self.seen, self.sites) = self.seen, before
         elif self._gap:

@@ -90,6 +90,18 @@ def test_a_damaged_schema_is_named_in_a_line(tmp_path: Path, whole: bytes, damag
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("column", ["test", "name", "recipe", "key", "commit_hash", "date"])
+def test_a_damaged_text_is_named_and_not_read_as_another_one(tmp_path: Path, column: str) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result()])
+    table = {"key": "environment", "commit_hash": "run", "date": "run"}.get(column, "result")
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"UPDATE {table} SET {column} = CAST({column} || x'ff' AS TEXT)")  # noqa: S608
+    connection.close()
+    with pytest.raises(HistoryError, match=f"Could not decode to UTF-8 column '{column}' .*: it is broken or no"):
+        entries(file, "step_time")
+
+
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
 
 

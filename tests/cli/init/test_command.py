@@ -77,6 +77,13 @@ def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
             'Script("../main.py", "--data", "D", "--devices", 2), world_size=2, steps=20',
         ),
         (
+            {
+                "main.py": "import lightning\nlightning.Trainer(devices=CLI(main)).fit(1)",
+                "run.sh": "python main.py --devices 0 1 2 3 fit --data D\n",
+            },
+            'Script("../main.py", "fit", "--data", "D", "--devices", 2), world_size=2, steps=20',
+        ),
+        (
             {"main.py": "import lightning\nlightning.Trainer(devices=2, num_nodes=2).fit(1)"},
             'Script("../main.py"), world_size=4, steps=20',
         ),
