@@ -27,10 +27,7 @@ def late(told: T) -> T:
 
 @contextlib.contextmanager
 def watched(told: str, seconds: float, end: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
-    """Shows the stacks if this context lasts more than ``seconds``, then calls ``end``; yields an event that says so.
-
-    A thread does this, because the code in this context may wait for ever. ``end`` can make that code raise.
-    """
+    """Shows the stacks if this context lasts over ``seconds``, then calls ``end``; yields an event that says so."""
     done, shown = threading.Event(), threading.Event()
 
     def watch() -> None:

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_ddpperf.instruments.counting import collectives, operators
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Running
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines, without_callers
+from pytest_ddpperf.instruments.counting.steps import LowestMode
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
 from pytest_ddpperf.records.sites import RECORDED_LINES
@@ -59,12 +60,11 @@ SITED = (
 METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "operator_bytes")
 
 
-class OperatorCounter(TorchDispatchMode):
+class OperatorCounter(LowestMode, TorchDispatchMode):
     """A dispatch mode that counts operators below autograd and below tensor subclasses.
 
-    It also counts in autograd's threads, but not in threads of DataLoaders and backends. An operator that another
-    operator calls is not counted. The mode waits for the end of each collective on a CPU, so that hooks of DDP run in
-    this thread and in a fixed order.
+    It also counts in autograd's threads, but not in threads of DataLoaders and backends, and inside a user's operators,
+    but not torch's. It waits for each collective on a CPU, so that hooks of DDP run in this thread, in a fixed order.
     """
 
     supports_higher_order_operators = True
