@@ -146,8 +146,13 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
         if operators.is_composite(func) and not any(tensor.is_nested for tensor in collectives.tensors_in(args)):
             with self:
                 return func.decompose(*args, **kwargs)
-        lent = not self._fake and collectives.is_on_cpu(func, args)
-        out = collectives.communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
+        if not self._fake and (kernel := operators.kernel_of(func, (*args, *kwargs.values()))) is not None:
+            with self:
+                out = func.redispatch(kernel, *args, **kwargs)
+        elif not self._fake and collectives.is_on_cpu(func, args):
+            out = collectives.communicate(func, args, kwargs, self._tracker)
+        else:
+            out = func(*args, **kwargs)
         with self._lock:
             self._place = None
             if self.whole or not _changes_one_count(func, out):
