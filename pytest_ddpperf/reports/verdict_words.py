@@ -129,7 +129,8 @@ def _other_work(  # called by name
     there, rows = reference_text(paired), metric == "batch_rows"
     counted = f"{format_count(round(now), 'row' if rows else 'backward pass')}, {before:g} in {there}"
     told = f"{some_of(shapes[1])}, {some_of(shapes[0])} in {there}" if shapes else f"{'batches of ' * rows}{counted}"
-    return f"a step has {told}: batches differ, so nothing else is compared"
+    what = "nothing else is compared" if rows or now < before else "only calls and waits that grew more are compared"
+    return f"a step has {told}: batches differ, so {what}"
 
 
 def _ungated_counts(

@@ -28,10 +28,7 @@ _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not count
 
 
 class Seen:
-    """Observes the steps before the counted step: their DataLoaders, and Python objects that they do not free.
-
-    Objects are counted two steps before the warm-up ends, when it ends, and after the steps that follow.
-    """
+    """Observes, before the counted step, DataLoaders and Python objects that steps do not free."""
 
     def __init__(self, warmup: int, steps: int) -> None:
         self.loaders, self.objects, self._steps = Loaders(), ObjectCensus(), warmup + steps

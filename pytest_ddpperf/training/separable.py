@@ -23,10 +23,7 @@ class SynchronisationKept(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSynchronisation:
-    """A user's step that can skip its synchronisation.
-
-    Without synchronisation, ranks get different parameters, so only times are reported afterwards.
-    """
+    """A user's step that can skip its synchronisation; then ranks differ, so that only times are reported."""
 
     who: str  # the function that made the step, and where it stands
     unsynchronised: Callable[[], AbstractContextManager[Any]]
@@ -41,10 +38,7 @@ class OwnSynchronisation:
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:
-        """Returns, in words, the communication of a step without synchronisation; a collective.
-
-        Raises SynchronisationKept if such a step calls at least as many collectives as a step with synchronisation.
-        """
+        """Returns, in words, what a step still sends without synchronisation; raises SynchronisationKept if as much."""
         whole = _collectives_of(run)
         with self.unsynchronised():
             alone = _collectives_of(run)

@@ -69,11 +69,7 @@ class Step:
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
-    """Builds the step of a workload, or calls the user's function ``subject(ctx)``; a collective.
-
-    The job's numbers of samples and tokens override the subject's. A workload's numbers are for one batch, in strong
-    mode for one global batch. A user's step has numbers for this rank.
-    """
+    """Builds a workload's step or calls ``subject(ctx)``; the job's samples and tokens override its; a collective."""
     progress.stage(progress.BUILD)
     subject, settings = job.subject, job.settings
     if not isinstance(subject, Workload):

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_ddpperf.instruments.counting import collectives, operators
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Running
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines, without_callers
+from pytest_ddpperf.instruments.counting.steps import LowestMode
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
 from pytest_ddpperf.records.sites import RECORDED_LINES
@@ -59,12 +60,11 @@ SITED = (
 METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "operator_bytes")
 
 
-class OperatorCounter(TorchDispatchMode):
+class OperatorCounter(LowestMode, TorchDispatchMode):
     """A dispatch mode that counts operators below autograd and below tensor subclasses.
 
-    It also counts in autograd's threads, but not in threads of DataLoaders and backends. An operator that another
-    operator calls is not counted. The mode waits for the end of each collective on a CPU, so that hooks of DDP run in
-    this thread and in a fixed order.
+    It also counts in autograd's threads, but not in threads of DataLoaders and backends, and inside a user's operators,
+    but not torch's. It waits for each collective on a CPU, so that hooks of DDP run in this thread, in a fixed order.
     """
 
     supports_higher_order_operators = True
@@ -92,7 +92,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def __enter__(self) -> Any:
         self._nodes[threading.get_ident()] = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - no public number
-        return super().__enter__()  # type: ignore[no-untyped-call]  # torch
+        return super().__enter__()  # torch
 
     def begin_step(self) -> None:
         """Begins a new step with all counts at zero."""
@@ -151,8 +151,13 @@ class OperatorCounter(TorchDispatchMode):
         if operators.is_composite(func) and not any(tensor.is_nested for tensor in collectives.tensors_in(args)):
             with self:
                 return func.decompose(*args, **kwargs)
-        lent = not self._fake and collectives.is_on_cpu(func, args)
-        out = collectives.communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
+        if not self._fake and (kernel := operators.kernel_of(func, (*args, *kwargs.values()))) is not None:
+            with self:
+                out = func.redispatch(kernel, *args, **kwargs)
+        elif not self._fake and collectives.is_on_cpu(func, args):
+            out = collectives.communicate(func, args, kwargs, self._tracker)
+        else:
+            out = func(*args, **kwargs)
         with self._lock:
             self._place = None
             if self.whole or not _changes_one_count(func, out):

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet
 from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
-from pytest_ddpperf.instruments.counting.collectives import NAMESPACES
+from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, tensors_in
 from pytest_ddpperf.instruments.counting.storages import dense_parts
 from pytest_ddpperf.instruments.torch_internals import fp32_switches
 
@@ -135,6 +136,8 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
 # Marks in a profile, questions about tensors, and communication, which is counted as collectives.
 _OTHER_NAMESPACES = frozenset({"profiler", "prim"}) | NAMESPACES
 
+_CALLING_NONE = frozenset({"aten", "prims", "fsdp", "quantized", "mkldnn", "onednn"}) | _OTHER_NAMESPACES
+
 # Like views, these compute nothing: they make an empty tensor, or another tensor of the same memory. What they make
 # changes with torch's versions and says nothing; the memory is counted elsewhere.
 _WITHOUT_WORK = frozenset(
@@ -166,6 +169,15 @@ def is_composite(func: Any) -> bool:
     with suppress(RuntimeError):  # torch has operators that only Python knows, such as sym_size
         return isinstance(func, OpOverload) and func._can_decompose()  # noqa: SLF001  torch offers no other way to ask
     return False
+
+
+def kernel_of(func: Any, given: Iterable[Any]) -> DispatchKeySet | None:
+    """Returns the key of the kernel of an operator that is not torch's, to look into; None if its FLOPs are known."""
+    if not isinstance(func, OpOverload) or func.namespace in _CALLING_NONE or func._overloadpacket in flop_registry:  # noqa: SLF001  as above
+        return None
+    keys = [torch._C._dispatch_keys(tensor) for tensor in tensors_in(given)]  # noqa: SLF001  as above
+    kinds = [kind for kind in (DispatchKey.CUDA, DispatchKey.CPU) for each in keys if each.has(kind)]
+    return DispatchKeySet(kinds[0]) if kinds and len(kinds) == len(keys) else None  # None for a sparse tensor
 
 
 @cache

@@ -23,12 +23,8 @@ from pytest_ddpperf.instruments.torch_internals import backward_under_way, repla
 from pytest_ddpperf.records.sites import CHECKPOINT, SETTINGS, part_of
 
 _NOWHERE = Place("", 0, "", backward=False)
-_OF_DDP = {
-    "broadcast_buffers": True,
-    "find_unused_parameters": False,
-    "gradient_as_bucket_view": False,
-    "static_graph": False,
-}
+_OFF_IN_DDP = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_OF_DDP = {"broadcast_buffers": True, **dict.fromkeys(_OFF_IN_DDP, False)}
 """Settings and their defaults."""
 _BUCKET = 25.0  # MiB of DDP's buckets, if nothing is said
 _OF_FSDP1 = {"limit_all_gathers": True, "forward_prefetch": False, "_use_orig_params": False}

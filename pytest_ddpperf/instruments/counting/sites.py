@@ -223,11 +223,7 @@ def _text(line: tuple[str, int, str] | None, roots: Sequence[str]) -> str:
 def place_of(
     frames: Iterable[T], file_of: Callable[[T], str], line_of: Callable[[T], tuple[int, str]], *, backward: bool
 ) -> Place:
-    """Returns the user's line of code in a stack, as ``Stack.place`` does.
-
-    ``frames`` begin with the innermost. ``file_of`` returns a frame's file, ``line_of`` its line and function.
-    ``backward`` is copied to the result.
-    """
+    """Returns the user's line of code in a stack as ``Stack.place`` does; ``frames`` begin with the innermost."""
     through: tuple[str, int, str] | None = None
     for frame in frames:
         owner = _owner(file := file_of(frame))

@@ -8,7 +8,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -22,9 +22,11 @@ from torch._higher_order_ops import scan
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ddpperf.instruments.counting import counting, device_work
 from pytest_ddpperf.instruments.counting import steps as watching
@@ -239,6 +241,39 @@ def test_on_a_gpu_a_number_of_an_optimizer_is_waited_for_if_it_lies_there() -> N
     counter._count_waits(torch.ops.aten._local_scalar_dense.default, (number,), {})
     counter.waited("print(tensor)", number)
     assert counter.details()["synchronisations"] == {"item": 1.0, "print(tensor)": 1.0}
+
+
+@contextmanager
+def default_device() -> Iterator[None]:
+    torch.set_default_device("cpu")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+def around(mode: Callable[[], AbstractContextManager[object]]) -> Iterator[Tensor]:
+    """Trains in a mode that each step leaves after it has begun, and enters before it ends."""
+    model = nn.Linear(4, 2)
+    while True:
+        with mode():
+            loss = model(torch.ones(3, 4)).sum()
+            loss.backward()
+            yield loss
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [partial(FlopCounterMode, display=False), partial(torch.device, "cpu"), BaseTorchFunctionMode, default_device],
+)
+def test_modes_that_a_step_leaves_and_enters_change_no_count(
+    mode: Callable[[], AbstractContextManager[object]],
+) -> None:
+    plain, found = (count(partial(next, around(each))) for each in (nullcontext, mode))
+    assert found.totals == plain.totals
+    assert found.totals["flops"] == 2 * 2 * 3 * 4 * 2
+    left = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    assert left == _get_current_dispatch_mode_stack() == []
 
 
 def test_the_garbage_collector_does_not_show() -> None:
