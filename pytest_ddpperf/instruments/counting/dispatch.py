@@ -92,7 +92,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
 
     def __enter__(self) -> Any:
         self._nodes[threading.get_ident()] = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - no public number
-        return super().__enter__()  # torch
+        return super().__enter__()
 
     def begin_step(self) -> None:
         """Begins a new step with all counts at zero."""
