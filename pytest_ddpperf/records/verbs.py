@@ -78,7 +78,7 @@ class SideBySide:
         return _over_itself(measured, "speedup", "memory_ratio") if kept == self.over else measured
 
     def speedup(self, name: Any) -> float:
-        """Returns the work per second, relative to the base ``over``."""
+        """Returns the work per second of a training, divided by the work per second of the base."""
         __tracebackhide__ = True
         return self[name]["speedup"].value
 

@@ -153,7 +153,7 @@ def _warnings(made: Outputs) -> list[str]:
 
 
 def _not_compared(results: Sequence[Result]) -> list[str]:
-    """Returns a line with the number of benchmarks that lack a reference or its step times, reasons and a cure."""
+    """Returns a line on benchmarks that were not compared: their number, the reasons, and a cure; or an empty list."""
     reasons: list[str] = []
     found = [one for one in results if one.verdict in _NOT_COMPARED]
     for one in found:

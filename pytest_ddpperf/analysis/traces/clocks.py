@@ -71,9 +71,9 @@ def _ahead(
     high = min(here[1] - there[0] for there, here in pairs)
     if low > high:
         raise TraceError(
-            f"traces cannot be merged: no clock offset lets all collectives of ranks {trace.rank} and {first.rank} "
-            f"overlap, {low - high:.2g} s are missing; the traces are of other steps, or a clock was set while they "
-            "were recorded; trace all ranks again"
+            f"traces cannot be merged: with any offset between the clocks of ranks {trace.rank} and {first.rank}, "
+            f"collectives are at least {low - high:.2g} s apart: they traced different steps, or a clock was set "
+            "meanwhile; trace all ranks again"
         )
     ahead = min(max(median(here[1] - there[1] for there, here in pairs), low), high)
     return ahead, max(high - ahead, ahead - low)

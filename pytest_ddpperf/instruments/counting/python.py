@@ -199,7 +199,7 @@ class BatchRows:
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
 
     def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> bool:
-        """Records the shape of inputs, without concatenated tensors (``joined``); returns whether the call trains."""
+        """Records the shape of a model's inputs, unless they were concatenated; returns whether the call trains."""
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as above
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:

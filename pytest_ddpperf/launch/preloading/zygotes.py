@@ -123,7 +123,7 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     while True:
         for module, why in judged.refused.items():
             if module in named:
-                raise SettingError(f"preload={module}: its import {why}, so ranks must import it: leave it out")
+                raise SettingError(f"preload={module}: its import {why}; remove this module from the list")
         with ExitStack() as closing:
             base = _copied(zygote, closing)
             variables: dict[str, str | None] = {}

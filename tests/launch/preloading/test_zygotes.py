@@ -163,7 +163,7 @@ def test_a_module_that_was_asked_for_is_found_imported_in_the_first_launch(
 def test_a_module_that_was_asked_for_and_does_harm_is_refused_by_name(
     make: Callable[..., Launchers], name: str, reason: str
 ) -> None:
-    told = f"its import {reason}, so ranks must import it: leave it out"
+    told = f"its import {reason}; remove this module from the list"
     with pytest.raises(SettingError) as caught:
         make(name).wait(1)
     assert str(caught.value) == f"preload={name}: {told}"
@@ -330,7 +330,7 @@ def test_a_module_that_was_refused_is_refused_again(monkeypatch: pytest.MonkeyPa
     """Not only for the first test."""
     judged, zygote = Judged(), SlowZygote({"named": Preloaded(reason="starts a thread")})
     for _ in range(2):
-        with pytest.raises(SettingError, match=r"^preload=named: its import starts a thread, so ranks must import it"):
+        with pytest.raises(SettingError, match=r"^preload=named: its import starts a thread; remove this module"):
             preloaded_slowly(monkeypatch, zygote, ["named"], [], judged)
     assert zygote.imported == ["named"]
 
