@@ -43,7 +43,7 @@ def training(
     """Steps of two micro-batches, of which the last or the first synchronises."""
 
     def build(ctx: Any) -> Callable[[], None]:
-        made = init_device_mesh("cpu", (2,), mesh_dim_names=(mesh,)) if mesh else None
+        kept = [init_device_mesh("cpu", (2,), mesh_dim_names=(mesh,))] if mesh else []
         torch.manual_seed(seed)
         model = DistributedDataParallel(nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -59,7 +59,7 @@ def training(
 
         def step() -> None:
             for synchronises in (not last, last):
-                assert made is None or made.ndim == 1
+                assert len(kept) == bool(mesh)  # the step keeps the mesh alive
                 with nullcontext() if synchronises else model.no_sync():
                     model(next(batches)[0]).square().sum().backward()
             optimizer.step()

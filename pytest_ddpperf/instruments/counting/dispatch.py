@@ -141,7 +141,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        decomposed = any(has_a_say(kind) for kind in types)
+        decomposed = any(operators.has_a_say(kind) for kind in types)
         recorded = func.namespace != "prim" and self._is_recorded(args, decomposed=decomposed)  # asks a tensor
         if self.is_paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
             return func(*args, **kwargs)  # only asked for shapes
@@ -315,10 +315,3 @@ def _asked_by_torch() -> bool:
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
         frame = frame.f_back
     return frame is not None and frame.f_code in _READERS
-
-
-def has_a_say(kind: type) -> bool:
-    """Returns whether a tensor class, such as DTensor, decides in its ``__torch_dispatch__`` which operators run."""
-    if issubclass(kind, FakeTensor):
-        return False
-    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]  # all have it

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
 from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, tensors_in
@@ -264,3 +265,9 @@ def _copy(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tupl
         return args[1].device.type, args[0].device.type, blocking
     target = kwargs.get("device")
     return args[0].device.type, args[0].device.type if target is None else torch.device(target).type, blocking
+
+
+def has_a_say(kind: type) -> bool:
+    """Returns whether a tensor class, such as DTensor, decides in its ``__torch_dispatch__`` which operators run."""
+    overridden = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__  # type: ignore[attr-defined]  # all have it
+    return overridden and not issubclass(kind, FakeTensor)

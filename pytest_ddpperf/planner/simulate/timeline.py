@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import CPU_CLOCK, Clock
-from pytest_ddpperf.instruments.counting import collectives, dispatch, operators
+from pytest_ddpperf.instruments.counting import collectives, operators
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced
 from pytest_ddpperf.planner.hardware import Accelerator
 from pytest_ddpperf.records.predictions import Moment, Timeline, Transfer
@@ -192,7 +192,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if any(dispatch.has_a_say(kind) for kind in types):
+        if any(operators.has_a_say(kind) for kind in types):
             return NotImplemented  # it calls its parts, which come here again
         if getattr(func, "namespace", "") in collectives.NAMESPACES - {"c10d"}:  # what it calls passes no mode
             if not collectives.collectives_of(func, args, kwargs):
