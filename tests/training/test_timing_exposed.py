@@ -266,7 +266,7 @@ def own_step(ctx: RankView, offers: str) -> Any:
 def launched_own_steps(ctx: RankView) -> dict[str, RankLaunch]:
     """What launches report of steps that offer to leave out something, and what is said of no context."""
     given = LaunchJob(partial(own_step, offers="wrong"), None, Settings(), Plan(warmup=2, steps=5))
-    said = r"step.unsynchronised of own_step \(.*\) must be a function without .*: it is a value of type"
+    said = r"step.unsynchronised of own_step \(.*\) must be a function without .* is a value of type"
     with pytest.raises(WorkloadError, match=said):
         run_launch(ctx, given)
     return {

@@ -71,7 +71,7 @@ def _folder(tests: Path, root: Path) -> Path:
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
         reason = f"--tests {tests} has a character that a shell or YAML may change, or begins with -"
-        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/")
+        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/ that does not begin with -")
     return folder
 
 

@@ -85,7 +85,7 @@ def test_a_damaged_schema_is_named_in_a_line(tmp_path: Path, whole: bytes, damag
     record(file, RUN, [result()])
     file.write_bytes(file.read_bytes().replace(whole, damaged))
     for use in (lambda: ensure_recordable(file), lambda: entries(file, "step_time")):
-        with pytest.raises(HistoryError, match=r"history\.sqlite: .* or name another file") as caught:
+        with pytest.raises(HistoryError, match=r"history\.sqlite: .* or name another one") as caught:
             use()
         assert "\n" not in str(caught.value)
 
@@ -98,7 +98,7 @@ def test_a_damaged_text_is_named_and_not_read_as_another_one(tmp_path: Path, col
     with sqlite3.connect(file) as connection:
         connection.execute(f"UPDATE {table} SET {column} = CAST({column} || x'ff' AS TEXT)")  # noqa: S608
     connection.close()
-    with pytest.raises(HistoryError, match=f"Could not decode to UTF-8 column '{column}' .*: it is broken or no"):
+    with pytest.raises(HistoryError, match=f"Could not decode to UTF-8 column '{column}' .*: the file is broken or no"):
         entries(file, "step_time")
 
 

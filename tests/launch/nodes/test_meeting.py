@@ -60,8 +60,8 @@ def test_a_run_of_any_name_stays_within_the_folder(tmp_path: Path) -> None:
     [
         (lambda file, card: card.rename(file).chmod(0o644), "others may read it"),
         (lambda file, card: file.symlink_to(card), "cannot be read"),  # a link is not followed
-        (lambda file, _: os.mkfifo(file), "cannot be read: this is not a regular file; remove it"),
-        (lambda file, _: file.mkdir(), "cannot be read: this is not a regular file; remove it"),
+        (lambda file, _: os.mkfifo(file), "cannot be read: this is not a regular file; remove the file"),
+        (lambda file, _: file.mkdir(), "cannot be read: this is not a regular file; remove the file"),
     ],
 )
 def test_what_may_be_anothers_card_or_is_no_file_is_refused(
