@@ -41,8 +41,8 @@ def pytest_ddpperf_environment() -> Mapping[str, str]:  # type: ignore[empty-bod
     """Adds facts of the environment: ``{"driver": "570.86"}``.
 
     Returns:
-        Facts by name. Baselines and results record the facts. The choice of a baseline does not depend on them. A fact
-        ``host`` replaces the host's name.
+        Facts by name. Baselines and results record the facts. These facts do not affect which baseline is chosen. A
+        fact ``host`` replaces the host's name.
     """
 
 

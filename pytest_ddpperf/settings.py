@@ -116,8 +116,8 @@ class Settings:
     world_size: tuple[int, ...] | None = _knob(
         None,
         parsers.world_sizes,
-        "number of ranks (default: the number of GPUs, or 2 on the CPU). Of several numbers, scaling benchmarks use "
-        "all, others the largest",
+        "number of ranks (default: the number of GPUs, or 2 on the CPU). Of several, scaling benchmarks use "
+        "all, and other benchmarks the largest",
         "N[,N...]",
         example="--ddpperf-world-size=1,2,4",
     )
@@ -130,7 +130,7 @@ class Settings:
     device: str = _knob(
         "auto",
         parsers.one_of("auto", "cpu", "cuda"),
-        "device of the ranks: cpu, cuda, or auto (cuda if there is one)",
+        "device of the ranks: cpu, cuda, or auto (cuda if there is a GPU)",
         "NAME",
         example="--ddpperf-device=cpu",
     )
@@ -143,7 +143,7 @@ class Settings:
     memory_limit: int | None = _knob(
         None,
         parsers.optional(parsers.byte_count, "none"),
-        "memory of each rank at most, such as 2GiB. On the CPU, memory from before the model was built does not count",
+        "limit of each rank's memory, such as 2GiB. On the CPU, memory in use before the model is built does not count",
         "BYTES",
     )
     env: tuple[tuple[str, str], ...] | None = _knob(
@@ -176,20 +176,20 @@ class Settings:
     preload: tuple[str, ...] = _of_session(
         ("auto",),
         parsers.modules,
-        "modules to import once for all launches: auto (those that earlier ranks imported), names, both, or none",
+        "modules to import once for all launches: auto (modules that earlier ranks imported), names, both, or none",
         "NAME[,...]",
     )
     timeout: float = _knob(
         120.0,
         parsers.duration,
-        "deadline of a launch (a fresh process group). The plugin then shows the stacks of its ranks, and kills them",
+        "deadline of a launch (a fresh process group), at which the plugin shows the stacks of ranks and kills them",
         "TIME",
         example="--ddpperf-timeout=300",
     )
     steps: int | None = _knob(
         None,
         parsers.optional(parsers.positive_int, "auto"),
-        "timed steps of a launch, or counted ones; auto: as many as in the baseline, or one second of steps",
+        "steps of a launch that are timed or counted; auto: as many as in the baseline, or as many as take a second",
         "N",
     )
     warmup: int = _knob(5, parsers.whole_number, "untimed steps at the start of each launch; at least 12 on GPUs", "N")
@@ -255,7 +255,7 @@ class Settings:
     )
     profile_steps: int = _knob(5, parsers.positive_int, "number of profiled steps", "N", needs="profile")
     profile_warmup: int = _knob(
-        1, parsers.positive_int, "warm-up steps that are also traced, as warmup_step", "N", needs="profile"
+        1, parsers.positive_int, "number of profiled warm-up steps; traces call them warmup_step", "N", needs="profile"
     )
     verify: bool = _switch("compare gradients and parameters with a single process before measuring", default=True)
     counts: str = _knob(
@@ -341,16 +341,16 @@ class Settings:
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
         None,
         parsers.optional(_of_records("acceptance", "worsenings"), "none"),
-        "how much worse each of these metrics may get without failing the test: a share of the reference, or an amount",
+        "how much worse each named metric may get without failing the test: a share of the reference, or an amount",
         given="call",
     )
     reason: str | None = _knob(
-        None, parsers.words, "reason to accept these changes; reports show the reason", given="call", needs="accept"
+        None, parsers.words, "reason to accept worse metrics; reports show the reason", given="call", needs="accept"
     )
     allow: tuple[tuple[str, str], ...] | None = _of_session(
         None,
         parsers.optional(_of_records("acceptance", "allowed"), "none"),
-        "accept a worse metric of a test in this run; repeat it for each metric. A file or class stands for its tests",
+        "accept a worse metric of a test in this run; repeat for each metric. A file or class means all its tests",
         "'NODEID METRIC'",
         repeats=True,
     )
@@ -376,7 +376,7 @@ class Settings:
     recheck: str = _knob(
         "true",
         parsers.one_of("true", "false", "fetch"),
-        "measure the baseline's commit again to compare times; fetch: fetch it if missing; false: use stored times",
+        "measure the baseline's commit again to compare times; fetch: fetch a missing commit; false: use stored times",
         "true|false|fetch",
     )
     gross: float = _of_session(
@@ -404,11 +404,11 @@ class Settings:
     against_setup: str | None = _of_session(
         None, parsers.words, "command that builds the reference revision, such as 'pip install .'", "COMMAND"
     )
-    against_tests: bool = _switch("let the reference run the tests of its revision", per_test=False, needs="against")
+    against_tests: bool = _switch("let the reference run its own revision's tests", per_test=False, needs="against")
     network: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(*CLUSTERS), "none"),
-        "network that predictions assume: the name of a cluster, or none (as stored by ddpperf network)",
+        "network that predictions assume: the name of a cluster, or none (the one that ddpperf network stored)",
         given="ini",
     )
     accelerator: str | None = _knob(
@@ -423,7 +423,7 @@ class Settings:
     report: tuple[tuple[str, Path], ...] | None = _of_session(
         None,
         parsers.optional(parsers.reports, "none"),
-        "write a report (json, html, markdown, plots, ...); give it once for each report (ini file: one a line)",
+        "write a report (json, html, markdown, plots, ...); repeat the option for each report (ini file: one a line)",
         "KIND:FILE",
         repeats=True,
         example="--ddpperf-report=html:report.html",

@@ -240,7 +240,7 @@ def test_every_metric_is_described() -> None:
         "no practicable number of launches would decide it",
         "worse in the last launches, but not in the first ones",
         "stored times cannot decide: ",
-        "they are of another machine",
+        "they were measured on another machine",
         "slower than the stored times, but not surely by more than ",
         "times: only gross slowdowns can fail",
         "with a single launch, the scatter is unknown",

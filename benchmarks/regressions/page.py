@@ -18,7 +18,7 @@ TOP = """\
 
 `benchmarks/regressions/cases/` rebuilds each regression as a better and a worse version of a program of about twenty
 lines. Two ranks, in one case four, train each version on a CPU. The better version is the baseline. The plugin compares
-counts, or times if only times can show the regression. Each line says what the worse version does, and links to the
+counts, or times if only times can show the regression. Each bullet says what the worse version does, and links to the
 report on GitHub.
 """
 GROUPS: Mapping[str, Sequence[str]] = {

@@ -130,10 +130,11 @@ def fetch(root: Path, commit: str) -> None:
     """Fetches a commit from the first remote that has it; does nothing if no remote has it."""
     with contextlib.suppress(GitError):
         until = time.monotonic() + _FETCH_SECONDS
-        for remote in git(root, "remote").splitlines():
+        remotes = git(root, "remote").splitlines()
+        while remotes:
             with contextlib.suppress(GitError):
-                how = ("--quiet", "--no-tags", "--no-recurse-submodules")
-                git(root, "fetch", *how, remote, commit, seconds=max(0.0, until - time.monotonic()))
+                share = max(0.0, until - time.monotonic()) / len(remotes)  # one that hangs leaves time for the others
+                git(root, "fetch", "-q", "--no-tags", "--no-recurse-submodules", remotes.pop(0), commit, seconds=share)
                 return
 
 
@@ -146,14 +147,14 @@ def missing(root: Path, commit: str, came_with: str | None) -> str:
     """Returns why a baseline's commit cannot be measured, with advice. The commit ``came_with`` added the baseline."""
     short = commit[:7]
     if commit_of(root, commit) is not None:
-        return f"{short}, the commit of the baseline, does not have the test: commit the test, then save again"
+        return f"{short}, the commit of the baseline, lacks the test: commit the test, then save the baseline again"
     if is_shallow(root):
-        cure = "git fetch --unshallow (in CI: fetch-depth: 0), or --ddpperf-recheck=fetch"
+        cure = "run git fetch --unshallow (in CI: fetch-depth: 0), or give --ddpperf-recheck=fetch"
         return f"{short}, the commit of the baseline, is not in this clone, which is shallow: {cure}"
-    other = "" if came_with is None else f", and {came_with[:7]}, which added the baseline, has other code"
+    other = "" if came_with is None else f", and commit {came_with[:7]}, which added the baseline, has other code"
     return (
-        f"{short}, the commit of the baseline, is gone after a squash or a rebase{other}: save again on the main "
-        "branch, or compare with --ddpperf-against"
+        f"{short}, the commit of the baseline, is gone after a squash or a rebase{other}: save the baseline again on "
+        "the main branch, or compare with --ddpperf-against"
     )
 
 
@@ -187,8 +188,8 @@ def fetching(root: Path) -> str:
         if not git(root, "rev-list", "--all", "--max-count=1"):
             return "this repository has no commit: make one with git commit"
         if not git(root, "remote"):
-            return "no remote is known"
-    return "git fetch may bring it"
+            return "this repository has no remote: add one with git remote add"
+    return "git fetch may bring the commit"
 
 
 def unknown(root: Path, name: str) -> str:
@@ -213,7 +214,7 @@ def lacking(root: Path, error: GitError) -> str:
     if "did not end within" in str(error):
         return "run this command by hand to see what it waits for"
     if re.search(r"filter .*failed|hung up", str(error)):
-        return "a filter of its files fails here: for Git LFS, git lfs install and git lfs fetch --all"
+        return "a git filter of the repository's files fails: for Git LFS, run git lfs install and git lfs fetch --all"
     return fetching(root)
 
 
@@ -221,17 +222,17 @@ _REFUSALS = (  # patterns of git's messages, what they mean for a folder, and th
     (
         r"dubious ownership in repository at '(?P<top>.*)'",
         "git refuses {top}, which belongs to another user",
-        "git config --global --add safe.directory {top}",
+        "run git config --global --add safe.directory {top}",
     ),
     (
         r"must be run in a work tree",
         "{folder} is in a bare repository, which has no files",
-        "run pytest in a work tree of it (git worktree add)",
+        "run pytest in a work tree of this repository (git worktree add)",
     ),
     (
         r"not a git repository: (?P<top>.*)",
         "{folder} is a work tree of a repository that is gone or was moved, {top}",
-        "see git worktree repair",
+        "run git worktree repair in that repository",
     ),
     (r"not a git repository", "{folder} is in no git repository", ""),  # the cure depends on what it is wanted for
 )
@@ -255,7 +256,7 @@ def unreadable(folder: Path) -> str:
 def no_commit(folder: Path, error: GitError) -> str:
     """Returns the reason why git cannot find the commit of the baselines in ``folder``, with advice."""
     why = str(error).removeprefix("fatal: ")
-    other = f"git cannot find the baselines' commit: {why}; save them again without uncommitted changes"
+    other = f"git cannot find the baselines' commit: {why}; commit all changes, then save the baselines again"
     advice = "keep the baselines in a git repository, committed with the code, or compare with --ddpperf-against=FOLDER"
     return _explained(folder, error, other, advice)
 
@@ -263,7 +264,7 @@ def no_commit(folder: Path, error: GitError) -> str:
 def _explained(folder: Path, error: GitError, other: str, advice: str = "") -> str:
     """Returns the reason for git's error, with a cure or ``advice``; returns ``other`` if the reason is unknown."""
     if isinstance(error, GitMissingError):
-        return f"{error}: install it"
+        return f"{error}: install git"
     for pattern, *words in _REFUSALS:
         if (found := re.search(pattern, str(error))) is not None:
             reason, cure = (text.format(folder=folder, **found.groupdict()) for text in words)

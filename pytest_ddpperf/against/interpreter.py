@@ -56,7 +56,7 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
     python = os.path.abspath(invoked / Path(given).expanduser())  # noqa: PTH100 - a link is followed by resolve
     if Path(python).is_dir():
         inside = Path(python, "bin", "python")
-        hint = f"give {Path(given, 'bin', 'python')}" if inside.exists() else "it has no bin/python"
+        hint = f"give {Path(given, 'bin', 'python')}" if inside.exists() else "the folder has no bin/python"
         raise SettingError(f"{said}: expected the interpreter of a virtual environment, but this is a folder: {hint}")
     make = f"{Path(sys.executable).name} -m venv NEW"
     if not Path(python).exists():
@@ -117,7 +117,7 @@ def _asked(given: str, python: str, wanted: tuple[str, ...]) -> Interpreter:
     except subprocess.SubprocessError as error:
         problem = str(error)
     except (ValueError, KeyError, TypeError):
-        problem = next(iter(reversed(done.stderr.strip().splitlines())), "it does not answer")
+        problem = next(iter(reversed(done.stderr.strip().splitlines())), "the program does not answer")
     hint = "" if shutil.which(python) else "; it cannot be executed"
     raise SettingError(f"{KNOBS['against_python'].option}={given}: this is not a working Python 3: {problem}{hint}")
 

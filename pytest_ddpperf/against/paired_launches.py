@@ -95,8 +95,8 @@ class PairedLaunches:
         changed = [name for name, file in by_value.items() if not alike(file, redirection.path(file))]
         if changed:
             raise SameCode(
-                f"{', '.join(changed)}: both sides would run this checkout's version: its file has changed, and a "
-                "function inside another one cannot be looked up by name; move it to the top of its module"
+                f"{', '.join(changed)}: the file has changed, but both sides would run this checkout's, because "
+                "a function inside another one cannot be looked up by name; move it to the top of the file"
             )
         if not self.reference.tests:
             return run(observed, redirection, named, *call, **group)

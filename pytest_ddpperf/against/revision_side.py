@@ -146,12 +146,12 @@ def under(python: Interpreter, project: Redirection) -> Redirection:
 def _with_environment(redirection: Redirection, folder: Path, command: str) -> Redirection:
     """Runs ``command`` in a new virtual environment in ``folder``; returns ``redirection`` with this environment."""
     environment = folder / guard.ENVIRONMENT
-    _run([sys.executable, "-m", "venv", str(environment)], folder, None, "cannot make a virtual environment")
+    _run([sys.executable, "-m", "venv", str(environment)], folder, None, "making a virtual environment failed")
     python, packages = str(environment / "bin" / "python"), next((environment / "lib").glob("python*/site-packages"))
     if (packages / "setuptools").is_dir() and importlib.util.find_spec("setuptools") is not None:
         # Before Python 3.12 an environment brings a setuptools as old as Python; builds here use the installed one.
         remove = [python, "-m", "pip", "uninstall", "-q", "-y", "setuptools"]
-        _run(remove, folder, None, "cannot use the setuptools that is installed here")
+        _run(remove, folder, None, "uninstalling the new environment's setuptools failed")
     # The name sorts last, so import hooks of editable installs in the environment itself come first.
     installed_here = [entry for entry in sys.path if Path(entry).name in PACKAGES]
     lines = (f"import site; site.addsitedir({entry!r})\n" for entry in installed_here)
@@ -163,10 +163,10 @@ def _with_environment(redirection: Redirection, folder: Path, command: str) -> R
     }
     variables.pop("PYTHONHOME", None)
     target = Path(redirection.target)
-    cure = ": it has to work in a checkout of that revision"
+    cure = ": the command has to work in a checkout of the reference revision"
     _run(["/bin/sh", "-c", command], target, variables, f"{command!r} failed", cure)
     search = [python, "-c", "import sys; print(*sys.path, sep=chr(10))"]
-    path = _run(search, target, {**variables, "PYTHONPATH": ""}, "its python does not run")
+    path = _run(search, target, {**variables, "PYTHONPATH": ""}, "the new environment's python failed")
     own = (str(environment), redirection.target)
     first = tuple(entry for entry in path.splitlines() if entry and any(within(entry, folder) for folder in own))
     return replace(redirection, python=python, first=first, environment=str(environment))

@@ -151,7 +151,7 @@ class Worktree(Guarded):
             # It may hold a virtual environment, too.
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=os.path.realpath(tempfile.gettempdir())))
         except OSError as error:
-            reason = f"--ddpperf-against={revision.given}: cannot create a folder for its files"
+            reason = f"--ddpperf-against={revision.given}: cannot create a folder for checkouts"
             cure = f"{error.strerror}: {error.filename or 'TMPDIR'}; set TMPDIR to a folder that can be written"
             raise LaunchError(f"{reason}: {cure}") from None
         super().__init__(folder, revision.root)
@@ -228,7 +228,7 @@ def check_out(redirection: Redirection) -> Callable[[], None] | None:
     if commit is None and redirection.revision is not None:
         _require_own(target.parent)
     if redirection.python is not None and not Path(redirection.python).exists():
-        raise LaunchError(f"{redirection.python} does not exist on this node: create this environment on each node")
+        raise LaunchError(f"{redirection.python} does not exist on this node: create that environment on each node")
     return None if commit is None else _made_on_node(target, Path(redirection.root), commit)
 
 
@@ -236,7 +236,7 @@ def _commit_for_node(redirection: Redirection) -> str:
     """Returns the commit to check out; raises LaunchError if the repository on this node lacks it."""
     root = Path(redirection.root)
     if redirection.environment is not None:
-        fact = f"--ddpperf-against-setup made {redirection.environment} on the controller's node only"
+        fact = f"--ddpperf-against-setup made {redirection.environment} on the node of rank 0 only"
         raise LaunchError(f"{fact}: set TMPDIR to a folder that all nodes share")
     commit = redirection.revision
     if commit is None:
@@ -257,7 +257,7 @@ def _made_on_node(target: Path, root: Path, commit: str) -> Callable[[], None]:
     try:
         target.parent.mkdir(mode=0o700)
     except OSError as error:
-        reason = f"--ddpperf-against: cannot create a folder for its files: {error.strerror}: {target.parent}"
+        reason = f"--ddpperf-against: cannot create a folder for checkouts: {error.strerror}: {target.parent}"
         cure = "set TMPDIR to a folder that all nodes share, or that is local on each node"
         raise LaunchError(f"{reason}; {cure}") from None
     made = Guarded(target.parent, target.parent)  # which is no repository, so the guard leaves that of the node alone

@@ -205,5 +205,5 @@ def _measured_seconds(measurement: Measurement) -> tuple[float | None, str, floa
         return None, "", None
     exposed = max(0.0, median(overheads)) * step
     if sends_after_backward(measurement):
-        return exposed, "steps with and without synchronisation tell", None
+        return exposed, "steps with and without synchronisation differ by", None
     return None, "", None if still_sent(measurement) else exposed

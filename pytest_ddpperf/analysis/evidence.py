@@ -14,7 +14,7 @@ from pytest_ddpperf.metrics.launch_figures import complete, long_steps_of, mean_
 from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES
+from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES
 from pytest_ddpperf.strategies.table import STRATEGIES
 
 _WAITS = 0.10  # of a step: if ranks wait less than this outside of backward, they wait inside of it, which is not timed
@@ -37,7 +37,7 @@ class StepEvidence:
     """The figures that a diagnosis uses; seconds are of one step."""
 
     step: float  # the whole step
-    data: float  # the wait for data of the rank that waits least; longest, if ranks may wait for it inside of backward
+    data: float  # the wait for data that delays all ranks
     communication: float  # exposed communication, as far as it was measured
     unmeasured: bool  # whether steps may also wait for other collectives, such as those in backward
     outside: float  # the time outside of all phases that have a name
@@ -65,13 +65,15 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
     of_step = measurement.environment.device == "cpu" or precision_of_products(measurement) == asked
     rates = _rates(launches) if of_step else None
     slow = _slow_rank(launches, step) or _rank_with_most_work(measurement, launches, step, rates)
+    in_backward = slow is None and not sends_after_backward(measurement)  # ranks may wait there for another's data
+    waited = fmean(min(rank[DATA_WAIT] + rank[BACKWARD] * in_backward for rank in ranks) for ranks in shares)
     communication, whole = _communication(measurement, shares, step)
     cpu_times = complete(rank.cpu_time for launch in measurement.launches for rank in launch.ranks)
     totals: Mapping[str, float] = {} if measurement.counts is None else measurement.counts.totals
     moved = {} if measurement.counts is None else measurement.counts.details.get("operator_bytes", {})
     return StepEvidence(
         step=step,
-        data=step * fmean((max if slow is None else min)(rank[DATA_WAIT] for rank in ranks) for ranks in shares),
+        data=step * min(longest_data_wait(measurement), waited),
         communication=communication,
         unmeasured=not whole and totals.get("collective_calls", 0.0) > 0,
         outside=step * fmean(rank[OTHER] for ranks in shares for rank in ranks),
@@ -206,7 +208,6 @@ def _memory(measurement: Measurement) -> float | None:
     limit = measurement.recipe.get("memory_limit")
     ranks = [rank for launch in measurement.launches for rank in launch.ranks]
     if limit is None:
-        known = [rank.device_memory for rank in ranks if rank.device_memory is not None]
-        return max((memory.used / memory.total for memory in known), default=None)
+        return max((held.used / held.total for rank in ranks if (held := rank.device_memory) is not None), default=None)
     peaks = [rank.memory.get("peak_allocated", rank.memory.get("peak_resident")) for rank in ranks]
     return max((peak / byte_count(limit) for peak in peaks if peak is not None), default=None)

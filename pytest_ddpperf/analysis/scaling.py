@@ -89,7 +89,7 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
     samples = [(_more_than_one(point.ranks), value) for point in used for value in point.speedups]
     if not samples:
         raise SettingError(
-            "points: none can be fitted, because in all of them ranks share cores or GPUs; measure ranks that do not"
+            "points: no law can be fitted, because ranks share cores or GPUs in every point; measure fewer ranks"
         )
     pairs = [(1 - 1 / n, 1 / gained - 1 / n if law == "amdahl" else 1 - gained / n) for n, gained in samples]
     squares = math.fsum(x * x for x, _ in pairs)
@@ -137,5 +137,5 @@ def status(efficiency: float, speedup: float) -> str:
 
 def _more_than_one(ranks: float) -> float:
     if require_number("ranks", ranks) <= 1:
-        raise SettingError(f"ranks={ranks!r} must be above 1, the base's number of ranks")
+        raise SettingError(f"ranks={ranks!r}: expected a number above 1, how many times the base's number of ranks")
     return float(ranks)

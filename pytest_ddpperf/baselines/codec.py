@@ -23,7 +23,7 @@ from pytest_ddpperf.records.sites import CallSite, of_lines
 BASELINE = jsonfile.FileKind(
     subject="baseline",
     version=4,  # without statistics of the steps of each launch
-    cure="restore it from version control, or delete it and measure again with --ddpperf-save",
+    cure="restore the file from version control, or delete it and measure again with --ddpperf-save",
 )
 
 

@@ -39,7 +39,7 @@ def _judged(old: Result, result: Result, provenance: Provenance, alpha: float) -
     if result.verdict is Verdict.BROKEN:
         return result
     if result.verdict is Verdict.DOES_NOT_FIT:
-        return unfit(result.test, measured, "it did not fit in the second run", reference, measured.counts)
+        return unfit(result.test, measured, "this happened in the second run", reference, measured.counts)
     by_metric = any(each.verdict is Verdict.INCONCLUSIVE for each in result.comparisons)
     only_counts = all(series.scale == "exact" for series in measured.series)
     if result.verdict is Verdict.INCONCLUSIVE and only_counts and not by_metric:

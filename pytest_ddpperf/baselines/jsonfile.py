@@ -110,7 +110,7 @@ def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise kind.error(file, _complaint(text, error)) from None
     except (ValueError, RecursionError) as error:
-        raise kind.error(file, f"is no data that this plugin wrote ({error})") from None
+        raise kind.error(file, f"has data that this plugin cannot have written ({error})") from None
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema is None:
         raise kind.error(file, f"field schema: is missing, so this is no {kind.name}")
@@ -142,7 +142,7 @@ def _complaint(text: str, error: json.JSONDecodeError) -> str:
         if line.startswith(("<<<<<<< ", ">>>>>>> ")):
             return f"holds an unresolved merge conflict at line {number}"
     if not content.startswith("{"):
-        return "holds something else than JSON"
+        return "has no JSON"
     if error.pos >= len(content) or not content.endswith("}"):
         return f"is cut off at line {content.count(chr(10)) + 1}"
     return f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
@@ -164,7 +164,7 @@ def problem_text(error: Exception) -> str:
     problem, path = (found[1], found[2] or "") if found else (str(error), "")
     if named := _FIELD.fullmatch(problem):
         path = ".".join(filter(None, (path, named[1])))
-        problem = "is missing" if "missing" in problem else "is not known here"
+        problem = "is missing" if "missing" in problem else "is unknown to this version"
     problem = re.sub(r"^(?=Expected|Object|Invalid)[A-Z]", lambda first: first[0].lower(), problem)
     return f"field {path}: {problem}" if path else problem
 

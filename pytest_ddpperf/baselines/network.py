@@ -34,7 +34,7 @@ class NetworkFile:
         raise BaselineError(f"no {collective} was measured on {self.environment}, only {known}; run ddpperf network")
 
 
-NETWORK = jsonfile.FileKind(subject="network", version=1, cure="delete it and run ddpperf network again")
+NETWORK = jsonfile.FileKind(subject="network", version=1, cure="delete the file and run ddpperf network again")
 
 
 _Segment = jsonfile.object_of(Segment, latency=jsonfile.NotNegative, seconds_per_byte=jsonfile.NotNegative)
@@ -73,7 +73,7 @@ def read_network(file: Path) -> NetworkFile | None:
         if not fit.segments or ends != sorted(set(ends)):
             raise NETWORK.error(file, f"field fits[{i}].segments: expected segments with rising ends")
     if content.environment != file.parent.name:
-        raise NETWORK.error(file, f"field environment: the file is of {content.environment}: it was moved or copied")
+        raise NETWORK.error(file, f"field environment: is {content.environment}, so the file was moved or copied here")
     return content
 
 

@@ -139,7 +139,7 @@ class Store:
             return
         folder = self.folder.parent
         known = sorted(path.name[1:] for path in folder.glob("@*") if path.is_dir())
-        there = f"there are {', '.join(known)}" if known else "there are no named sets"
+        there = f"give one of {', '.join(known)}" if known else "--ddpperf-save=NAME writes one"
         raise SettingError(f"--ddpperf-baseline-set={self._name}: {folder} has no set of this name; {there}")
 
     def ensure_writable(self) -> None:
@@ -168,8 +168,8 @@ class Store:
         if (module_folder(content.test), test_file(content.test)) != (file.parent.name, file.name):
             place = self._file(content.test, key)
             raise BaselineError(
-                f"baseline file {file}: field test is {content.test}, so the file should be {place}: it was moved or "
-                f"copied, or the test was renamed; move it there, or delete it and run with --ddpperf-save"
+                f"baseline file {file}: field test is {content.test}, so the file belongs at {place}: the file was "
+                "moved or copied, or the test was renamed; move the file there, or delete it and use --ddpperf-save"
             )
         for i, record in enumerate(content.records):
             true_key = fingerprint.environment_key(record.environment)

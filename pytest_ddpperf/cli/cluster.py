@@ -41,17 +41,17 @@ _AUTO = "auto"
 
 def add_network_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``ddpperf network``."""
-    text = "numbers of ranks of at least 2 (default: one per GPU, else 2)"
+    text = "numbers of ranks, each at least 2 (default: one per GPU, else 2)"
     add_option(parser, "--world-size", sizes_of_groups, "N[,N...]", text)
     text = f"collectives to measure, separated by commas (default: {','.join(COLLECTIVES)})"
     add_option(parser, "--collectives", lambda names: tuple(str(names).split(",")), "NAMES", text)
     add_option(parser, "--min-size", byte_count, "BYTES", "smallest size", default="1KiB")
     add_option(parser, "--max-size", byte_count, "BYTES", "largest size", default="32MiB")  # above DDP's buckets
-    add_option(parser, "--rounds", positive_int, "N", "rounds of sizes", default=10)
+    add_option(parser, "--rounds", positive_int, "N", "rounds; each measures all sizes", default=10)
     add = parser.add_argument
     add("--device", choices=DEVICES, default=_AUTO, help="device of the ranks (default: %(default)s)")
     add("--backend", choices=BACKENDS, default=_AUTO, help="backend of the process group (default: %(default)s)")
-    add_option(parser, "--timeout", duration, "TIME", "deadline", default="300s")
+    add_option(parser, "--timeout", duration, "TIME", "deadline for each number of ranks", default="300s")
     add(
         "--check",
         nargs="?",
@@ -62,13 +62,13 @@ def add_network_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(hardware.HARDWARE)}. The status is 1 if something is found",
     )
     add_option(parser, "--predict", byte_count, "BYTES", "print times of this size from the stored fit")
-    add("--no-save", action="store_true", help="store nothing; --check never replaces a stored fit")
+    add("--no-save", action="store_true", help="store nothing, as with --check")
     add_folder(parser)
     parser.set_defaults(run=measure)
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measures the network, prints and stores the result; returns the exit status, 1 if ``--check`` finds a fault."""
+    """Measures the network, prints and stores the result; returns the exit status: 1 if ``--check`` finds a fault."""
     names = tuple(dict.fromkeys(options.collectives or COLLECTIVES))
     if not set(names) <= {*COLLECTIVES}:
         raise SettingError(f"--collectives={','.join(names)}: expected some of {', '.join(COLLECTIVES)}")
@@ -100,12 +100,11 @@ def _stored(here: Environment, names: Sequence[str] | None, options: argparse.Na
 
 
 def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace) -> list[str]:
-    """Measures the network, prints and stores the result; with ``--check`` returns reasons for slowness, else none."""
+    """Measures the network and prints the result; stores it, or with ``--check`` returns the reasons for slowness."""
     sizes = network.sizes_between(options.min_size, options.max_size, here.world_size)
     plan = SweepPlan(collectives=names, sizes=sizes, rounds=options.rounds)
     file = network_file(options.folder, here)
-    kept = options.no_save or (options.check is not None and file.exists())
-    if not kept:
+    if stores := not options.no_save and options.check is None:
         files.ensure_folder(file.parent, "--baselines")
     line = progress.command_line()
     what = f"{format_count(len(names), 'collective')} of {len(sizes)} sizes, {format_count(plan.rounds, 'round')}"
@@ -129,11 +128,11 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
     if options.check is not None:
         found = _check_lines(here, measured.fits, ranks, options.check, launcher.machine().gpus.names)
         print(*lines.wrapped(found or ["check: nothing found"], table.terminal_width()), sep="\n")
-    if not kept:
+    if stores:
         save_network(file, measured)
         print(lines.printable(f"stored in {file}"))
-    elif options.check is not None and file.exists():
-        print(lines.printable(f"{file} is kept; without --check this measurement replaces it"))
+    elif not options.no_save:
+        print(lines.printable(f"--check stores nothing; without --check the fit is stored in {file}"))
     return found
 
 
@@ -240,7 +239,7 @@ def _reason(error: BaseException) -> str:
     passed = ("<frozen", __file__, importlib.__file__)
     lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
     where = f" in line {lines[0]}" if lines else ""
-    return f"{told}{where}; the file may only define the workload, and nothing may run outside of functions"
+    return f"{told}{where}; let the file only define the workload, and run nothing outside of functions"
 
 
 def _found(named: str, seconds: float) -> Any:
@@ -257,15 +256,18 @@ def _found(named: str, seconds: float) -> Any:
         raise SettingError(f"{named!r}: there is no file {file}")
     sys.path.insert(0, str(place))
     late = f"{named!r}: the import of {module} had not ended within --timeout={seconds:g} s"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
     try:
-        with watched(late, seconds, partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT)) as shown:
+        with watched(late, seconds, partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT)) as ended:
             found = importlib.import_module(module)
     except KeyboardInterrupt:
-        if not shown.is_set():
+        if not ended.is_set():
             raise
         raise SettingError(f"{late}; raise it, or let the file only define the workload") from None
     except (Exception, SystemExit) as error:
         raise SettingError(f"{named!r}: {module} cannot be imported: {_reason(error)}") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
     other = getattr(found, "__file__", None) or "built into Python"
     if where.endswith(".py") and Path(other).resolve() != file.resolve():
         raise SettingError(f"{named!r}: the name {module} imports another module, {other}; rename the file")

@@ -70,13 +70,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_store(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
     add_folder(parser)
-    default = f"{KNOBS['baseline_set'].ini} of the ini file, else the one without a name"
-    add_option(parser, "--set", set_name, "NAME", f"named set of them (default: {default})")
+    default = f"{KNOBS['baseline_set'].ini} of the ini file, else the unnamed set"
+    add_option(parser, "--set", set_name, "NAME", f"named set of baselines (default: {default})")
     parser.set_defaults(run=run)
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    text = "a test's node id, a part of it or of a variant, or a baseline file"
+    text = "a test's node id, a part of a test's or variant's name, or a baseline file"
     parser.add_argument("test", metavar="TEST|FILE", help=text)
     _add_store(parser, _show)
 

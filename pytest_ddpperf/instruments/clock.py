@@ -102,10 +102,7 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Collects garbage once, then pauses Python's garbage collector in this context.
-
-    Objects that a rank inherited at its fork are not collected: collecting them would copy their shared memory.
-    """
+    """Collects garbage once, but not what a fork shares, then pauses Python's garbage collector in this context."""
     gc.collect()
     with uncollected():
         yield

@@ -29,9 +29,9 @@ def late(told: T) -> T:
 def watched(told: str, seconds: float, end: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
     """Shows the stacks if this context lasts more than ``seconds``, then calls ``end``; yields an event that says so.
 
-    A thread does this, because the code in this context may wait for ever. ``end`` can make that code raise.
+    A thread does this, because this code may wait for ever; ``end``, which can make it raise, never comes after it.
     """
-    done, shown = threading.Event(), threading.Event()
+    done, ended, ending = threading.Event(), threading.Event(), threading.Lock()
 
     def watch() -> None:
         left = seconds
@@ -39,12 +39,15 @@ def watched(told: str, seconds: float, end: Callable[[], None] = lambda: None) -
             if done.wait(min(left, _PART_SECONDS)):
                 return
             left -= _PART_SECONDS
-        shown.set()
         late(told)
-        end()
+        with ending:
+            if not done.is_set():
+                ended.set()
+                end()
 
     threading.Thread(target=watch, name="ddpperf-overdue", daemon=True).start()
     try:
-        yield shown
+        yield ended
     finally:
-        done.set()
+        with ending:
+            done.set()

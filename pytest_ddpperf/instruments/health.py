@@ -137,10 +137,7 @@ def throttled_seconds(text: str) -> float | None:
 
 
 def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callable[[Window | None], float | None]:
-    """Starts to measure the power of the processor packages (RAPL), which the kernel often shows only to root.
-
-    The returned function ends the measurement, and returns the mean power in W; None if a package has no counter.
-    """
+    """Starts to measure the processors' power; the returned function returns the mean in W, None if unknown."""
     zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))  # AMD's too
     packages = [
         zone for zone in zones if zone.name.count(":") == 1 and kernel_text(zone / "name").startswith("package")

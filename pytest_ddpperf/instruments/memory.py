@@ -173,10 +173,7 @@ class _MallInfo(ctypes.Structure):
 
 
 def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Reading]] | None:
-    """Returns the kind of memory that can be read on a device, and a function that reads it; None without such memory.
-
-    The function is fast enough for some tens of readings in a step. On CUDA each reading resets the allocator's peak.
-    """
+    """Returns the kind of memory that can be read often on a device, and a function that reads it; None if none can."""
     if device.type != "cuda":
         read_heap = _heap_reader()
         return None if read_heap is None else ("heap", read_heap)

@@ -23,8 +23,7 @@ def activity_of(event: Any) -> str:
 
     torch before 2.12 does not report the kind; there it is derived from the event's device and name.
     """
-    tell = getattr(event, "activity_type", None)
-    if tell is not None:
+    if (tell := getattr(event, "activity_type", None)) is not None:
         return str(tell())
     on_host = getattr(event.device_type(), "name", "") != "CUDA"
     if event.is_user_annotation():

@@ -31,9 +31,8 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
         else compare_metric(series, measurement, reference, context)
         for series in measurement.series
     ]
-    comparisons = decision.with_stand_in(
-        gate_changed_work(every), proves=context.proofs.proves, last=context.last or context.proofs.share >= 1
-    )
+    gated, last = gate_changed_work(every, measurement, reference), context.last or context.proofs.share >= 1
+    comparisons = decision.with_stand_in(gated, proves=context.proofs.proves, last=last)
     lost = _lost_metrics(measurement, reference)
     apart = (*ranks_apart(measurement, reference), *copies_apart(measurement, reference))
     alike = reference.alike if isinstance(reference, StoredBaseline) else ()
@@ -131,7 +130,8 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
     finding = Finding("does_not_fit", {"reason": reason, "fitted": fitted})
     series = () if counts is None else table.counted_series(counts)
     measurement = replace(_unmeasured(identity, finding, counts), series=series)
-    counted = gate_changed_work([compare_counted(each, measurement, reference) for each in measurement.series])
+    compared = [compare_counted(each, measurement, reference) for each in measurement.series]
+    counted = gate_changed_work(compared, measurement, reference)
     return Result(
         test=test,
         measurement=measurement,

@@ -18,7 +18,8 @@ from pytest_ddpperf.records.verdict import Verdict
 _ERRORS = 3.0  # standard errors by which the means of irregular steps may differ by chance
 _SHARE_OF_LEADER = 2.0  # most that a count grows because its leader does: float64 counts twice, a ring sends all twice
 OF_GRADIENTS = 0.25  # least share of the gradients' bytes that ranks send if they synchronise (compressed) gradients
-_OF_NO_SHAPE = {"collective_calls", "optimizer_steps", "synchronisations"}  # counts that no shape of a batch changes
+_OF_NO_SHAPE = {"collective_calls", "optimizer_steps", "synchronisations", "allocator_calls"}  # of a batch
+_ROUNDED = 1e-9  # relative rounding error of means
 
 
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
@@ -202,13 +203,25 @@ def _same_data(ranks: tuple[int, ...], now: Counts, alike: Alike, *, paired: boo
     return Finding("same_data", {"ranks": ranks, "drawn": drawn, "paired": paired, "alone": alone, "sites": sites})
 
 
-def gate_changed_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if the step does other work, such as smaller batches, only counts of work can fail."""
-    other = [each for each in comparisons if _is_other_work(each)]
+def gate_changed_work(every: Sequence[Comparison], now: Measurement, reference: Reference) -> tuple[Comparison, ...]:
+    """Returns the comparisons; if the step does other work, such as smaller batches, only counts of work can fail.
+
+    If it has more backward passes, calls and waits that grew by a larger factor can fail, too, and so can barriers.
+    """
+    other = {each.series.metric: each for each in every if _is_other_work(each)}
     if not other:
-        return tuple(comparisons)
-    gated = {each.series.metric for each in other} | (set() if any(each.change for each in other) else _OF_NO_SHAPE)
-    return tuple(each if each.series.metric in gated else replace(each, gated=False) for each in comparisons)
+        return tuple(every)
+    resized, passes = any(each.change for each in other.values()), other.get("backward_passes")
+    factor = passes.series.value / passes.baseline if passes is not None and passes.baseline else 0.0
+    sides = [counts.details.get("collective_calls", {}) for counts in (counts_of(reference), now.counts) if counts]
+    waits = len(sides) > 1 and sides[1].get("barrier", 0.0) > factor * sides[0].get("barrier", 0.0)
+
+    def can_fail(each: Comparison) -> bool:
+        more = each.series.value > factor * (each.baseline or 0.0) * (1 + _ROUNDED)
+        more = factor > 1 and (more or (waits and each.series.metric == "collective_calls"))
+        return each.series.metric in other or (each.series.metric in _OF_NO_SHAPE and (more or not resized))
+
+    return tuple(each if can_fail(each) else replace(each, gated=False) for each in every)
 
 
 def _is_other_work(comparison: Comparison) -> bool:

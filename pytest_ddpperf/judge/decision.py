@@ -8,15 +8,8 @@ from dataclasses import dataclass, field, replace
 from pytest_ddpperf.judge import detection
 from pytest_ddpperf.judge.sequential import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.counts import (
-    Counts,
-    beyond_floor,
-    changed_parts,
-    count_row,
-    has_other_shapes,
-    is_lost,
-    may_be_another_step,
-)
+from pytest_ddpperf.records import counts
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, Reference, Result
@@ -195,20 +188,20 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     is ``regressed`` and more is ``incompatible``, if the FLOPs of forward change likewise. Rows of another shape are
     ``incompatible``.
     """
-    row = count_row(metric)
-    gone = row.needed and not now.totals[metric] and bool(beyond_floor(metric, then, now))
+    row = counts.count_row(metric)
+    gone = row.needed and not now.totals[metric] and bool(counts.beyond_floor(metric, then, now))
     if gone or row.wanted_of:
-        return Verdict.REGRESSED if gone or is_lost(metric, then, now) else Verdict.UNCHANGED
-    totals = _direction(beyond_floor(metric, then, now))
+        return Verdict.REGRESSED if gone or counts.is_lost(metric, then, now) else Verdict.UNCHANGED
+    totals = _direction(counts.beyond_floor(metric, then, now))
     if totals is Verdict.UNCHANGED and metric in {**then.unstable, **now.unstable}:
         return Verdict.INCONCLUSIVE if now.totals[metric] >= 2 * then.totals[metric] > 0 else totals
-    if row.of_work and may_be_another_step(metric, then, now):
+    if row.of_work and counts.may_be_another_step(metric, then, now):
         return {Verdict.REGRESSED: Verdict.INCOMPATIBLE, Verdict.IMPROVED: Verdict.REGRESSED}.get(totals, totals)
     if row.of_work and row.guessed:
-        return Verdict.INCOMPATIBLE if has_other_shapes(metric, then, now) else Verdict.UNCHANGED
+        return Verdict.INCOMPATIBLE if counts.has_other_shapes(metric, then, now) else Verdict.UNCHANGED
     if totals is not Verdict.UNCHANGED or not row.made_up:
         return totals
-    return _direction(changed_parts(metric, then, now))
+    return _direction(counts.changed_parts(metric, then, now))
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:

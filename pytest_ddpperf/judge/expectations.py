@@ -45,10 +45,10 @@ def unsaid(collectives: object, totals: Mapping[str, object]) -> str | None:
     if not isinstance(collectives, (Mapping, type(None))):
         return f"collectives={collectives!r}: expected calls by collective, such as {{'all_reduce': 3}}"
     if collectives is None and not totals:
-        return "nothing is expected; name counts, such as optimizer_steps=1"
+        return "no expectation is given; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():
         if isinstance(number, Mapping):
-            return f"a count {name} is one number; expect calls of several collectives as collectives={number!r}"
+            return f"{name} has to be one number; for calls of several collectives, give collectives={number!r}"
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"{name} is expected to be {number!r}, which is not a number"
     return None

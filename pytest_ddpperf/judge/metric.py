@@ -7,14 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_ddpperf.judge import changes, detection
-from pytest_ddpperf.judge.decision import (
-    Decision,
-    DecisionContext,
-    Evidence,
-    decide_metric,
-    decide_stored_times,
-    not_the_code,
-)
+from pytest_ddpperf.judge import decision as rules
+from pytest_ddpperf.judge.decision import Decision, DecisionContext, Evidence
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
@@ -43,13 +37,13 @@ def compare_metric(
         tolerance = changes.tolerance_of(series, series.value, context.accepted(paired=judging.paired))
         differs = bool(judging.differs)
         evidence = Evidence(series=series, base=base, differs=differs, obstacle=obstacle, tolerance=tolerance)
-        return _compared(evidence, decide_metric(evidence, context))
+        return _compared(evidence, rules.decide_metric(evidence, context))
     tolerance, values = _tolerance(series, base, measurement, judging, context), (base.value, series.value)
     stored = _beside_stored(series, measurement, reference) if isinstance(reference, StoredBaseline) else None
     alone = _judged_alone(series, measurement)
     if series.drifts and stored is not None and not paired:
         evidence = replace(stored, tolerance=tolerance)
-        return _by_stored_times(evidence, base, decide_stored_times(evidence, context), gated=alone)
+        return _by_stored_times(evidence, base, rules.decide_stored_times(evidence, context), gated=alone)
     fresh = change = changes.change_from(series, base, measurement, paired=paired)
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
@@ -65,10 +59,10 @@ def compare_metric(
         tolerance=tolerance,
         whole=changes.worsening_of_all_steps(series, base) if paired else None,
     )
-    decision = decide_metric(evidence, context)
+    decision = rules.decide_metric(evidence, context)
     if isinstance(reference, StoredBaseline) and stored is not None and stored.base is not None and paired and alone:
         sides = stored, _beside_stored(base, measurement, reference)
-        slower = None if series.rules.alarm_only else not_the_code(sides, context)
+        slower = None if series.rules.alarm_only else rules.not_the_code(sides, context)
         if slower is not None and decision.verdict is not Verdict.REGRESSED:
             if fresh is None or not detection.looks_worse(fresh, better=series.better, tolerance=tolerance):
                 return _by_stored_times(replace(stored, tolerance=tolerance), stored.base, slower, gated=True)

@@ -140,10 +140,7 @@ def _beyond(comparison: Comparison, gross: float) -> bool:
 
 
 def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
-    """Returns the benchmarks that need more launches to decide their ``metrics``; None if all benchmarks do.
-
-    If a gated metric is a quotient of two benchmarks, both benchmarks get more launches.
-    """
+    """Returns the benchmarks, both of a quotient, that need more launches to decide their ``metrics``; None for all."""
     keys = {key for key, names in metrics.items() if names}
     for result in [result for result in results if result.measurement.key in keys]:
         if any(each.gated and each.series.rules.partnered and each.baseline is not None for each in result.comparisons):

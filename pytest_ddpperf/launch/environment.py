@@ -80,9 +80,9 @@ def require_free(variables: Variables) -> None:
     """Raises SettingError if the user sets a variable that the plugin sets, or that Python reads before ranks fork."""
     for name, _ in variables:
         if name in _OWNED or TASK_VARIABLES.match(name):
-            raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave it out")
+            raise SettingError(f"env={{{name!r}: ...}}: the plugin sets {name} for ranks; leave {name} out")
         if name.startswith("PYTHON"):
-            raise SettingError(f"env={{{name!r}: ...}}: Python reads it before ranks fork; set it before pytest starts")
+            raise SettingError(f"env={{{name!r}: ...}}: Python reads {name} at start; set {name} before pytest starts")
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:

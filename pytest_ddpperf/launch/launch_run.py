@@ -102,14 +102,14 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
                 zygote.kill()
 
     told = f"{late}, and its ranks were killed; please report its stacks, on standard error"
-    with watched(f"{late}, and its ranks are killed", most, kill) as shown:
+    with watched(f"{late}, and its ranks are killed", most, kill) as ended:
         try:
             yield
         except LaunchError as error:
-            if not shown.is_set():
+            if not ended.is_set():
                 raise
             raise LaunchError(told) from error
-    if shown.is_set():
+    if ended.is_set():
         raise LaunchError(told)
 
 

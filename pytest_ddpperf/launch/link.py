@@ -91,8 +91,7 @@ class Link(Channel):
         except LinkEnded:
             raise
         except Exception as error:  # noqa: BLE001  the peer reports it
-            reason = str(error) if isinstance(error, DdpperfError) else in_a_line(error)
-            answer = Answer(message.number, None, reason)
+            answer = Answer(message.number, None, str(error) if isinstance(error, DdpperfError) else in_a_line(error))
         self.send(answer)
 
     def send_bytes(self, body: bytes) -> None:
@@ -100,7 +99,7 @@ class Link(Channel):
         try:
             super().send_bytes(body)
         except OSError as error:
-            if isinstance(error, TimeoutError):
+            if isinstance(error, TimeoutError) and error.errno is None:  # the kernel's has a number, and comes earlier
                 late(f"{self.name} took nothing of what it was sent for {_SEND_SECONDS:g} s")
             raise self._ended(error) from None
 
@@ -168,8 +167,7 @@ class Question(Generic[T]):
         while True:
             message = self.link.receive(max(0.0, deadline - time.monotonic()))
             if message is None:
-                waited = time.monotonic() - self.asked
-                raise late(NoAnswer(f"{self.link.name} did not answer within {waited:.0f} s"))
+                raise late(NoAnswer(f"{self.link.name} did not answer within {time.monotonic() - self.asked:.0f} s"))
             if not isinstance(message, Answer) or message.number != self.number:
                 hear(message)
                 continue

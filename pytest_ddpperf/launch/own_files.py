@@ -65,7 +65,7 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
     yield replace(job, folder=base, files=tuple(shown.files))
     if left := shown.left():
         named = ", ".join(left[:3]) + " and others" * bool(left[3:])
-        cause = "and later launches find that: does the script write there, by an absolute path or through a link?"
+        cause = "and later launches find the change: if the script writes there, use a relative path that is no link"
         remarks["files"] = f"while ranks of a Script ran, {named} changed in the project, {cause}"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
 """A function and its arguments: unpickling calls the function, whose value replaces the pickled object."""
 _REWRITER = "AssertionRewritingHook"
-_TO_RANKS = ("cannot be sent to the ranks", "make it inside the function")
+_TO_RANKS = ("cannot be sent to the ranks", "create this object inside the function")
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 _MIN_LOAD_SECONDS = 2.0
 _registry = threading.Lock()  # cloudpickle has one list of modules to send by value for the whole process

@@ -37,7 +37,7 @@ def explain(value: object, named: object, error: BaseException, problem: str, cu
         way, about = way[wrapped[-1] + 1 :], "what is to be measured"
     blame = f"{' -> '.join(part.label for part in way)} is a {_type(culprit)}: " if way else ""
     if _is_of_session(culprit):
-        return f"{about} {problem}: {blame}it belongs to the test session; read the needed values before the call"
+        return f"{about} {problem}: {blame}this object is part of pytest; read the needed values before the call"
     plain = isinstance(reason, (TypeError, AttributeError, pickle.PicklingError)) and str(reason)  # says it all
     return f"{about} {problem}: {blame}{plain or in_a_line(reason)}; {cure}"
 

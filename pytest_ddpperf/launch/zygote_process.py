@@ -82,8 +82,7 @@ class ZygoteProcess:
 
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
         """Copies a fork server that imported torch with the same environment variables; returns None if that fails."""
-        alike = {**original.pinned, environment.MARK: self.mark} == self.pinned and original.imports_as(self._environ)
-        if not alike:
+        if {**original.pinned, environment.MARK: self.mark} != self.pinned or not original.imports_as(self._environ):
             return None
         original.wait_until_ready()
         of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -113,8 +112,7 @@ class ZygoteProcess:
             except BaseException as error:
                 of_controller.close()
                 if isinstance(error, OSError):
-                    reason = f"the process that forks ranks cannot be started: {error.strerror}"
-                    raise LaunchError(reason) from error
+                    raise LaunchError(f"the process that forks ranks cannot be started: {error.strerror}") from error
                 raise
         return of_controller, process
 
@@ -159,8 +157,7 @@ class ZygoteProcess:
                 if isinstance(event, Ready):
                     self._ready, self.threads, self.touched = True, event.threads, event.touched
             if not events and time.monotonic() >= deadline:
-                reason = f"the import of torch took more than {_READY_SECONDS:.0f} s{self._stack()}"
-                raise late(LaunchError(reason))
+                raise late(LaunchError(f"the import of torch took more than {_READY_SECONDS:.0f} s{self._stack()}"))
 
     def fork(self, rank: int, modules: Sequence[str], folder: str, files: Sequence[int]) -> None:
         """Asks the fork server to fork a rank with copies of ``files``. The server answers only if the fork fails."""

@@ -22,7 +22,7 @@ from pytest_ddpperf.units import format_value
 
 STRATEGIES = ("ddp", "zero1", "fsdp2[reshard_after_forward=false]", "fsdp2")
 PRECISIONS = ("fp32", "bf16")
-_TOO_LARGE = "it is too large to be timed in this machine's memory; name an accelerator"
+_TOO_LARGE = "the model is too large to be timed in this machine's memory; name an accelerator"
 _MEASURED = 3  # how many candidates are measured: the fastest ones that fit
 
 
@@ -130,7 +130,7 @@ def _simulated(
     except RankFailed as failed:
         if not failed.out_of_memory:
             raise
-        reason = "its code reads the values of tensors, and the real model does not fit into this machine's memory"
+        reason = "the strategy reads the values of tensors, and the real model does not fit into this machine's memory"
         return replace(candidate, fits=False, reason=reason), own, variant
     return replace(candidate, memory=taken + gradients * modelled), own, variant  # DDP copies gradients to its buckets
 
@@ -140,7 +140,7 @@ def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
     if memory is None or candidate.memory is None or candidate.memory <= ROOM * memory:
         return candidate
     sizes = " of ".join(format_value(nbytes, "B") for nbytes in (candidate.memory, memory))
-    return replace(candidate, fits=False, reason=f"its tensors take {sizes}")
+    return replace(candidate, fits=False, reason=f"the tensors of a rank take {sizes}")
 
 
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

@@ -199,7 +199,7 @@ def estimate_communication_time(
         return collective_time(collective, size, world_size, network, algorithm)
     nodes = nodes_of(world_size, ranks_per_node)
     if local_bandwidth_gbps is None:
-        raise SettingError("local_bandwidth_gbps=None: the hierarchical algorithm needs it; give Gbit/s in a node")
+        raise SettingError("local_bandwidth_gbps=None: hierarchical needs the bandwidth in a node, in Gbit/s")
     inside = require_number("local_bandwidth_gbps", local_bandwidth_gbps, positive=True)
     latency = require_number("local_latency_ms", local_latency_ms) / 1e3
     local = Network(latency=latency, bandwidth=inside * _GBIT)
@@ -224,7 +224,7 @@ def hybrid_nodes(sharding: str, world_size: int, ranks_per_node: int | None) -> 
             )
         return 1
     if ranks_per_node is None:
-        raise SettingError("ranks_per_node=None: HYBRID_SHARD shards in each node; give the number of its ranks")
+        raise SettingError("ranks_per_node=None: HYBRID_SHARD shards in each node; give the number of ranks on a node")
     return nodes_of(world_size, ranks_per_node)
 
 

@@ -23,12 +23,12 @@ from pytest_ddpperf.training.subject import Script, Subject, Workload
 
 LAUNCHES = 5  # launches that time computing on this machine
 _WITH_VALUES = (
-    "\n\nThe tensors of the rank have values. With accelerator=NAME, such as h100, they have none, and take no memory "
-    "of this machine."
+    "\n\nThe tensors of the simulated rank have values, which take this machine's memory. With accelerator=NAME, such "
+    "as h100, the tensors have no values and take none."
 )
 _VALUES_READ = (
-    "\n\nThe tensors of the rank have values, because {}. They have none without this cause, for example with bucketed "
-    "in place of ddp, or with accelerator=NAME."
+    "\n\nThe tensors of the simulated rank have values, because {}. To simulate without values, and so without memory, "
+    "remove this cause (for example, give bucketed in place of ddp), or give accelerator=NAME."
 )
 WARMUP = 3  # steps before the timed ones
 
@@ -182,10 +182,10 @@ class Predictor:
         ranks = asked.world_size
         if settings.network is not None or ranks == 1 or self.session.archive.network(asked) is not None:
             return
-        measure = f": measure it with ddpperf network --world-size={ranks}, or give one of"
+        measure = f": measure the network with ddpperf network --world-size={ranks}, or give one of"
         cure = f", and {ranks} ranks would share cores or GPUs here: give one of" if ranks > room else measure
         raise SettingError(
-            f"network is not given, and no fit of {environment_key(asked)} is stored{cure} {', '.join(CLUSTERS)}"
+            f"no network is given, and none was measured for {environment_key(asked)}{cure} {', '.join(CLUSTERS)}"
         )
 
     def _priced(self, training: Training, timeline: Timeline, lost: float) -> Prediction:

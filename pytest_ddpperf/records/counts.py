@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -50,8 +51,12 @@ COUNTS: Mapping[str, CountRow] = {
     "synchronisations": CountRow(),
     "optimizer_steps": CountRow(made_up=True, needed=True),
     "optimizers_made": CountRow(guessed=True),
+    "scheduler_steps": CountRow(needed=True),
     "backward_passes": CountRow(of_work=True, needed=True),
+    "gradients_dropped": CountRow(),
+    "eval_passes": CountRow(),
     "slow_modes": CountRow(),
+    "collector_paused": CountRow(wanted_of="backward_passes"),
     "batch_rows": CountRow(of_work=True, guessed=True),
     "host_to_device_bytes": CountRow(unit="B"),
     "allocator_calls": CountRow(made_up=True),
@@ -62,6 +67,7 @@ COUNTS: Mapping[str, CountRow] = {
     "loaders_unpinned": CountRow(guessed=True),
     "loaders_unsharded": CountRow(guessed=True),
     "loaders_kept": CountRow(guessed=True),
+    "loaders_repeating": CountRow(guessed=True),
     "ddp_buckets": CountRow(made_up=True, numbered=True),
     "graph_breaks": CountRow(),
     "recompiles": CountRow(),
@@ -138,8 +144,8 @@ class Counts:
 
     def __repr__(self) -> str:
         """Returns only the most important totals, because all of them would fill pages."""
-        main = {metric: self.totals[metric] for metric in _MAIN if metric in self.totals}
-        shown = [f"{metric} {quantity_texts(metric, [total])[0]}" for metric, total in main.items()]
+        main = [metric for metric in _MAIN if metric in self.totals]
+        shown = [f"{metric} {quantity_texts(metric, [self.totals[metric]])[0]}" for metric in main]
         left = [f"{len(self.totals) - len(main)} more"] if len(self.totals) > len(main) else []
         return f"<Counts {', '.join([*shown, *left]) or 'of nothing'}>"
 
@@ -185,9 +191,8 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[Pair]) -> list[Pair]:
     """Returns those (before, now) ``pairs`` whose difference cannot come from the choice of the counted steps.
 
-    The pairs are means of one ``part`` of a count, or of the total if ``part`` is empty. If it is not certain that a
-    mean has changed, but every step of one side does more than most steps of the other, the result has the values of
-    single steps in its place.
+    The pairs are means of one ``part``, or of the total if ``part`` is empty. In place of an uncertain mean, the result
+    has values of single steps if every step of one side does more than most steps of the other.
     """
     more, less = _doubt(metric, part, then, now)
     found: list[Pair] = []
@@ -251,15 +256,17 @@ def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) 
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """Returns the largest growth and the largest fall of ``part`` that the choice of the counted steps may explain.
+    """Returns by how much ``part`` may have grown and fallen only because other steps were counted than before.
 
-    If only ``then`` or ``now`` has unusual steps, counting more steps might show unusual steps in the other one.
+    Components that both sides have explain nothing. If only ``then`` or ``now`` has other unusual steps, counting more
+    steps might show unusual steps in the other one.
     """
-    old, new = (counts.varying.get(metric, {}).get(part, ()) for counts in (then, now))
+    sides = [Counter(counts.varying.get(metric, {}).get(part, ())) for counts in (then, now)]
+    old, new = (tuple((side - other).elements()) for side, other in (sides, sides[::-1]))
     before, after = rhythm_of_all(old), rhythm_of_all(new)
     size = max((max(values) - min(values) for values in (*old, *new)), default=0.0)
     unseen = size / then.steps * (len(old) < len(new)) + size / now.steps * (len(new) < len(old))
-    seen = [set(map(period_of, components)) for components in (old, new)]
+    seen = [set(map(period_of, side)) for side in sides]
     gone = tuple(each for each in old if period_of(each) not in seen[1])
     come = tuple(each for each in new if period_of(each) not in seen[0])
     if gone and come:  # they may be the same work, of which an epoch's end has cut a period

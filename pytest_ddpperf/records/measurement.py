@@ -241,7 +241,7 @@ class Measurement(BenchmarkId):
         if self.unfit:
             raise KeyError(f"no metric {metric!r}, because {self.name} does not fit into memory: {self.unfit}")
         if not self.launches and self.counts is not None:
-            why = "--ddpperf-budget had no time left" if self.untimed else "--ddpperf-counts=only leaves it out"
+            why = "--ddpperf-budget had no time left" if self.untimed else "--ddpperf-counts=only measures only counts"
             raise NotTimed(f"{metric} was not measured: {why}")
         raise KeyError(f"no metric {metric!r} was measured; give one of {', '.join(by_name)}")
 

@@ -126,17 +126,12 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
 
 
 def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int, ...] | None:
-    """Returns the ranks whose value another data-parallel rank (``_team``) also has; None if this is unknown."""
-    teams = list(map(_team, ranks))
+    """Returns the ranks whose value another data-parallel rank also has; None if this is unknown."""
+    teams = [(each.peers, each.place) for each in ranks]  # equal on data-parallel ranks
     alike = Counter(zip(teams, values, strict=True))
     if None in values or len(set(teams)) == len(ranks):
         return None
     return tuple(rank for rank, each in enumerate(zip(teams, values, strict=True)) if alike[each] > 1)
-
-
-def _team(rank: RankCopy) -> Hashable:
-    """Returns a value that is equal on data-parallel ranks: the ranks of their DDP, and their ``place`` in a mesh."""
-    return rank.peers, rank.place
 
 
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:

@@ -9,15 +9,7 @@ from collections.abc import Mapping, Sequence
 from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, surely_changed
 from pytest_ddpperf.records.ranks import as_rank
 from pytest_ddpperf.records.sites import RECORDED_LINES, CallSite, changed_sites, of_lines
-from pytest_ddpperf.reports.count_words import (
-    LOADERS,
-    change_text,
-    changed_at,
-    difference_of,
-    made_at,
-    part_text,
-    place_text,
-)
+from pytest_ddpperf.reports import count_words as words
 from pytest_ddpperf.reports.setup_changes import setup_changes
 from pytest_ddpperf.units import exact_texts, format_change, format_count, format_percent
 
@@ -39,7 +31,7 @@ def count_difference(metric: str, before: float, after: float) -> str:
     if not difference:
         return "other"
     telling = unit != "1" and abs(difference) >= _LEAST_SHARE * before > 0
-    return format_change(difference / before) if telling else difference_of(unit, difference)
+    return format_change(difference / before) if telling else words.difference_of(unit, difference)
 
 
 def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
@@ -50,7 +42,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     on_each, alone = _rank_lines(metric, then, now, {"": on_ranks(metric, then, now)}), _alone(metric, then, now)
     if metric == "ddp_buckets":
-        told = setup_changes(metric, then, now) + _bucket_text(before, after) + made_at(metric, then, now)
+        told = setup_changes(metric, then, now) + _bucket_text(before, after) + words.made_at(metric, then, now)
         return told * (before != after) + on_each
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     known = setup_changes(metric, then, now)
@@ -63,12 +55,12 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     sure = [name for name in changed if surely_changed(metric, "", then, now, [pairs[name]])]
     changed = sure or changed
     made_up, of_modules = count_row(metric).made_up, metric == "flops"
-    places = changed_at(metric, None, then, now) if of_modules and len(changed) > 1 else ""
+    places = words.changed_at(metric, None, then, now) if of_modules and len(changed) > 1 else ""
     one_way = len({changes[name] > 0 for name in changed}) == 1
     lines = [
-        f"{_part(metric, name)} {part_text(metric, name, then, now, alone=made_up or one_way)}{alone}"
+        f"{_part(metric, name)} {words.part_text(metric, name, then, now, alone=made_up or one_way)}{alone}"
         f"{_sibling(metric, name, then, now)}"
-        f"{'' if places else changed_at(metric, None if of_modules else name, then, now)}"
+        f"{'' if places else words.changed_at(metric, None if of_modules else name, then, now)}"
         for name in changed
     ]
     if not lines and then.totals[metric] != now.totals[metric]:
@@ -77,7 +69,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     lines = ["most modules have other names now"] if renamed and len(changed) > SHOWN else lines
     lines[:0] = [f"{whole_text(metric, then, now)}{alone}{places}"] if places else []
     most = 1 if known and count_row(metric).unit == "B" else SHOWN
-    lines = _shortened(lines, "smaller change", most) + made_at(metric, then, now)
+    lines = _shortened(lines, "smaller change", most) + words.made_at(metric, then, now)
     lines = known + ([] if known and metric == "flops" else _explained(metric, then, now)) + lines
     lines = _newly_recorded(metric, then, now) + lines
     # If all totals are as before, the parts of a rank may still have changed.
@@ -94,13 +86,13 @@ def _alone(metric: str, then: Counts, now: Counts) -> str:
 
 def whole_text(metric: str, then: Counts, now: Counts) -> str:
     """Returns the change of a whole count: ``operators 120 -> 118 per step (-2)``."""
-    return f"{metric} {part_text(metric, '', then, now, alone=True)}"
+    return f"{metric} {words.part_text(metric, '', then, now, alone=True)}"
 
 
 def _part(metric: str, name: str) -> str:
     """Returns a part of a count as text: the name of an operator, ``module 3.1``, ``FLOPs in float32``."""
-    if metric in LOADERS:
-        return LOADERS[metric]
+    if metric in words.LOADERS:
+        return words.LOADERS[metric]
     if metric == "full_precision_flops":
         return f"FLOPs in {name}{' without autocast or TF32' * (name == 'float32')}"
     return f"module {name}" if name.replace(".", "").isdecimal() else name
@@ -113,11 +105,11 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     of_new = same or not then.totals.get("flops_recomputed")  # else forward computes more, and so does its repetition
     if metric == "flops" and of_new and more.get("flops_recomputed", 0.0) > 0:
         why = "activations are computed again in backward (activation checkpointing)"
-        return [f"{why}: {change_text(metric, then.totals['flops_recomputed'], now.totals['flops_recomputed'])}"]
+        return [f"{why}: {words.change_text(metric, then.totals['flops_recomputed'], now.totals['flops_recomputed'])}"]
     grown = min(more.get("flops_backward", 0.0), more.get("recorded_operators", 0.0)) > 0
     if grown and metric == "flops" and same and now.totals["flops_backward"] <= _ONE_PASS * now.totals["flops_forward"]:
         why = "backward computes more gradients, as after a lost no_grad, detach() or requires_grad_(False)"
-        return [f"{why}: {change_text(metric, then.totals['flops_backward'], now.totals['flops_backward'])}"]
+        return [f"{why}: {words.change_text(metric, then.totals['flops_backward'], now.totals['flops_backward'])}"]
     sizes = [counts.details.get("model_state_bytes", {}) for counts in (then, now)]
     before, after = (size.get("gradients", 0.0) for size in sizes)
     if metric == "collective_bytes" and more[metric] > 0 and 0 < before < after:
@@ -139,7 +131,7 @@ def _newly_recorded(metric: str, then: Counts, now: Counts) -> list[str]:
     ran = {new: _growth(old, new) for old, new in changed_sites(run[0], run[1]) if new and not new.backward}
     grown = {(new.file, new.line): more for new, more in ran.items()}
     lines = [
-        new.caller or place_text(new)
+        new.caller or words.place_text(new)
         for old, new in changed_sites(recorded[0], recorded[1])
         if new and _growth(old, new) > max(0.0, grown.get((new.file, new.line), 0.0))
     ]
@@ -185,11 +177,12 @@ def _rank_lines(
     """
     lines, whole = list[str](), now.totals[metric] - then.totals[metric]
     for name, pairs in parts.items():
-        everywhere, place = all(before != after for before, after in pairs), changed_at(metric, name or None, then, now)
+        everywhere = all(before != after for before, after in pairs)
+        place = words.changed_at(metric, name or None, then, now)
         for rank, (before, after) in enumerate(pairs):
-            at = changed_at(metric, name or None, as_rank(metric, rank, then), as_rank(metric, rank, now))
+            at = words.changed_at(metric, name or None, as_rank(metric, rank, then), as_rank(metric, rank, now))
             as_total = everywhere and math.isclose(after - before, whole) and at in {"", place}
-            text = f"rank {rank} {f'{name} ' if name else ''}{change_text(metric, before, after)}{at}"
+            text = f"rank {rank} {f'{name} ' if name else ''}{words.change_text(metric, before, after)}{at}"
             lines += [text] * (before != after and not as_total)
     return _shortened(lines, "more rank")
 

@@ -15,6 +15,7 @@ from pytest_ddpperf.units import exact_texts, format_count, format_difference, f
 LOADERS = {
     "workers_restarted": "DataLoaders that start workers again at each epoch",
     "loaders_kept": "DataLoaders of earlier epochs that stay in memory",
+    "loaders_repeating": "DataLoaders that give all epochs in one order",
     "loaders_without_workers": "DataLoaders without workers",
     "loaders_unpinned": "DataLoaders without pinned memory",
     "loaders_unsharded": "DataLoaders whose workers all load the same samples, as without get_worker_info()",
@@ -28,6 +29,8 @@ _NOUNS = {
     "checkpoints_saved": " calls",
     "optimizers_made": " made",
     "slow_modes": " backward passes",
+    "gradients_dropped": " calls that drop unused gradients",
+    "eval_passes": " forward passes in eval mode",
     "graph_breaks": " graph breaks",
     "recompiles": " recompilations",
     "python_objects": " that stay",
@@ -35,7 +38,7 @@ _NOUNS = {
 }
 _EVERY = {  # what is not counted by the step
     "peak_tensor_bytes": " at the peak",
-    **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", *LOADERS), ""),
+    **dict.fromkeys(("model_state_bytes", "graph_breaks", "recompiles", "collector_paused", *LOADERS), ""),
 }
 _SITES = 3  # lines of code that are named, one of an operator; of the others only the number is shown
 _MADE = ("ddp_buckets", "python_objects", "graphs_kept")

@@ -26,7 +26,7 @@ def writing(place: Path, option: str) -> Iterator[None]:
         yield
     except OSError as error:
         why = "the folder of this path is a file" if isinstance(error, FileExistsError) else error.strerror or error
-        cure = "make it writable, or name another"
+        cure = "make this path writable, or name another"
         raise SettingError(f"{option}: {place} cannot be written: {why}; {cure}") from None
 
 

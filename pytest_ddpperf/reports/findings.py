@@ -121,4 +121,4 @@ def sentence(words: str | Callable[..., str], facts: Mapping[str, Any]) -> str:
 def broken_reason(result: Result) -> str:
     """Returns the text of the finding that says why a benchmark broke or does not fit into memory."""
     codes = {"broken", "does_not_fit", *APART}
-    return next((finding_text(each) for each in result.findings if each.code in codes), "it could not be measured")
+    return next((finding_text(each) for each in result.findings if each.code in codes), "the measurement failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
+from pytest_ddpperf import units
 from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
@@ -12,16 +13,6 @@ from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.stats.intervals import WIDEST
-from pytest_ddpperf.units import (
-    format_change,
-    format_count,
-    format_difference,
-    format_percent,
-    format_value,
-    format_values,
-    signed_percent,
-    span,
-)
 
 SHORT_COMMIT = 7  # characters
 _LISTED = 10  # lines of a list, at most
@@ -101,14 +92,14 @@ def first_of(lines: Sequence[str], most: int = _LISTED) -> list[str]:
 
 def confidence_text(confidence: float) -> str:
     """Returns a confidence level as text: ``95 % CI`` for 0.95."""
-    return f"{format_percent(confidence)} CI"
+    return f"{units.format_percent(confidence)} CI"
 
 
 def value_texts(comparison: Comparison) -> tuple[str, ...]:
     """Returns the values of reference (if there is one) and candidate as texts in the same unit."""
     series = comparison.series
     known = [value for value in (comparison.baseline, series.value) if value is not None]
-    return quantity_texts(series.metric, known) if series.scale == "exact" else format_values(known, series.unit)
+    return quantity_texts(series.metric, known) if series.scale == "exact" else units.format_values(known, series.unit)
 
 
 def values_text(comparison: Comparison) -> str:
@@ -132,7 +123,7 @@ def interval_text(comparison: Comparison) -> str:
     if ratio and 1 + interval.high > WIDEST * (1 + interval.low):
         return NOISY
     ends = (interval.low, interval.high)
-    return " .. ".join(signed_percent(end) if ratio else signed(end, comparison) for end in ends)
+    return " .. ".join(units.signed_percent(end) if ratio else signed(end, comparison) for end in ends)
 
 
 def mean_change(comparison: Comparison) -> str:
@@ -157,8 +148,8 @@ def signed(change: float | None, comparison: Comparison) -> str:
     if change is None or comparison.verdict is Verdict.INCOMPATIBLE:
         return ""
     if series.scale == "ratio":
-        return format_change(change)
-    return format_difference(change, series.unit, (series.value, comparison.baseline or 0.0))
+        return units.format_change(change)
+    return units.format_difference(change, series.unit, (series.value, comparison.baseline or 0.0))
 
 
 def short_text(comparison: Comparison) -> str:
@@ -173,8 +164,8 @@ def short_text(comparison: Comparison) -> str:
 def size_text(size: float, comparison: Comparison) -> str:
     """Returns ``size``, such as a tolerance, as text: ``3 %``, or ``0.030`` for metrics compared by difference."""
     if comparison.series.scale == "ratio":
-        return format_percent(size)
-    return format_value(size, comparison.series.unit)
+        return units.format_percent(size)
+    return units.format_value(size, comparison.series.unit)
 
 
 def bound_text(comparison: Comparison, bound: float | None = None) -> str:
@@ -195,7 +186,7 @@ def could_be(undecided: Sequence[Comparison]) -> str:
         end = each.bound if ends is None else ends.high if each.series.better == "lower" else -ends.low
         worst.append(max(each.bound, end))
     how = _WORSE.get((first.series.unit, first.series.better), "worse")
-    return f"could be {span(partial(bound_text, first), worst)} {how}"
+    return f"could be {units.span(partial(bound_text, first), worst)} {how}"
 
 
 def open_text(*comparisons: Comparison, values: bool = False) -> str:
@@ -218,7 +209,7 @@ def seen_in(comparison: Comparison) -> str:
         return ""
     how = _WORSE.get((series.unit, series.better), "worse")
     in_rounds = comparison.paired and len(comparison.base_samples) == len(series.samples)
-    of = format_count(len(series.samples), "round" if in_rounds else "launch")
+    of = units.format_count(len(series.samples), "round" if in_rounds else "launch")
     whose = "the reference's" if comparison.paired else "the baseline's"
     return f"{how} {'' if in_rounds else f'than {whose} median '}in {comparison.worse_in} of {of}"
 
@@ -297,9 +288,9 @@ def environment_text(environment: Environment) -> str:
     toolkit = "ROCm" if of_amd else "CUDA"
     parts = [
         f"{environment.device} {device}",
-        format_count(environment.cores, "core"),
-        f"{format_count(environment.threads, 'thread')} per rank",
-        *([format_count(environment.nodes, "node")] if environment.nodes > 1 else []),
+        units.format_count(environment.cores, "core"),
+        f"{units.format_count(environment.threads, 'thread')} per rank",
+        *([units.format_count(environment.nodes, "node")] if environment.nodes > 1 else []),
         environment.backend,
         f"torch {environment.torch}",
         *([f"{toolkit} {environment.cuda}"] if environment.cuda is not None else []),
@@ -311,6 +302,6 @@ def environment_text(environment: Environment) -> str:
 def machines_text(results: Sequence[Result]) -> str:
     """Returns machines, software and ranks of all benchmarks in one line, and whether another revision was timed."""
     machines = dict.fromkeys(environment_text(one.measurement.environment) for one in results)
-    ranks = span(str, (one.measurement.world_size for one in results))
+    ranks = units.span(str, (one.measurement.world_size for one in results))
     beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
     return f"{'; '.join(machines)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"

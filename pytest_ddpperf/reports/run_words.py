@@ -56,16 +56,16 @@ def _without_gpu(sites: Sequence[CallSite]) -> str:
 def _not_on_network(
     reason: str, collective: str, nbytes: float, most: int | None, ranks: int, *, profiled: bool
 ) -> str:
-    why, cure = f"{collective} was not measured", f"; ddpperf network --world-size={ranks} measures it"
+    why, cure = f"{collective} was not measured", f"; run ddpperf network --world-size={ranks}"
     if reason == "too_large" and most is not None:
         size, largest = format_values((nbytes, most), "B")
         why = f"the mean {collective} has {size}, but only sizes up to {largest} were measured"
-        cure = cure.replace(" measures", f" --max-size={power_of_two(nbytes, above=True)} measures")
+        cure += f" --max-size={power_of_two(nbytes, above=True)}"
     elif reason != "not_swept":
-        cure = "" if profiled else "; --ddpperf-profile measures it"
-        why = f"it measures no {collective}"
+        cure = "" if profiled else "; --ddpperf-profile measures it, except for a Script"
+        why = f"that command measures no {collective}"
         if reason == "smaller_groups":
-            why = f"it measured all {format_count(ranks, 'rank')}, but some collectives are of fewer ranks"
+            why = f"all {format_count(ranks, 'rank')} were measured together, but some collectives are of fewer ranks"
     return f"ddpperf network cannot predict the time of a step's collectives: {why}{cure}"
 
 
@@ -132,7 +132,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
     "without_gpu": _without_gpu,
     "mesh_without_data": lambda mesh, names: (
         f"{mesh}: the plugin assumes that all ranks work on the same samples, because no dimension has a name that "
-        f"begins with {', '.join(names[:-1])} or {names[-1]}"
+        f"begins with {', '.join(names[:-1])} or {names[-1]}; if their samples differ, rename the dimension"
     ),
     # How it was verified, launched and timed.
     "simulated_with_values": "simulated with real tensors, not with tensors without memory: {reason}",
@@ -155,7 +155,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
         _predicted(format_value(predicted, "s"), format_percent(error)),
         "ranks ran different collectives, or not all ranks joined each one"
         if profiled
-        else "--ddpperf-profile measures it",
+        else "--ddpperf-profile measures it, except for a Script",
     ),
     "faster_than_network": _predicted("{predicted:s}", "{error:%}")
     + "; {how} {measured:s}, much less: maybe some data "
@@ -167,7 +167,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
     "short_of_memory": "{paired:turns}: all benchmarks together would take more than three quarters of the available "
     "memory; measure fewer in one call",
     "short_of_gpu_memory": "{paired:turns}: all benchmarks together would take more than nine tenths of a GPU's "
-    "memory, or the memory that one needs is unknown",
+    "memory, or the memory that one of them needs is unknown; measure fewer in one call",
     "suspected": "{metrics:and} looked worse in the first {launches:launch}; later launches had to confirm it",
     "not_diagnosed": "the step was not diagnosed: {reason}",
     "no_time_to_diagnose": "the step was not diagnosed, because {setting} left no time for it",
@@ -183,7 +183,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
     "was more than {slower:%} slower than the rest; raise the warm-up (now {warmup:step})",
     "tf32_override": "NVIDIA_TF32_OVERRIDE={value} is set, so NVIDIA's libraries ignore precision={precision}",
     "unseen_work": "CUDA events and wall time of a block differ by up to {share:%} in {seen} of {launches:launch}, so "
-    "that wall time is used there: does the step compute on a stream that the current one does not wait for?",
+    "wall time is used there; if the step computes on other streams, let the current stream wait for them",
     "outlying_launches": _outlying_launches,
     "negative_scaling": "negative scaling: {world_size} ranks do less work per second than {base_size} "
     "(x{speedup:.2f})",
@@ -198,7 +198,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
         )
         if names
     ),
-    "grown_work": "a rank computes {work:.2f} times the FLOPs of one of {base_size:rank}; efficiency allows for that",
+    "grown_work": "a rank computes {work:.2f} times as many FLOPs as with {base_size:rank}; efficiency counts that",
     "idle_gpus": "GPUs were busy for {share:%} of the time, less than {busy:%}: a larger batch, more workers of the "
     "loader or pin_memory=true may keep them busier; the diagnosis shows what they wait for",
     "strided_gradients": "gradients of shape {shape} have other strides than DDP's buckets, so DDP copies them, which "

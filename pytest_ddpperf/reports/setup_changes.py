@@ -91,14 +91,19 @@ def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
     if not lost:
         return []
     made = [site for site in then.sites.get(SETTINGS, ()) if site.part == CHECKPOINT]
-    kept = {(site.file, site.source) for site in now.sites.get(SETTINGS, ()) if site.part == CHECKPOINT}
-    gone = [site for site in made if (site.file, site.source) not in kept]
+    kept = [site for site in now.sites.get(SETTINGS, ()) if site.part == CHECKPOINT]
+    before, after = ({(site.file, site.source) for site in sites} for sites in (made, kept))
+    gone = [site for site in made if (site.file, site.source) not in after]
+    other = next((site for site in kept if site.file and (site.file, site.source) not in before), None)
     saving = bool(made) and not (gone or still)  # the same checkpoints recompute only what needs no FLOPs
     change = "saves more" if saving else f"is lost{' in part' * bool(still)}"
     place = next((_place_then(site, then, now) for site in (gone or made) if site.file), "")
     at = f", {'checkpointed' if saving else 'as they were'} at {place}" if place else ""
     blocks = list(dict.fromkeys(_BLOCK.findall(module)[0] for module in lost))
     are = "is" if len(blocks) == 1 else "are"
+    if gone and other is not None:
+        moved = f"{CHECKPOINT} is at {place_text(other)} now, and was at {_place_then(gone[0], then, now)}"
+        return [(f"{moved}: {some_of(blocks)} {are} recomputed without FLOPs", _MOVES[CHECKPOINT])]
     return [(f"{CHECKPOINT} {change}: {some_of(blocks)} {are} not recomputed any more{at}", _MOVES[CHECKPOINT])]
 
 

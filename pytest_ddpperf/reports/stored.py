@@ -110,7 +110,7 @@ def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
     of = len(stored.saved) + len(stored.unfit) + len(stored.removed)
     unfit, removed = ([name for name, _ in with_names(each)] for each in (stored.unfit, stored.removed))
     left_out = {
-        "does not fit into memory, so a baseline stays without --ddpperf-force-save": whom(unfit, of),
+        "does not fit into memory, and its baseline is kept (--ddpperf-force-save removes it)": whom(unfit, of),
         "does not fit into memory, and its baseline is removed": whom(removed, of),
         "failed, so not stored": some_of([test.partition("::")[2] for test in sorted(stored.failed)]),
     }

@@ -79,7 +79,7 @@ def _same_data(
     by = [f"the {site.part} at {place_text(site)}" for site in sites]
     cure = "give each rank its own part of the samples, for example by a DistributedSampler, or a seed of its own"
     if by:
-        cure = f"let {words_of(by)} or their dataset know the rank"
+        cure = f"pass the rank to {words_of(by)} or to the dataset"
     if alone:
         what += " and send each other nothing"
         cure = "let them join a process group and wrap the model (DistributedDataParallel, FSDP), or give world_size=1"
@@ -90,7 +90,7 @@ def _parameters_apart(*, ranks: Sequence[int], parameter: str, sites: Sequence[C
     if paired is not None:
         before = f"had equal parameters after training in {reference_text(paired)}"
         return f"ranks {words_of(ranks)} {before} and have different ones now: their gradients are no longer averaged"
-    cause = "not all gradients are averaged before each optimizer step; does a step's last micro-batch synchronise?"
+    cause = "not all gradients are averaged before each optimizer step: let a step's last micro-batch synchronise"
     for site in sites:
         cause = f"the last micro-batch of a step does not synchronise, because of {site.part} at {place_text(site)}"
     return f"parameters of ranks {words_of(ranks)} differ after a few steps, first {parameter}: {cause}"
@@ -129,7 +129,8 @@ def _other_work(  # called by name
     there, rows = reference_text(paired), metric == "batch_rows"
     counted = f"{format_count(round(now), 'row' if rows else 'backward pass')}, {before:g} in {there}"
     told = f"{some_of(shapes[1])}, {some_of(shapes[0])} in {there}" if shapes else f"{'batches of ' * rows}{counted}"
-    return f"a step has {told}: batches differ, so nothing else is compared"
+    what = "nothing else is compared" if rows or now < before else "only calls and waits that grew more are compared"
+    return f"a step has {told}: batches differ, so {what}"
 
 
 def _ungated_counts(
@@ -165,20 +166,20 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "unconfirmed": "worse in the last launches, but not in the first ones, so not confirmed: run the test again",
     "to_confirm": "worse, but the session ended before fresh launches could confirm it: run the test again",
     "no_change_from": "no change can be computed from a baseline of {baseline:g}",
-    "proven_earlier": "the first {launches:launch} showed that the metric is not worse by the margin; it looked "
-    "better, so more launches followed",
+    "proven_earlier": "the first {launches:launch} showed that the metric is not worse by the margin; more "
+    "launches followed, because the metric looked better",
     "stale_baseline": "better than the baseline by more than the tolerance: the baseline is stale, save again",
     "looks_better": "probably better, but not significantly",
     "told_late": "measured only after the verdict, in {launches:launch}",
     "single_launch": "with a single launch, the scatter is unknown; measure at least two",
     "launches_needed": lambda launches, max_time, known: (
         f"about {format_count(launches, 'launch')}"
-        f"{'' if max_time is None else f' (--ddpperf-max-time={max_time})'} would decide it"
+        f"{'' if max_time is None else f' (max_time={max_time})'} would decide it"
         f"{'' if known is None else f', estimated from only {known}'}"
     ),
     "no_launches_decide": _no_launches_decide,
     "busy": _busy,
-    "other_host": "stored times cannot decide: they are of another machine, {host}",
+    "other_host": "stored times cannot decide: they were measured on another machine, {host}",
     "other_clock": "stored times cannot decide: the GPU's clock was {then:MHz} then and is {now:MHz} now",
     "gross": "a gross slowdown compared with the stored times, on a machine that was not busy",
     "stored_times": "compared with stored times, which can show only gross slowdowns",
@@ -200,7 +201,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "incomparable": "the baseline is not comparable: {differs:list}",
     "other_kind": "the baseline has this metric as {then}, but this run as {now}: save again",
     "other_step_time": "the baseline was saved before step_time was the mean of all steps: save again",
-    "other_base": "the baseline's speedup is relative to {then}, this run's to {now}",
+    "other_base": "the baseline's speedup is relative to {then}, this run's to {now}: save again",
     "timed_otherwise": lambda then_in_turns: (
         "the baseline's steps were timed {}, this run's {}: save again, or change --ddpperf-interleave".format(
             *("alone", "in turns with other launches")[:: -1 if then_in_turns else 1]
@@ -245,7 +246,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     # The other revision.
     "cannot_run": lambda revision, reason, submodules: (
         f"{revision} cannot run this benchmark: {reason}"
-        + "; its submodules are not checked out, which --ddpperf-against-setup='git submodule update --init' does"
+        + "; its submodules are not checked out: give --ddpperf-against-setup='git submodule update --init'"
         * (submodules and any(words in reason for words in ("ModuleNotFound", "ImportError", "No such file")))
     ),
     "other_environment": _other_environment,

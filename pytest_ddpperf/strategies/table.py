@@ -132,11 +132,11 @@ STRATEGIES: Mapping[str, StrategyRow] = {
         StrategyRow("flat", "one all-reduce of all gradients after backward", after_backward=True),
         StrategyRow("overlap", "each gradient all-reduced as soon as it is accumulated"),
         StrategyRow(
-            "overlap_coalesced", "as overlap, with small neighbours sent together", options={"coalesce_mb": amount}
+            "overlap_coalesced", "as overlap, with small gradients sent together", options={"coalesce_mb": amount}
         ),
         StrategyRow(
             "bucketed",
-            "gradients are views of persistent buckets, all-reduced while backward goes on",
+            "gradients are views of persistent buckets, which are all-reduced while backward goes on",
             options={"bucket_cap_mb": amount, "first_bucket_mb": amount},
         ),
         StrategyRow(

@@ -78,10 +78,7 @@ class LaunchJob:
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def steps_to_diagnose(self, steps: int = 1) -> int:
-        """Returns how many steps a diagnosis examines; if long steps recur regularly, at least one period.
-
-        ``steps`` is the number of steps that each reported time covers.
-        """
+        """Returns how many times, of ``steps`` steps each, a diagnosis examines: at least a period of long steps."""
         period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
         return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 
@@ -217,11 +214,7 @@ def growth_steps(steps: int) -> int:
 
 
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
-    """Returns the number of pairs of timed blocks, and the number of steps in each block.
-
-    A pair has one block with and one block without synchronisation. All blocks together have about half of ``steps``
-    steps. The number of steps in a block is a multiple of ``period``.
-    """
+    """Returns the numbers of pairs of timed blocks and of steps in a block; all have about half of ``steps``."""
     periods = int(steps * _SHARE) // (2 * period)  # for each side
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))
     return pairs, max(1, periods // pairs - 1) * period

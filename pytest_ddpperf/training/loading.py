@@ -16,15 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils import data
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-)
+from torch.utils.data import DataLoader
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.instruments.clock import system_time as time
@@ -95,7 +89,7 @@ def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, in
 def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> dict[str, Any]:
     """Returns the arguments of a DataLoader that decide which samples are in which batch."""
     sizes = {"batch_size": own.batch_size, "drop_last": own.drop_last}
-    if isinstance(own.dataset, IterableDataset):
+    if isinstance(own.dataset, data.IterableDataset):
         if settings.sampler:
             reason = f"loader={settings}: the dataset of {source} is an IterableDataset, which no sampler can split"
             cure = "let the dataset read its rank's part (loader gets rank and world_size), and leave sampler=rank out"
@@ -106,12 +100,12 @@ def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int
         return {**sizes, "sampler": sampler}
     batch_sampler: Any = own.batch_sampler
     inner = getattr(batch_sampler, "sampler", None)
-    if settings.sampler and not isinstance(inner, DistributedSampler):
+    if settings.sampler and not isinstance(inner, data.DistributedSampler):
         reason = f"loader={settings}: {source} has its own batch_sampler, which cannot be split among ranks"
         cure = "use batch_size and shuffle instead, or let the batch_sampler know the rank, and leave sampler=rank out"
         raise SettingError(f"{reason}; {cure}")
-    if type(batch_sampler) is BatchSampler:
-        batch_sampler = BatchSampler(_own_order(inner), batch_sampler.batch_size, batch_sampler.drop_last)
+    if type(batch_sampler) is data.BatchSampler:
+        batch_sampler = data.BatchSampler(_own_order(inner), batch_sampler.batch_size, batch_sampler.drop_last)
     return {"batch_sampler": batch_sampler}
 
 
@@ -126,19 +120,19 @@ def _own_order(sampler: Any) -> Any:
 
 def _shared_out(
     own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str
-) -> DistributedSampler[Any]:
+) -> data.DistributedSampler[Any]:
     sampler: Any = own.sampler
-    if isinstance(sampler, DistributedSampler):
+    if isinstance(sampler, data.DistributedSampler):
         return sampler
     count = len(own.dataset)  # type: ignore[arg-type]  # a dataset that is no IterableDataset has a length
-    shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == count
-    if not shuffles and type(sampler) is not SequentialSampler:
+    shuffles = isinstance(sampler, data.RandomSampler) and not sampler.replacement and sampler.num_samples == count
+    if not shuffles and type(sampler) is not data.SequentialSampler:
         raise SettingError(
             f"loader={settings}: sampler=rank replaces only a sequential or a shuffling sampler, but {source} uses a "
             f"{type(sampler).__name__}; let that sampler know the rank, and leave sampler=rank out"
         )
     part, parts = share
-    return DistributedSampler(own.dataset, parts, part, shuffle=shuffles, drop_last=own.drop_last)
+    return data.DistributedSampler(own.dataset, parts, part, shuffle=shuffles, drop_last=own.drop_last)
 
 
 def _generator() -> torch.Generator:
@@ -167,7 +161,7 @@ def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
             ranks=ctx.local_world_size,
             threads=own,
             cuda=ctx.device.type == "cuda",
-            max_workers=1 if isinstance(loader.dataset, IterableDataset) else _MAX_WORKERS,
+            max_workers=1 if isinstance(loader.dataset, data.IterableDataset) else _MAX_WORKERS,
         )
     dist.broadcast_object_list(picked, src=0)
     settings, reason = picked[0]
@@ -193,7 +187,7 @@ def choose(
     shared = f"with {format_count(cores, 'core')} for {format_count(ranks, 'rank')}"
     waits = fetch.busy < 0.5  # noqa: PLR2004  less than half of the time on a core
     if not spare and not waits:
-        return LoaderSettings(workers=0, pin_memory=False), f"{took}, and {shared} there is none to spare for it"
+        return LoaderSettings(workers=0, pin_memory=False), f"{took}, and {shared} no core is free for a worker"
     wanted = math.ceil(fetch.seconds / _PACE)
     workers = min(wanted, max_workers) if waits else min(spare, max_workers, wanted)
     settings = LoaderSettings(

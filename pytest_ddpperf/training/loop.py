@@ -39,11 +39,7 @@ _UNKNOWN_FREE = 2**62  # bytes; where free memory is not known, every copy fits
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
-    """Measures step times in seconds, memory peaks in bytes and the last loss of this rank.
-
-    On a CPU, memory peaks cover the model's construction, the warm-up and the timed steps; on CUDA, only the timed
-    steps. No instrument runs during timed steps.
-    """
+    """Measures step times, memory peaks and the last loss of this rank; no instrument runs during timed steps."""
     import torch
 
     from pytest_ddpperf.training.step import build_step
@@ -92,10 +88,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
 
 
 def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
-    """Runs the launch with at most ``memory_limit`` bytes; raises MemoryError if this rank needs more.
-
-    Only the memory peaks of the result are reliable, because timed steps may compile or overflow in fp16.
-    """
+    """Runs the launch with at most ``memory_limit`` bytes, or raises MemoryError; only memory peaks are reliable."""
     with limited(ctx.device, memory_limit):
         settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is reported
         return run_launch(ctx, replace(job, settings=settings, growth=False, diagnosed=False, times_matter=False))

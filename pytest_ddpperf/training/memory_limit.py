@@ -20,12 +20,8 @@ _SLACK = 512 * 2**20  # libraries reserve memory at first use, which differed by
 _THREAD_STACK = 8 * 2**20
 # What else libraries say when they are refused memory; oneDNN only says that it could not do its work.
 _SIGNS = (
-    "std::bad_alloc",
-    "Cannot allocate memory",
-    "could not create a primitive",
-    "could not create a memory object",
-    "can't start new thread",
-    "out of memory",
+    *("std::bad_alloc", "Cannot allocate memory", "could not create a primitive", "could not create a memory object"),
+    *("can't start new thread", "out of memory"),
 )
 
 

@@ -210,11 +210,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None]:
-    """Returns a function to call after each step, which raises the learning rate linearly during ``steps`` steps.
-
-    torch's schedulers are not used, because they warn if an fp16 overflow skips a step, and depend on the optimizer's
-    class.
-    """
+    """Returns a function that raises the learning rate linearly during ``steps`` steps, to be called after each."""
     goals = [group["lr"] for group in optimizer.param_groups]
     done = 0
 

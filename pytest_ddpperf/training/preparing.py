@@ -36,10 +36,7 @@ _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
 def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
-    """Times, counts and verifies the job's step on this rank, as the job requests; a collective.
-
-    Timing comes first, so that memory peaks cover only steps. Verification builds new models, as in a fresh process.
-    """
+    """Times, counts and verifies the job's step on this rank, in this order, as the job requests; a collective."""
     if job.traced:
         from pytest_ddpperf.training.correctness.tracing import trace_steps
 

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from pytest_ddpperf.errors import TrainingEnded, WorkloadError
-from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups, replaced
+from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups, replaced, uncompiled
 from pytest_ddpperf.launch.faults.exceptions import to_stderr, traceback_text
 from pytest_ddpperf.strategies.strategy import RankView, nothing
 from pytest_ddpperf.training.subject import Script
@@ -60,10 +61,7 @@ class _Order(NamedTuple):
 
 
 class ScriptRun:
-    """A run of a script on this rank.
-
-    The script runs in the main thread, and the measuring code in another thread. Only one of the two runs at a time.
-    """
+    """A run of a script in this rank's main thread; of it and the measuring code in another thread, only one runs."""
 
     def __init__(self, ctx: RankView, script: Script, needed: int, roots: tuple[str, ...]) -> None:
         self._ctx, self._script, self._needed = ctx, script, needed
@@ -74,6 +72,8 @@ class ScriptRun:
         self._answers: SimpleQueue[list[Any] | None] = SimpleQueue()  # marks; None if the script has ended
         self._order: _Order | None = None
         self._marks: list[Any] = []
+        self._backward = 0  # calls of backward under way
+        self._late: torch.optim.Optimizer | None = None  # that stepped inside such a call
         self._modes: list[_Mode] = []  # of the measuring thread that the script's steps run under, too
         self._counted: Callable[[], torch.optim.Optimizer | None] = nothing
         self._ended = False
@@ -89,7 +89,13 @@ class ScriptRun:
             ThreadPoolExecutor(1, "ddpperf-measuring") as measuring,
         ):
             measured = measuring.submit(self._measured, measure)
-            with after_optimizer_steps(self._stepped):
+            ask: Any = Join._get_num_nonjoined_procs  # noqa: SLF001 - torch asks nowhere else
+            with (
+                after_optimizer_steps(self._stepped),
+                replaced(torch.Tensor, "backward", self._ending_late(torch.Tensor.backward)),
+                replaced(torch.autograd, "backward", self._ending_late(torch.autograd.backward)),
+                replaced(Join, "_get_num_nonjoined_procs", lambda join: self._joined(ask, join)),
+            ):
                 self._run()
             if self._error is not None:
                 raise self._error
@@ -160,14 +166,19 @@ class ScriptRun:
             elif not (isinstance(error, SystemExit) and not error.code):
                 self._error = error
         finally:
-            self._follow(())
-            self._answers.put(None)
+            try:
+                self._follow(())
+            finally:
+                self._answers.put(None)
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Ends a step if the first optimizer of the script has stepped; called after each step of any optimizer."""
         if self._counted() is None:
             self._counted = weakref.ref(optimizer)
         if self._counted() is not optimizer:
+            return
+        if self._backward:
+            self._late = optimizer
             return
         if self._order is None:
             raise ScriptStopped  # again: somebody has caught it
@@ -178,6 +189,35 @@ class ScriptRun:
         if len(self._marks) > self._order.steps:
             self._answers.put(self._marks)
             self._await_order()
+
+    def _ending_late(self, backward: Callable[..., T]) -> Callable[..., T]:
+        """Wraps ``backward``: a step inside it ends after it, because autograd then restores the thread's modes."""
+
+        @functools.wraps(backward)
+        def run(*args: Any, **kwargs: Any) -> T:
+            self._backward += 1
+            try:
+                result = backward(*args, **kwargs)
+            finally:
+                self._backward -= 1
+            if not self._backward and (late := self._late) is not None:
+                self._late = None
+                self._stepped(late)
+            return result
+
+        return uncompiled(run)
+
+    def _joined(self, ask: Callable[[Join], T], join: Join) -> T:
+        """Returns how many ranks have not joined yet; raises an error if this rank trains fewer steps than they do."""
+        others = ask(join)
+        if others and not join._throw_on_early_termination:  # noqa: SLF001  else the others end, too
+            reason = (
+                f"{self._script.name} trains fewer steps on rank {self._ctx.rank} than on others, and waits in Join"
+            )
+            raise WorkloadError(
+                f"{reason}, but all ranks are measured in the same steps: give all equally many batches"
+            )
+        return others
 
     def _refusing_ranks(self, start: Callable[..., T]) -> Callable[..., T]:
         """Wraps ``start``, which starts a process; before this rank trains, raises an error if it would start ranks."""

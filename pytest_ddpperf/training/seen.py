@@ -28,10 +28,7 @@ _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not count
 
 
 class Seen:
-    """Observes the steps before the counted step: their DataLoaders, and Python objects that they do not free.
-
-    Objects are counted two steps before the warm-up ends, when it ends, and after the steps that follow.
-    """
+    """Observes, before the counted step, DataLoaders and Python objects that steps do not free."""
 
     def __init__(self, warmup: int, steps: int) -> None:
         self.loaders, self.objects, self._steps = Loaders(), ObjectCensus(), warmup + steps
@@ -44,9 +41,9 @@ class Seen:
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
         """Returns the counts of a step after the warm-up and of compilation; adds findings to ``remarks``."""
-        watch, left = CopyWatch(), self.objects.left_behind()
+        watch, left, paused = CopyWatch(), self.objects.left_behind(), not gc.isenabled()
         subject = replace(countable(ctx, step, job), called=watch.called)
-        plain = {**compiled, **left}
+        plain = {**compiled, **left, "collector_paused": {"gc.disable()": float(paused)}}
         any_rank = partial(on_any_rank, ctx, step)
         ran = 0
 

@@ -23,10 +23,7 @@ class SynchronisationKept(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSynchronisation:
-    """A user's step that can skip its synchronisation.
-
-    Without synchronisation, ranks get different parameters, so only times are reported afterwards.
-    """
+    """A user's step that can skip its synchronisation; then ranks differ, so that only times are reported."""
 
     who: str  # the function that made the step, and where it stands
     unsynchronised: Callable[[], AbstractContextManager[Any]]
@@ -41,10 +38,7 @@ class OwnSynchronisation:
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:
-        """Returns, in words, the communication of a step without synchronisation; a collective.
-
-        Raises SynchronisationKept if such a step calls at least as many collectives as a step with synchronisation.
-        """
+        """Returns, in words, what a step still sends without synchronisation; raises SynchronisationKept if as much."""
         whole = _collectives_of(run)
         with self.unsynchronised():
             alone = _collectives_of(run)
@@ -61,7 +55,7 @@ class OwnSynchronisation:
 
 def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
     """Wraps ``offered``, a user's ``step.unsynchronised``; raises a WorkloadError for a function with arguments."""
-    problem = unfit(offered) if callable(offered) else f"it is {describe_value(offered)}"
+    problem = unfit(offered) if callable(offered) else f"step.unsynchronised is {describe_value(offered)}"
     if problem is not None:
         raise WorkloadError(
             f"step.unsynchronised of {who} must be a function without arguments that returns a context manager, such "

@@ -69,11 +69,7 @@ class Step:
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
-    """Builds the step of a workload, or calls the user's function ``subject(ctx)``; a collective.
-
-    The job's numbers of samples and tokens override the subject's. A workload's numbers are for one batch, in strong
-    mode for one global batch. A user's step has numbers for this rank.
-    """
+    """Builds a workload's step or calls ``subject(ctx)``; the job's samples and tokens override its; a collective."""
     progress.stage(progress.BUILD)
     subject, settings = job.subject, job.settings
     if not isinstance(subject, Workload):
@@ -262,7 +258,7 @@ def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
 @contextmanager
 def _group_kept(who: str) -> Iterator[None]:
     """Raises an error if ``who``, the user's code, changes the default process group, because ranks would then hang."""
-    ours, cure = dist.group.WORLD, "; leave this out, or give Script(function)"
+    ours, cure = dist.group.WORLD, "; leave that call out, or give the whole training as Script(function)"
     try:
         yield
     except Exception as error:

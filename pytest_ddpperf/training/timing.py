@@ -195,11 +195,7 @@ def timed_blocks(
 
 
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
-    """Returns the number of steps of each block of a launch that alternates with another launch, block by block.
-
-    There are at most ``blocks`` blocks, each of at least ``least`` periods of ``period`` steps. A block's first step is
-    slower, because caches went cold during the wait. This affects both launches equally.
-    """
+    """Returns the steps of each of at most ``blocks`` blocks, of ``least`` periods or more, of a launch in turns."""
     periods = steps // period
     number = min(blocks, max(1, periods // least))
     return tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number))
@@ -218,11 +214,7 @@ def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
 
 
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
-    """Returns for each block whether its steps synchronise gradients; the order is the same on all ranks.
-
-    Each pair has one block with and one without synchronisation. The order is reversed from pair to pair, so that a
-    drift affects both kinds of blocks equally. ``seed`` decides the order in the first pair.
-    """
+    """Returns for each block whether its steps synchronise: in pairs, whose order reverses, so that drifts cancel."""
     return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))
 
 

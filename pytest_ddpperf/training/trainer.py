@@ -25,10 +25,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Trainer:
-    """Model, strategy, precision and optimizer of a workload on one rank.
-
-    The diagnosis and the profiler replace some methods, such as ``synchronise`` and ``clip``, to time them.
-    """
+    """Model, strategy, precision and optimizer of a workload on one rank; a diagnosis replaces some of its methods."""
 
     def __init__(
         self,
@@ -42,7 +39,7 @@ class Trainer:
         weighted: bool = False,  # targets come as (targets, weight), and the loss is multiplied by the weight
     ) -> None:
         if settings.precision == "fp16" and strategy.options.get("comm_hook") == "powersgd":
-            raise SettingError("precision=fp16 with comm_hook=powersgd: PowerSGD keeps an overflow; use precision=bf16")
+            raise SettingError("precision=fp16 with comm_hook=powersgd: PowerSGD keeps infinities; use precision=bf16")
         self._forward_context = prepare_precision(settings.precision, ctx.device)
         module = (model.build_model(workload) if module is None else module).to(ctx.device)
         self.evaluating = not module.training
@@ -257,11 +254,7 @@ def choose_kernels(settings: Settings, device: torch.device) -> None:
 
 
 def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set
-    """Allows or forbids TF32 in matrix products, convolutions and recurrent layers.
-
-    torch raises an error if code reads old settings that contradict the new ones. So both are set: first the old
-    settings, such as ``allow_tf32``, and then ``fp32_precision``.
-    """
+    """Allows or forbids TF32, first by torch's old settings, then by the new ones, which have to agree."""
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
     for switch in fp32_switches():

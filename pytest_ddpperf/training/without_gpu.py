@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp.autocast_mode import autocast
 from torch.distributed import device_mesh, distributed_c10d
+from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _device
 
@@ -76,6 +77,10 @@ class GpuCalls:
         if function is not None:
             called = unnamed(lambda *args, **kwargs: by(name, function, args, kwargs))
             self._stack.enter_context(replaced(owner, name, functools.wraps(function)(called)))
+            operators: Any = _builtins._get_builtin_table()  # type: ignore[no-untyped-call]  # noqa: SLF001 - of torch.jit
+            if id(function) in operators:
+                operators[id(called)] = operators[id(function)]
+                self._stack.callback(operators.pop, id(called))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
         """Replaces functions by ``answers``, and records their calls; libraries still see the real devices."""

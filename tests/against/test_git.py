@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -128,6 +129,31 @@ def test_a_remote_that_asks_for_a_password_asks_nobody(
     git(repository, "remote", "add", "origin", "ssh://localhost/nowhere")
     module.fetch(repository, "0" * 40)
     assert told.read_text() == "0 never\n"
+
+
+@pytest.mark.parametrize("hanging", [["backup"], ["backup", "mirror"], []])
+def test_a_remote_that_hangs_leaves_time_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: list[str]
+) -> None:
+    """A remote that fails at once takes none, so that the last one has all that is left."""
+    now, given = 0.0, dict[str, float]()
+
+    def answer(_: Path, verb: str, *arguments: str, seconds: float = 0.0) -> str:
+        nonlocal now
+        if verb == "remote":
+            return "backup\nmirror\norigin"
+        name = arguments[-2]
+        given[name] = seconds
+        if name != "origin":
+            now += seconds if name in hanging else 0.0
+            raise GitError(f"{name} has no such commit")
+        return ""
+
+    monkeypatch.setattr(module, "git", answer)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    module.fetch(tmp_path, "0" * 40)
+    assert list(given) == ["backup", "mirror", "origin"]
+    assert given["origin"] == pytest.approx(module._FETCH_SECONDS * (1 - len(hanging) / 3))
 
 
 def test_a_signature_that_git_is_told_to_show_is_no_date(
@@ -260,12 +286,12 @@ def test_a_checkout_with_other_line_ends_has_the_same_code(project: Path) -> Non
 
 def test_the_advice_for_files_that_are_missing_is_to_fetch_them(repository: Path) -> None:
     missing = GitError("fatal: unable to read tree")
-    assert lacking(repository, missing) == "no remote is known"
+    assert lacking(repository, missing) == "this repository has no remote: add one with git remote add"
     git(repository, "remote", "add", "origin", ".")
-    assert lacking(repository, missing) == "git fetch may bring it"
+    assert lacking(repository, missing) == "git fetch may bring the commit"
     for failed in ("a.bin: smudge filter lfs failed", "the remote end hung up unexpectedly"):  # both without Git LFS
         assert lacking(repository, GitError(f"fatal: {failed}")).startswith(
-            "a filter of its files fails here: for Git "
+            "a git filter of the repository's files fails: for Git "
         )
     git(repository, "clone", "-q", "--depth=1", repository.as_uri(), "../shallow")
     shallow = repository.parent / "shallow"

@@ -109,7 +109,7 @@ def test_another_minor_version_is_refused(tmp_path: Path) -> None:
     [
         ("gone", "there is no such file; create an environment with .* -m venv NEW$"),
         ("new", "expected the interpreter of a virtual environment, but this is a folder: give new/bin/python$"),
-        ("empty", "expected the interpreter .*: it has no bin/python$"),
+        ("empty", "expected the interpreter .*: the folder has no bin/python$"),
         ("text", "this is not a working Python 3: Permission denied; it cannot be executed$"),
         ("false", "this is not a working Python 3: no interpreter here$"),
     ],

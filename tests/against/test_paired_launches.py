@@ -73,7 +73,10 @@ def test_a_function_inside_another_one_is_not_measured_as_the_other_revisions(
     run(module.plain)
     assert len(called) == 1
     if strict and changed:
-        with pytest.raises(Exception, match=r"outer.<locals>.inner \(inner_of_project.py:3\): both sides would run"):
+        with pytest.raises(
+            Exception,
+            match=r"outer.<locals>.inner \(inner_of_project.py:3\): the file has changed, but both sides would run",
+        ):
             run(module.outer(1.0))
         assert len(called) == 1
     else:

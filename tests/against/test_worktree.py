@@ -124,7 +124,11 @@ def submodule(repository: Path) -> Path:
             LaunchError,
             "this is a partial clone, which gets files from its remote at a checkout: fetch them with git fetch --ref",
         ),
-        (bare, SettingError, "bare is in a bare repository, which has no files: run pytest in a work tree of it"),
+        (
+            bare,
+            SettingError,
+            "bare is in a bare repository, which has no files: run pytest in a work tree of this repository",
+        ),
         (linked, None, ""),
         (linked_to_nothing, SettingError, "linked is a work tree of a repository that is gone or was moved, "),
         (submodule, None, ""),
@@ -150,7 +154,7 @@ def test_a_repository_of_another_user_is_refused_with_the_cure(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    cure = "project, which belongs to another user: git config --global --add safe.dir"
+    cure = "project, which belongs to another user: run git config --global --add safe.dir"
     with pytest.raises(SettingError, match=cure):
         resolve("v1", repository, repository)
 
@@ -173,7 +177,7 @@ def test_a_part_of_this_checkout_is_none_of_another(repository: Path) -> None:
         with pytest.raises(
             SettingError,
             match=f"--ddpperf-against={given}: there is no such branch, tag or commit, and the folder of that name is "
-            "a part of this checkout; no remote is known; or name the folder of another checkout",
+            "a part of this checkout; this repository has no remote: add one with git remote add; or name",
         ):
             resolve(given, repository, repository)
     git(repository, "branch", "src", "v1")
@@ -191,8 +195,11 @@ def test_a_checkout_inside_this_one_is_another(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("gone", "--ddpperf-against=gone: there is no such branch, tag, commit or folder in .*; no remote is known"),
-        ("merge-base:gone", "there is no such branch, tag or commit in .*; no remote is known"),
+        (
+            "gone",
+            "--ddpperf-against=gone: there is no such branch, tag, commit or folder in .*; this repository has no rem",
+        ),
+        ("merge-base:gone", "there is no such branch, tag or commit in .*; this repository has no remote"),
         (".", "that folder contains this checkout"),
         ("..", "that folder contains this checkout"),
         ("--help", "there is no such branch"),
@@ -495,12 +502,12 @@ def test_files_go_with_their_process_or_with_a_session_of_a_later_day(wanted: Re
 
 def test_what_a_node_lacks_is_told_with_the_cure(wanted: Redirection, tmp_path: Path) -> None:
     given = {
-        f"there is no commit 0000000 in {wanted.root}; no remote is known": {"revision": "0" * 40},
+        f"there is no commit 0000000 in {wanted.root}; this repository has no remote": {"revision": "0" * 40},
         f"{tmp_path} is in no git repository": {"root": str(tmp_path)},
-        "cannot create a folder for its files: No such file .*; set TMPDIR": {"target": f"{tmp_path}/a/b/checkout"},
-        "--ddpperf-against-setup made /e on the controller's node only: set TMPDIR": {"environment": "/e"},
+        "cannot create a folder for checkouts: No such file .*; set TMPDIR": {"target": f"{tmp_path}/a/b/checkout"},
+        "--ddpperf-against-setup made /e on the node of rank 0 only: set TMPDIR": {"environment": "/e"},
         f"{wanted.target} does not exist on this node: put the checkout there on each node": {"revision": None},
-        "/no/python does not exist on this node: create this environment on each node": {"python": "/no/python"},
+        "/no/python does not exist on this node: create that environment on each node": {"python": "/no/python"},
     }
     for words, fields in given.items():
         with pytest.raises(LaunchError, match=words):

@@ -25,7 +25,7 @@ def test_the_serial_fraction_of_a_point() -> None:
     assert serial_fraction(2, 4) == pytest.approx(1 / 3)
     assert serial_fraction(4, 4) == 0
     assert serial_fraction(3.49, 4) == pytest.approx(0.0487, abs=5e-5)
-    with pytest.raises(SettingError, match="ranks=1 must be above 1, the base's number of ranks"):
+    with pytest.raises(SettingError, match="ranks=1: expected a number above 1, how many times the base's"):
         serial_fraction(1, 1)
 
 
@@ -56,7 +56,7 @@ def test_the_interval_is_that_of_students_t() -> None:
 
 def test_points_that_all_share_cores_cannot_be_fitted() -> None:
     shared = ScalingPoint(ranks=8, speedups=(0.5,), oversubscribed=True)
-    with pytest.raises(SettingError, match="points: none can be fitted, because in all of them ranks share"):
+    with pytest.raises(SettingError, match="points: no law can be fitted, because ranks share"):
         fit_law([shared], "amdahl")
 
 

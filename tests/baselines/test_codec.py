@@ -179,7 +179,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
         ("schema", DELETE, "field schema: is missing, so this is no baseline file"),
         ("test", None, "field test: expected `str`, got `null`; "),
         ("checksum", DELETE, "field checksum: is missing"),
-        ("extra", 1, "field extra: is not known here"),
+        ("extra", 1, "field extra: is unknown to this version"),
         ("records/0", 7, "field records[0]: expected `object`, got `int`"),
         ("records/0/recipe", {"x.y": 1}, "field records[0].recipe[...]: expected `str`, got `int`"),
         ("records", {}, "field records: expected `array`, got `object`"),
@@ -191,7 +191,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
         ("records/0/environment/world_size", 0, "field records[0].environment.world_size: expected `int` >= 1"),
         ("records/0/environment/cores", -1, "field records[0].environment.cores: expected `int` >= 0"),
         ("records/0/plan/steps", -1, "field records[0].plan.steps: expected `int` >= 0"),
-        ("records/0/plan/surprise", 1, "field records[0].plan.surprise: is not known here"),
+        ("records/0/plan/surprise", 1, "field records[0].plan.surprise: is unknown to this version"),
         ("records/0/environment/device", "tpu", "field records[0].environment.device: invalid enum value 'tpu'"),
         ("records/0/series/0/value", float("nan"), "field records[0].series[0].value: expected `float`, got `null`"),
         (
@@ -214,7 +214,7 @@ def test_a_wrong_field_is_named(text: str, path: str, value: Any, problem: str) 
         decode(changed(text, path, value), FILE)
     assert str(caught.value).startswith(f"baseline file {FILE}: {problem}")
     assert str(caught.value).endswith(
-        "restore it from version control, or delete it and measure again with --ddpperf-save"
+        "restore the file from version control, or delete it and measure again with --ddpperf-save"
     )
 
 

@@ -44,8 +44,8 @@ def test_rounded_keeps_nine_digits() -> None:
         ('{\n"a": {"b": 1}', "is cut off at line 2"),
         ('{"a": 1,\n<<<<<<< HEAD\n"b": 2\n=======\n}', "holds an unresolved merge conflict at line 2"),
         ('{"a": 1,,}', "is not JSON: Expecting property name enclosed in double quotes at line 1, column 9"),
-        ('{"a": 1, "a": 2}', "is no data that this plugin wrote (the name 'a' occurs twice in one object)"),
-        ('{"a": ' + "[" * 100_000, "is no data that this plugin wrote"),
+        ('{"a": 1, "a": 2}', "has data that this plugin cannot have written (the name 'a' occurs twice in one object)"),
+        ('{"a": ' + "[" * 100_000, "has data that this plugin cannot have written"),
         ("[]", "field schema: is missing, so this is no baseline file"),
     ],
 )
@@ -54,7 +54,9 @@ def test_what_is_no_baseline_file_is_named_with_the_cure(text: str, problem: str
         checked(text, FILE, BASELINE)
     message = str(caught.value)
     assert message.startswith(f"baseline file {FILE}: {problem}")
-    assert message.endswith("; restore it from version control, or delete it and measure again with --ddpperf-save")
+    assert message.endswith(
+        "; restore the file from version control, or delete it and measure again with --ddpperf-save"
+    )
 
 
 def test_a_file_that_is_not_there_has_no_text(tmp_path: Path) -> None:
@@ -65,7 +67,7 @@ def test_a_file_that_is_not_there_has_no_text(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(b"\xff")
-    with pytest.raises(BaselineError, match=r"x\.json: is not text in UTF-8; restore it"):
+    with pytest.raises(BaselineError, match=r"x\.json: is not text in UTF-8; restore the file"):
         read_text(tmp_path / "x.json", BASELINE)
     with pytest.raises(BaselineError, match="cannot be read: Is a directory"):
         read_text(tmp_path, BASELINE)
@@ -92,7 +94,7 @@ def test_a_pipe_that_the_shell_has_opened_is_read(tmp_path: Path) -> None:
 def test_a_large_file_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonfile, "MOST_CHARACTERS", 1000)
     (tmp_path / "x.json").write_text("0" * 1001)
-    with pytest.raises(BaselineError, match=r"x\.json: holds more than 1e\+03 characters; restore it"):
+    with pytest.raises(BaselineError, match=r"x\.json: holds more than 1e\+03 characters; restore the file"):
         read_text(tmp_path / "x.json", BASELINE)
 
 

@@ -50,8 +50,8 @@ def test_what_was_stored_in_the_folder_of_its_environment_is_read_again(file: Pa
         (("fits", 0, "segments", 0, "latency"), -1.0, r"field fits\[0\].segments\[0\].latency: expected `float` >="),
         (("fits", 0, "segments", 0, "max_bytes"), 99_999, r"field fits\[0\].segments: expected segments with rising"),
         (("fits", 0, "segments"), [], r"field fits\[0\].segments: expected segments with rising ends"),
-        (("environment",), "cpu-other", "field environment: the file is of cpu-other: it was moved or copied"),
-        (("more",), 1, "field more: is not known here"),
+        (("environment",), "cpu-other", "field environment: is cpu-other, so the file was moved or copied here"),
+        (("more",), 1, "field more: is unknown to this version"),
     ],
 )
 def test_a_broken_file_is_named_with_its_field(file: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
@@ -63,4 +63,4 @@ def test_a_broken_file_is_named_with_its_field(file: Path, path: tuple[Any, ...]
     file.write_text(json.dumps(data))
     with pytest.raises(BaselineError, match=words) as raised:
         read_network(file)
-    assert str(raised.value).endswith("delete it and run ddpperf network again")
+    assert str(raised.value).endswith("delete the file and run ddpperf network again")

@@ -77,7 +77,7 @@ def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
     asked = ["--world-size=64", "--network=nvlink-infiniband400", "--precisions=fp32", "--strategies=flat"]
     lines = printed("advise", "advised_train:of_width", *asked, "--batch-sizes=1000000,64").splitlines()
     (large,) = (line for line in lines if "1000000" in line)
-    assert "not timed: it is too large to be timed in this machine's memory; name an accelerator" in large
+    assert "not timed: the model is too large to be timed in this machine's memory; name an accelerator" in large
     assert lines[-1] == "best: strategy='flat', with a batch of 64 samples on each rank"
     assert "no candidate could be timed here: give --accelerator" in printed(
         "advise", "advised_train:of_width", *asked, "--batch-sizes=1000000", status=1
@@ -90,10 +90,10 @@ def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
         (
             None,
             8,
-            "network is not given, and no fit of KEY is stored: measure it with ddpperf network --world-size=2, or",
+            "no network is given, and none was measured for KEY: measure the network with ddpperf network --world",
         ),
         (None, 8, "or give one of nvlink-infiniband400"),
-        (None, 1, "no fit of KEY is stored, and 2 ranks would share cores or GPUs here: give one of nvlink"),
+        (None, 1, "none was measured for KEY, and 2 ranks would share cores or GPUs here: give one of nvlink"),
         ('{"schema": "pytest-ddpperf', 8, "network.json"),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
         ("advised_train.py:worklod", "advised_train has no worklod: did you mean workload?"),
         (
             "advised_broken.py:workload",
-            "cannot be imported: KeyError: 'RANK' in line 3; the file may only define the workload",
+            "cannot be imported: KeyError: 'RANK' in line 3; let the file only define the workload",
         ),
         ("advised_train.py:number", "expected a Workload"),
         ("time.py:workload", "'time.py:workload': the name time imports another module, built into Python; rename"),

@@ -148,8 +148,10 @@ def slowed(
 def test_check_names_a_rank_that_is_slow(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(running, "_sweep", slowed("all_reduce", 0.015, lambda rank, _: rank == 1))
-    out = printed(*QUICK, "--collectives=all_reduce", "--check", "--no-save", status=1)
+    out = printed(*QUICK, "--collectives=all_reduce", "--check", status=1)
     assert "rank 1 is slow: it comes last to " in out
+    assert "--check stores nothing; without --check the fit is stored in baselines/" in out
+    assert not [*Path().rglob("network.json")]
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="two ranks that share a core are slow, whatever their link")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib
 import os
 import re
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -29,11 +31,10 @@ from pytest_ddpperf.instruments import deadlines, health
 from pytest_ddpperf.launch import payload, zygote_process
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.launch.faults.failures import RankEnd
-from pytest_ddpperf.launch.link import Link, Question
-from pytest_ddpperf.launch.messages import Finished, Preload, Preloaded, SeenImport
+from pytest_ddpperf.launch.link import Link, LinkEnded, Question
+from pytest_ddpperf.launch.messages import Finished
 from pytest_ddpperf.launch.nodes import cluster, joining, meeting
-from pytest_ddpperf.launch.preloading import zygotes
-from pytest_ddpperf.launch.streams import Frames
+from pytest_ddpperf.launch.streams import Channel, Frames
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 from pytest_ddpperf.run.session.leases import Leases, Locks
 
@@ -232,23 +233,6 @@ def test_a_driver_that_does_not_answer_shows_where_the_session_waits(
     answers.set()
 
 
-def test_imports_before_ranks_are_forked_have_one_deadline_together(capfd: pytest.CaptureFixture[str]) -> None:
-    asked: list[str] = []
-
-    def preload(request: Any) -> Callable[[], Any]:
-        asked.append(request.module)
-        return Preloaded
-
-    zygote: Any = type("Zygote", (), {"preload": staticmethod(preload)})()
-    request = Preload(environ={}, path=(), directory="")
-    modules = [SeenImport(name, "", 1.0) for name in ("first", "second")]
-    until = time.monotonic() + 600
-    assert zygotes._imported([zygote], [request], modules, {}, until) is None
-    assert asked == ["first", "second"]
-    assert zygotes._imported([zygote], [request], modules, {}, time.monotonic()) is None
-    assert asked == ["first", "second"]
-
-
 def test_an_import_that_the_user_interrupts_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "is_interrupted.py").write_text("raise KeyboardInterrupt\n")
     monkeypatch.chdir(tmp_path)
@@ -257,13 +241,17 @@ def test_an_import_that_the_user_interrupts_is_interrupted(tmp_path: Path, monke
         advice._found("is_interrupted.py:workload", 600.0)
 
 
+def join_watchers() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "ddpperf-overdue":
+            thread.join(30)
+
+
 def test_what_ends_in_time_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     ended = threading.Event()
     with deadlines.watched("late", 600.0, ended.set) as shown:
         pass
-    for thread in threading.enumerate():
-        if thread.name == "ddpperf-overdue":
-            thread.join(30)
+    join_watchers()
     assert not shown.is_set()
     assert not ended.is_set()
     assert capfd.readouterr().err == ""
@@ -275,6 +263,54 @@ def test_what_waits_for_ever_is_shown_and_ended(capfd: pytest.CaptureFixture[str
         assert ended.wait(30)
     assert shown.is_set()
     assert_shown(capfd.readouterr().err, "ddpperf: a wait had not ended; ", "in test_what_waits_for_ever")
+
+
+def test_what_ends_while_its_stacks_are_written_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, over, called = threading.Event(), threading.Event(), threading.Event()
+
+    def written(_: str) -> None:
+        writing.set()
+        assert over.wait(30)
+
+    monkeypatch.setattr(deadlines, "late", written)
+    with deadlines.watched("late", 0.0, called.set) as ended:
+        assert writing.wait(30)
+    over.set()
+    join_watchers()
+    assert not ended.is_set()
+    assert not called.is_set()
+
+
+def test_an_import_in_a_background_job_of_a_shell_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which ignores interrupts, then as before."""
+    begun = threading.Event()
+    monkeypatch.setattr(deadlines, "late", lambda _: begun.wait(30))
+    monkeypatch.setattr(sys, "import_begun", begun.set, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "waits_in_background.py"
+    file.write_text("import sys, threading\nsys.import_begun()\nthreading.Event().wait(30)\n")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(SettingError, match=r"had not ended within --timeout=0 s; raise it, or let the file only"):
+            advice._found(f"{file}:workload", 0.0)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_connection_that_the_kernel_gives_up_shows_no_stacks(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was waited for: it happens four seconds after the peer's machine is gone."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ETIMEDOUT, "Connection timed out")
+
+    monkeypatch.setattr(Channel, "send_bytes", fails)
+    near, far = socket.socketpair()
+    with near, far, pytest.raises(LinkEnded, match=r"^node 1 is gone: .* \(\[Errno 110\] Connection timed out\)$"):
+        Link(near, Frames(), "node 1").send_bytes(b"")
+    assert capfd.readouterr().err == ""
 
 
 def test_stacks_that_cannot_be_shown_hide_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

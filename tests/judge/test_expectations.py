@@ -22,14 +22,14 @@ from tests.factories import make_counts, make_environment, make_interval, make_l
 @pytest.mark.parametrize(
     ("collectives", "totals", "reason"),
     [
-        (None, {}, "nothing is expected; name counts, such as optimizer_steps=1"),
+        (None, {}, "no expectation is given; name counts, such as optimizer_steps=1"),
         ({}, {}, None),  # no collectives at all is something to expect
         ({"all_reduce": 1}, {"flops": 2.5}, None),
         ({"all_reduce": "1"}, {}, "all_reduce is expected to be '1', which is not a number"),
         (
             None,
             {"calls": {"all_reduce": 1}},
-            "a count calls is one number; expect calls of several collectives as collectives={'all_reduce': 1}",
+            "calls has to be one number; for calls of several collectives, give collectives={'all_reduce': 1}",
         ),
         (["all_reduce"], {}, "collectives=['all_reduce']: expected calls by collective, such as {'all_reduce': 3}"),
         (None, {"flops": None}, "flops is expected to be None, which is not a number"),

@@ -596,7 +596,7 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     assert result["step_time"].bound == proven
     assert known(proven) <= known(result["step_time"].margin)
     shown = "the first 4 launches showed that the metric is not worse by the margin"
-    note = f"{shown}; it looked better, so more launches followed"
+    note = f"{shown}; more launches followed, because the metric looked better"
     assert finding_text(result["step_time"].note) == note
 
 

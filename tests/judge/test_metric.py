@@ -161,7 +161,8 @@ def test_a_speedup_over_another_way_is_not_compared() -> None:
     base = replace(found(), record=replace(stored(step, then), over="fp32"))
     result = judged(replace(measured(step, now), over="bf16"), base)
     assert result["speedup"].verdict is Verdict.INCOMPATIBLE
-    assert finding_text(result["speedup"].note) == "the baseline's speedup is relative to fp32, this run's to bf16"
+    told = "the baseline's speedup is relative to fp32, this run's to bf16: save again"
+    assert finding_text(result["speedup"].note) == told
     assert judged(measured(step), base)["peak_allocated"].verdict is Verdict.UNCHANGED
     assert not [text for text in findings(judged(measured(step), base)) if "no longer fail" in text]
 
@@ -222,7 +223,7 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
         return finding_text(judged(new, base, tolerance=0.02, **rules)["step_time"].note)
 
     assert note(last=False) == finding_text(one.note)  # there is time yet
-    more = known(re.fullmatch(r"about (\d+) launches \(--ddpperf-max-time=(\d+)\) would decide it", note(last=True)))
+    more = known(re.fullmatch(r"about (\d+) launches \(max_time=(\d+)\) would decide it", note(last=True)))
     assert int(more[2]) == 31 + 2 * (int(more[1]) - 6)  # six are there
     few = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045], STEADY[:5], tolerance=0.02)
     assert re.fullmatch(r"about \d+ launches would decide it, estimated from only 5", finding_text(few.note))

@@ -188,6 +188,31 @@ def test_work_of_another_period_beside_the_old_is_new() -> None:
     assert decide_count(CALLS, of(old), of(old, new)) is Verdict.REGRESSED
 
 
+@pytest.mark.parametrize(
+    ("new", "verdict"),
+    [
+        # 2 -> 2.5 in a mean step. Once in 20 steps may not have been seen before: 1/20. Of the 20 nothing is unseen.
+        pytest.param(every(2, 20, usual=0.0), Verdict.REGRESSED, id="1 in each 2nd step"),
+        pytest.param(every(10, 20, usual=0.0), Verdict.REGRESSED, id="1 in each 10th step, in others than the log"),
+        # 3/20 more, of which 3/20 may have been missed before, and again now.
+        pytest.param(every(20, 20, usual=0.0, more=3.0), Verdict.UNCHANGED, id="3 in one of 20 steps"),
+    ],
+)
+def test_a_log_of_many_calls_that_stays_as_it_was_hides_no_new_work(new: tuple[float, ...], verdict: Verdict) -> None:
+    log = every(10, 20, usual=0.0, more=20.0)
+    before, after = (
+        Counts(
+            totals={CALLS: sum(rhythm_of(values).mean for values in components)},
+            details={},
+            unstable={},
+            steps=20,
+            varying={CALLS: {"": components}},
+        )
+        for components in ((log,), (log, new))
+    )
+    assert decide_count(CALLS, before, after) is verdict
+
+
 def in_epochs(first: int, *, more: float = 0.0, one_line: bool = False) -> Counts:
     """Bytes in 20 steps of epochs of 19 steps: 4 in each fifth step and 9000 in each eighth, of one line or of two."""
     steps = [step % 19 for step in range(first, first + 20)]

@@ -53,7 +53,7 @@ def test_a_closure_variable_is_named_with_its_function() -> None:
     assert str(caught.value) == (
         f"build ({place}) cannot be sent to the ranks: closure variable 'trainer' of build ({place}) -> "
         "attribute 'lock' of test_unpicklable.Trainer is a _thread.lock: cannot pickle '_thread.lock' object; "
-        "make it inside the function"
+        "create this object inside the function"
     ).replace("test_unpicklable.Trainer", f"{__name__}.Trainer")
 
 
@@ -83,7 +83,7 @@ def test_a_fixture_in_a_closure_is_named_and_not_its_parts(request: pytest.Fixtu
         dump_call(Call(build, ()))
     assert "closure variable 'request' of build (" in str(caught.value)
     assert str(caught.value).endswith(
-        "is a _pytest.fixtures.TopRequest: it belongs to the test session; read the needed values before the call"
+        "is a _pytest.fixtures.TopRequest: this object is part of pytest; read the needed values before the call"
     )
 
 
@@ -103,4 +103,4 @@ def test_an_object_that_refuses_is_shown_with_its_own_reason_briefly(raised: Exc
 
     with pytest.raises(PayloadError, match=r"argument 0 is a .*Shy: ") as caught:
         dump_call(Call(plain, (Shy(),)))
-    assert str(caught.value).endswith(f"Shy: {told}; make it inside the function")
+    assert str(caught.value).endswith(f"Shy: {told}; create this object inside the function")

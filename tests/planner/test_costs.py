@@ -138,7 +138,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) 
             "algorithm='hierarchical': there is no cost formula for all_to_all",
         ),
         ({"algorithm": "hierarchical", "ranks_per_node": 3}, "world_size=4 is no multiple of ranks_per_node=3"),
-        ({"algorithm": "hierarchical", "ranks_per_node": 2}, "local_bandwidth_gbps=None: the hierarchical algo"),
+        ({"algorithm": "hierarchical", "ranks_per_node": 2}, "local_bandwidth_gbps=None: hierarchical needs"),
         (
             {"algorithm": "recursive_doubling", "collective": "reduce_scatter", "world_size": 6},
             "world_size=6: recursive_doubling of reduce_scatter needs a power of two; use algorithm='ring'",

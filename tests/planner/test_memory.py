@@ -41,7 +41,7 @@ def test_bytes_of_a_thousand_parameters(ranks: int, options: dict[str, Any], nby
     [
         ({"parameters": -1}, "parameters=-1 is not valid; give a whole number of at least 0"),
         ({"sharding": "zero4"}, "sharding='zero4' is not known; give one of none, zero1, zero2, zero3"),
-        ({"sharding": "HYBRID_SHARD"}, "HYBRID_SHARD shards in each node; give the number of its ranks"),
+        ({"sharding": "HYBRID_SHARD"}, "HYBRID_SHARD shards in each node; give the number of ranks on a node"),
         ({"sharding": "HYBRID_SHARD", "ranks_per_node": 3}, "world_size=2 is no multiple of ranks_per_node=3"),
         (
             {"sharding": "FULL_SHARD", "ranks_per_node": 2},

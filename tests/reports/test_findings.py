@@ -243,7 +243,7 @@ def test_a_finding_of_a_plugin_is_told_by_its_code_and_facts() -> None:
 def test_the_reason_of_a_broken_result_is_found_by_its_code() -> None:
     findings = (Finding("few_launches", {"made": 1}), Finding("broken", {"reason": "rank 1 was killed"}))
     assert broken_reason(make_result(findings=findings)) == "rank 1 was killed"
-    assert broken_reason(make_result(findings=findings[:1])) == "it could not be measured"
+    assert broken_reason(make_result(findings=findings[:1])) == "the measurement failed"
 
 
 @cache

@@ -136,7 +136,7 @@ def test_a_picture_that_fails_leaves_the_earlier_one_whole(tmp_path: Path, monke
 def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_document(RUNS[7].results[0])
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingError, match=r"--plots: .*file cannot be written: this is a file; make it"):
+    with pytest.raises(SettingError, match=r"--plots: .*file cannot be written: this is a file; make this path"):
         write_plots(made, tmp_path / "file", "--plots")
     monkeypatch.setattr(plots, "find_spec", lambda _: None)
     with pytest.raises(SettingError, match=r"--plots needs matplotlib.* pip install matplotlib"):

@@ -56,8 +56,12 @@ def changed(data: Any, path: str, value: object) -> None:
     ("path", "value", "problem"),
     [
         ("results", ..., "field results: is missing"),
-        ("extra", 1, "field extra: is not known here; write it again with --ddpperf-report=json:FILE"),
-        ("calibration", [{"test": "t.py", "noise_floor": 0.04}], "field calibration[0].noise_floor: is not known here"),
+        ("extra", 1, "field extra: is unknown to this version; write it again with --ddpperf-report=json:FILE"),
+        (
+            "calibration",
+            [{"test": "t.py", "noise_floor": 0.04}],
+            "field calibration[0].noise_floor: is unknown to this version",
+        ),
         ("dirty", "no", "field dirty: expected `bool`, got `str`"),
         ("results/0/world_size", 0, "field results[0].world_size: expected `int` >= 1"),
         ("date", "2026-02-30T10:00:00+00:00", "field date: expected `str` matching regex "),
@@ -107,8 +111,16 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("diagnosis/advice/0/code", "later", "diagnosis: has a code or facts that are not known here ('later')"),
-        ("diagnosis/advice/0/code", "bucket_size", "diagnosis: has a code or facts that are not known here ('megaby"),
+        (
+            "diagnosis/advice/0/code",
+            "later",
+            "diagnosis: has a code or facts that this version does not know ('later')",
+        ),
+        (
+            "diagnosis/advice/0/code",
+            "bucket_size",
+            "diagnosis: has a code or facts that this version does not know ('megaby",
+        ),
     ],
 )
 def test_a_diagnosis_without_words_is_named(tmp_path: Path, path: str, value: object, problem: str) -> None:

@@ -173,6 +173,17 @@ def test_checkpoints_that_stay_but_save_what_they_recomputed_are_not_called_lost
     ]
 
 
+def test_checkpoints_of_another_line_that_recompute_no_flops_are_not_called_lost() -> None:
+    """As if parts of a block are checkpointed, and not the block."""
+    then, now = recomputing(*blocks(0, 1), peak=MIB, there=2), recomputing(peak=4 * MIB, there=2)
+    (site,) = [each for each in then.sites[SETTINGS] if each.part == CHECKPOINTS]
+    moved = replace(site, line=40, source="other", value=8.0)
+    now = replace(now, sites={SETTINGS: tuple(moved if each is site else each for each in then.sites[SETTINGS])})
+    (told,) = setup_changes(PEAK, then, now)
+    assert told.startswith("activation checkpointing is at train.py:40 in build now, and was at train.py:31 in build: ")
+    assert told.endswith(": blocks.0, blocks.1 are recomputed without FLOPs")
+
+
 def test_blocks_that_are_gone_have_not_lost_their_checkpoints() -> None:
     fewer = recomputing(*blocks(0, 1, 2), peak=4 * MIB, there=3)
     assert setup_changes(PEAK, recomputing(*blocks(*range(6)), peak=MIB), fewer) == []

@@ -111,6 +111,6 @@ def test_saved_baselines_are_counted_by_what_they_replace(record: BaselineRecord
 def test_what_is_not_stored_is_said_once_for_all() -> None:
     unfit = [make_new_result(f"t.py::test_{number}") for number in range(2)]
     assert stored_lines(Stored(unfit=unfit, failed={"t.py::test_c", "t.py::test_b"})) == [
-        "does not fit into memory, so a baseline stays without --ddpperf-force-save: both benchmarks",
+        "does not fit into memory, and its baseline is kept (--ddpperf-force-save removes it): both benchmarks",
         "failed, so not stored: test_b, test_c",
     ]

@@ -37,10 +37,13 @@ from tests.factories import SHARDS_ON_CPU
 Wrap = Callable[[nn.Sequential], Any]
 
 
-def training(*, shared_out: bool = True, last: bool = True, seed: int = 1) -> Callable[[Any], Callable[[], None]]:
+def training(
+    *, shared_out: bool = True, last: bool = True, seed: int = 1, mesh: str = ""
+) -> Callable[[Any], Callable[[], None]]:
     """Steps of two micro-batches, of which the last or the first synchronises."""
 
     def build(ctx: Any) -> Callable[[], None]:
+        made = init_device_mesh("cpu", (2,), mesh_dim_names=(mesh,)) if mesh else None
         torch.manual_seed(seed)
         model = DistributedDataParallel(nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -56,6 +59,7 @@ def training(*, shared_out: bool = True, last: bool = True, seed: int = 1) -> Ca
 
         def step() -> None:
             for synchronises in (not last, last):
+                assert made is None or made.ndim == 1
                 with nullcontext() if synchronises else model.no_sync():
                     model(next(batches)[0]).square().sum().backward()
             optimizer.step()
@@ -193,6 +197,7 @@ STEPS = {
     "shared out": training(),
     "not shared out": training(shared_out=False),
     "not shared out, our seed": training(shared_out=False, seed=SEED),  # without our seed they would draw others
+    "not shared out, in a mesh": training(shared_out=False, mesh="world"),
     "first synchronised": training(last=False),
     "processes and workers": processes_and_workers,
     "evaluating": evaluating_at_times,
@@ -231,6 +236,7 @@ def found(launcher: Launcher) -> Found:
         ("shared out", Alike(samples=(), batches=(), apart=()), "DistributedSampler"),
         ("not shared out", Alike(samples=(0, 1), batches=(0, 1), apart=()), "DataLoader"),
         ("not shared out, our seed", Alike(batches=(0, 1), apart=()), "DataLoader"),
+        ("not shared out, in a mesh", Alike(samples=(0, 1), batches=(0, 1), apart=()), "DataLoader"),
         ("first synchronised", Alike(samples=(), batches=(), apart=(0, 1)), "DistributedSampler"),
     ],
 )

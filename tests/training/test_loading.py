@@ -270,7 +270,7 @@ def test_slow_batches_are_fetched_by_as_many_workers_as_there_is_room_for(
 def test_without_a_core_to_spare_the_rank_fetches_by_itself() -> None:
     assert choose(Fetch(0.09, 1.0, 1000), cores=2, ranks=2, threads=1, cuda=False) == (
         NONE,
-        "a batch takes 90.0 ms to fetch, and with 2 cores for 2 ranks there is none to spare for it",
+        "a batch takes 90.0 ms to fetch, and with 2 cores for 2 ranks no core is free for a worker",
     )
 
 
@@ -308,7 +308,7 @@ def test_waiting_is_told_from_computing_on_a_busy_machine_too(make_ctx: Any, mon
     assert f"picked by loader=auto: {slow} (a batch takes " in why
     computed, why = pick(make_ctx(), DataLoader(Computed()))
     assert computed == NONE
-    assert why.endswith("to fetch, and with 1 core for 1 rank there is none to spare for it)")
+    assert why.endswith("to fetch, and with 1 core for 1 rank no core is free for a worker)")
 
 
 def test_a_pick_leaves_random_numbers_as_they_were(make_ctx: Any) -> None:

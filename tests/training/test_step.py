@@ -277,9 +277,9 @@ def communicating_without_group() -> None:
 
 
 TOUCHING: dict[Callable[[], object], str] = {
-    dist.init_process_group: "calls init_process_group, but the plugin has called it; leave this out, or give",
+    dist.init_process_group: "calls init_process_group, but the plugin has called it; leave that call out, or give",
     with_another_group: "replaced the process group that the plugin made",
-    communicating_without_group: "ended the process group that the plugin made; leave this out, .*Script.function.$",
+    communicating_without_group: "ended the process group that the plugin made; leave that call out, .*Script.function",
     without_group: "ended the process group that the plugin made",
 }
 

@@ -27,6 +27,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ddpperf import Script
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
@@ -166,6 +170,50 @@ def test_a_step_of_a_script_is_counted_as_any_other(launcher: Launcher) -> None:
     assert counts.totals["optimizer_steps"] == 3
     assert counts.details["collective_calls"] == {"all_reduce": 3}
     assert counts.totals["flops_forward"] == 3 * 2 * 4 * 8 * 8
+
+
+def test_a_step_that_ends_inside_a_mode_or_inside_backward_is_counted_as_any_other(launcher: Launcher) -> None:
+    """Only then are modes of the counters not the last ones that this thread entered."""
+
+    def script() -> None:
+        dist.init_process_group("gloo")
+        model, flops = nn.Linear(8, 8), set()
+        for parameter in model.parameters():
+            step = torch.optim.SGD([parameter], lr=0.1).step
+            parameter.register_post_accumulate_grad_hook(lambda _, step=step: step())  # type: ignore[no-untyped-call]
+        try:
+            while True:
+                with torch.device("cpu"), FlopCounterMode(display=False) as mode:
+                    model(torch.ones(4, 8)).square().mean().backward()
+                    dist.all_reduce(model.weight.grad)
+                flops.add(mode.get_total_flops())
+        finally:
+            of_functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+            print([*of_functions, *_get_current_dispatch_mode_stack()], flops)
+
+    result = launched(launcher, PrepareJob(job(Script(script)), timed=True, counted=True), PREPARE_LAUNCH)
+    counts = merged([rank.counts for rank in result.values])
+    assert counts.unstable == {}
+    assert counts.totals["optimizer_steps"] == 2
+    assert counts.details["collective_calls"] == {"all_reduce": 1}
+    assert counts.totals["flops"] == 2 * 2 * 4 * 8 * 8
+    assert [output.stdout for output in result.outputs] == [f"[] {{{2 * 2 * 4 * 8 * 8}}}\n"] * 2
+
+
+def test_a_script_whose_ranks_join_after_different_numbers_of_steps_is_refused(launcher: Launcher) -> None:
+    def script(more: int) -> None:
+        dist.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        while True:
+            with Join([model]):
+                for _ in range(3 + more * dist.get_rank()):
+                    model(torch.ones(4, 8)).square().mean().backward()
+                    optimizer.step()
+
+    assert len(launched(launcher, job(Script(partial(script, 0)))).values) == 2
+    with pytest.raises(WorkloadError, match="trains fewer steps on rank 0 than on others, and waits in Join"):
+        launched(launcher, job(Script(partial(script, 1))))
 
 
 def log(step: int) -> None:

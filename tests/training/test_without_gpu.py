@@ -166,6 +166,23 @@ def test_a_warning_of_torchs_names_the_line_of_the_script(monkeypatch: pytest.Mo
     assert [(each.filename, each.lineno) for each in said] == [(__file__, sys._getframe().f_lineno - 1)]
 
 
+def like(values: torch.Tensor) -> torch.Tensor:
+    return values + torch.ones_like(values) * torch.full((1,), 2.0)
+
+
+def like_again(values: torch.Tensor) -> torch.Tensor:
+    return values + torch.ones_like(values) * torch.full((1,), 2.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_functions_are_scripted_after_a_call_for_a_gpu_too() -> None:
+    before = torch.jit.script(like)  # torch.jit knows torch's functions by their identity from then on
+    with GpuCalls(1, (HERE,)).on_cpu():
+        values = torch.ones(3).cuda()
+        after = torch.jit.script(like_again)
+        assert after(values).equal(before(values))
+
+
 def elapsed() -> None:
     make: Callable[..., torch.cuda.Event] = torch.cuda.Event  # torch leaves it untyped
     make(enable_timing=True).elapsed_time(make(enable_timing=True))

@@ -43,7 +43,7 @@ TOLD = {  # what a test checks, and a regular expression for the first line of i
     "nn.Linear(8, 4)": r"a Linear cannot be measured: expected a Workload, .* or a function build",
     "lambda: None": r"takes \(\) and is called as <lambda>\(ctx\): .*; a function that trains by itself is given as Sc",
     "lambda ctx: ddpperf.world_sizes": (
-        r"closure variable 'ddpperf' of .* belongs to the test session; read the needed values before"
+        r"closure variable 'ddpperf' of .* this object is part of pytest; read the needed values before"
     ),
     "runs_suite": r"^a rank called pytest.main\(\), .*: call it outside of the measured code",
 }
@@ -80,7 +80,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         lambda: cross_entropy(give((torch.randn(4, 4),)), torch.zeros(4, dtype=torch.long)),
         "the model's output is not a tensor: select the tensor",
     ),
-    (lambda: os.environ["SLURM_PROCID"], "a rank has torchrun's variables, such as RANK, LOCAL_RANK"),
+    (lambda: os.environ["SLURM_PROCID"], "ranks have torchrun's variables instead: RANK, LOCAL_RANK"),
     (lambda: Path("data/train.csv").read_text(), "ranks run where pytest was started: begin paths with Pa"),
     (lambda: pickle.dumps(lambda: 0), "move the function or class to a module of its own, or give the DataLoader"),
     (lambda: late(iter(nn.Linear(8, 4).parameters())), "an iterator of parameters ends after one"),

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=2,
-    title="An option that synchronises after each micro-batch also runs the optimizer after each",
+    title="An option that synchronises after each micro-batch also runs the optimizer after each one",
     threads=("huggingface/accelerate#2790", "huggingface/accelerate#2531"),
     program="""\
 class Accumulator:

@@ -4,7 +4,7 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=15,
-    title="The norm of sharded gradients takes an all-reduce for each parameter, not one",
+    title="The norm of sharded gradients takes one all-reduce for each parameter, not one for all",
     threads=("NVIDIA-NeMo/Automodel#2875",),
     program="""\
 from torch.distributed.fsdp import fully_shard

@@ -93,13 +93,13 @@ def read_trace(document: object, name: str) -> RankTrace:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise TraceError(f"{name} is not a Chrome trace of torch.profiler: an event cannot be read ({error})") from None
     if not any(event.start < event.end for event in found):
-        raise TraceError(f"{name} has no events with a duration: nothing ran while it was recorded; trace a step")
+        raise TraceError(f"{name} has no events with a duration: nothing ran in the recorded time; trace a step")
     told = document.get("distributedInfo")
     told = told if isinstance(told, dict) else {}
     rank, size, groups = told.get("rank", rank_in_name(name)), told.get("world_size"), told.get("pg_config")
     for number in (rank, size):
         if isinstance(number, int) and not 0 <= number <= _MOST_RANKS:
-            raise TraceError(f"{name} is not a trace of a rank: {number} is no rank or world size")
+            raise TraceError(f"{name} is not a trace of a rank: it has {number} as its rank or world size")
     listed = groups if isinstance(groups, list) else []
     sizes = [group.get("pg_size") for group in listed if isinstance(group, dict)]
     return RankTrace(

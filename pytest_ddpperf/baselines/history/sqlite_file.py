@@ -78,7 +78,7 @@ _SCHEMA = (
     """,
 )
 _STATISTICS = ("CREATE TABLE sqlite_stat1(tbl,idx,stat)", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)")
-_RECOVERY = "restore it from a backup, or name another file and start a new history there"
+_RECOVERY = "restore the file from a backup, or name another one to start a new history"
 
 
 class NoRunYet(HistoryError):
@@ -116,14 +116,15 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
         with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
             connection.text_factory = lambda text: text.decode(errors="replace")
             _check_header(connection, file, may_be_empty=mode != "read")
+            connection.text_factory = str
             yield connection
-    except sqlite3.OperationalError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if SQLite's message quotes broken text
+        if not isinstance(error, sqlite3.OperationalError) or "Could not decode" in str(error):
+            raise broken(file, f"{shorten(str(error), 100)}: the file is broken or no history") from None
         if "locked" in str(error):
             raise late(HistoryError(f"history file {file}: {error}; try again")) from None
         cure = "check its permissions and the disk, or name another file"
         raise HistoryError(f"history file {file}: {error}; {cure}") from None
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if SQLite's message quotes broken text
-        raise broken(file, f"{shorten(str(error), 100)}: it is broken or no history") from None
 
 
 def broken(file: Path, problem: str) -> HistoryError:
@@ -150,8 +151,8 @@ def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: b
     own = {*map(_bare, (*_SCHEMA, *_STATISTICS))}
     for kind, name, sql in made:
         if _bare(sql) not in own:
-            cure = f": remove it by DROP {kind.upper()}" * (kind in {"index", "trigger"})
-            raise broken(file, f"it holds the {kind} {name!a} with a schema that pytest-ddpperf does not write{cure}")
+            cure = f": remove the {kind} by DROP {kind.upper()}" * (kind in {"index", "trigger"})
+            raise broken(file, f"the schema of its {kind} {name!a} is none that pytest-ddpperf writes{cure}")
 
 
 def _bare(sql: str) -> str:

@@ -249,11 +249,11 @@ class Bisector:
             return Classification("skipped", text=comparison)
         shift, text = shift_of(comparison), shift_text(comparison)
         if shift is None:
-            return Classification("skipped", text=f"{text}, and its scatter is unknown".lstrip(", "))
+            return Classification("skipped", text=f"{text}, with an unknown scatter".lstrip(", "))
         found = classify(shift, self.endpoints.shift)
         error = ATTEMPTS * found.error  # each attempt is a chance to be wrong
         if error > allowed:
-            return Classification("skipped", text=f"{text}, which may be either")
+            return Classification("skipped", text=f"{text}, not clearly good or bad")
         return Classification(found.answer, error, text)
 
 

@@ -91,7 +91,7 @@ def _bisect(commits: bisector.Searched, options: argparse.Namespace, run: bisect
     def run_ends(probe: Probe, against: str) -> Outcome:
         seconds = probe.settings.get("max_time")  # only a probe after the first one says how long it may take
         if isinstance(seconds, float):
-            _tell(f"good and bad are measured again, for up to {span(seconds)} a benchmark; {_NO_LIMIT} that")
+            _tell(f"good and bad are measured again, for up to {span(seconds)} a benchmark; {_NO_LIMIT} this time")
         return run(probe, against)
 
     _tell(f"good {commits.short(commits.good)}", f"bad  {commits.short(commits.bad)}")
@@ -108,7 +108,7 @@ def _bisect(commits: bisector.Searched, options: argparse.Namespace, run: bisect
         _tell(
             "good and bad do not differ clearly enough for a search: the error probability of their comparison is "
             f"{format_percent(endpoints.error)}, and a search needs {format_percent(bisector.MAX_ERROR)} at most\n"
-            "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
+            "measure on a quiet machine, or with more --ddpperf-launches, or search by a count, such as --metric=flops"
         )
         return NOT_FOUND
     _tell(*_duration_lines(endpoints), "")
@@ -154,7 +154,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
         words = "cannot be told apart from" if undecided(outcome, metric) else "is not worse than"
         head = f"{bad} {words} {good}: there is nothing to search for"
     elif metric in known:
-        head = f"{bad} cannot be compared with {good}: nothing that was compared has {metric}"
+        head = f"{bad} cannot be compared with {good}: no compared benchmark has the metric {metric}"
     else:
         raise SettingError(f"--metric {metric}: {asked} measured no such metric; give one of {', '.join(known)}")
     return "\n  ".join([head, *lines, *first_of(not_compared(outcome))])
@@ -205,7 +205,7 @@ def _conclude(search: bisector.Bisector, commits: CommitRange) -> int:
     if found:
         _tell(_sureness(search))
     elif verdict not in {None, Verdict.INCONCLUSIVE}:
-        _tell("  it is not worse than the commit before: the change came with several commits, or a probe was wrong")
+        _tell("  this commit is not worse than that one: the change came with several commits, or a probe was wrong")
     return FOUND if found else NOT_FOUND
 
 
@@ -214,4 +214,4 @@ def _sureness(search: bisector.Bisector) -> str:
         return "  sure: counts have no noise"
     error = search.error
     wrong = f"{100 * error:.2g} %" if error >= 1e-4 else "under 0.01 %"  # noqa: PLR2004 - two decimals
-    return f"  {format_percent(max(0.0, 1 - error))} sure: the ends and all probes together may be wrong by {wrong}"
+    return f"  {format_percent(max(0.0, 1 - error))} sure: the probability of an error in any end or probe is {wrong}"

@@ -103,7 +103,7 @@ def _run(command: Sequence[str]) -> None:
         return
     lines = printed.splitlines()
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    raise PipRefused(next(iter(errors or reversed(lines)), "it does not say why"))
+    raise PipRefused(next(iter(errors or reversed(lines)), "the command gave no reason"))
 
 
 def cache_folder() -> Path:
@@ -129,7 +129,7 @@ def prepared(
         try:
             sides.append(environments.python(pins).path)
         except PipRefused as error:  # noqa: PERF203 - two files
-            raise SettingError(f"--packages {given}: pip cannot install it: {error}; options: --pip-args") from None
+            raise SettingError(f"--packages {given}: pip refuses this list: {error}; see --pip-args") from None
     packages = packages_between(old, new, files, sides)
 
     def run(probe: Probe, against: str) -> Outcome:
@@ -155,16 +155,16 @@ def conclusion(bisector: Bisector, packages: PackageRange) -> tuple[list[str], b
     step, text = packages.steps[int(found) - 1], packages.changes(found)
     lines = [f"{text} makes the difference"]
     if len(step) > 1:
-        lines.append("  pip cannot change one of these alone: they need each other's versions")
+        lines.append("  pip cannot change one of these packages alone: they need each other's versions")
     earlier = [name for before in packages.steps[: int(found) - 1] for name in before]
     if not earlier:
-        return [*lines, f"  it alone suffices with all else as in {packages.names[0]}"], True
+        return [*lines, f"  this change suffices, all else as in {packages.names[0]}"], True
     alone = bisector.classified(ALONE + found)
     if alone.answer == "bad":
-        return [*lines, f"  it alone suffices with all else as in {packages.names[0]}: {alone.text}".rstrip(", ")], True
+        return [*lines, f"  this change suffices, all else as in {packages.names[0]}: {alone.text}".rstrip(", ")], True
     changed = ", ".join(first_of(earlier))
     if alone.answer == "good":
         told = f"  only together with changes of {changed}, not alone: {alone.text}".rstrip(", ")
     else:
-        told = f"  after changes of {changed}; whether it alone makes the difference is not known: {alone.text}"
+        told = f"  after changes of {changed}; whether this change alone suffices is not known: {alone.text}"
     return [*lines, told], False

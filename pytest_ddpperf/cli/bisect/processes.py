@@ -57,7 +57,7 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
         if status in _UNUSABLE or not outcome.exists():
             error = _ERROR.search(printed)
             lines = [line for line in printed.splitlines() if line.strip()]
-            complaint = error[1] if error is not None else next(reversed(lines), f"it ended with status {status}")
+            complaint = error[1] if error is not None else next(reversed(lines), f"pytest ended with status {status}")
             raise SettingError(f"{command_line(arguments)}: {complaint}")
         found: Outcome = pickle.loads(outcome.read_bytes())
         return found

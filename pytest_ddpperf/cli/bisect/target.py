@@ -44,7 +44,7 @@ class Target:
             result for result in outcome.results if (result.test, result.measurement.key) == (self.test, self.benchmark)
         ]
         reason = obstacle(outcome, results, self.test)
-        return reason if reason is not None else find(results[0], self.metric) or f"it has no {self.metric}"
+        return reason if reason is not None else find(results[0], self.metric) or f"the benchmark has no {self.metric}"
 
 
 def require_known(metric: str, added: Iterable[str]) -> None:

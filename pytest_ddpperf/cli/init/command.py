@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import distribution
+from itertools import takewhile
 from pathlib import Path
 from textwrap import wrap
 from types import MappingProxyType
@@ -69,8 +70,8 @@ def _folder(tests: Path, root: Path) -> Path:
         raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")
     folder = whole.relative_to(root.resolve())
     if not PLAIN.fullmatch(folder.as_posix()):
-        reason = f"--tests {tests} cannot become an argument of pytest in a CI job"
-        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/ that does not begin with -")
+        reason = f"--tests {tests} has a character that a shell or YAML may change, or begins with -"
+        raise SettingError(f"{reason}: name a folder of letters, digits and ._-/")
     return folder
 
 
@@ -141,9 +142,8 @@ def test_text(project: Project, folder: Path) -> str:
         return _HEAD + _WORKLOAD
     script = project.scripts[0]
     lines = (line for remark in _script_remarks(script) for line in wrap(printable(remark), WIDTH))
-    return _HEAD + _SCRIPT.format(
-        remarks="".join(f"    # {line}\n" for line in lines), call=", ".join(_arguments(script, project, folder))
-    )
+    remarks = "".join(f"    # {line}\n" for line in lines)
+    return _HEAD + _SCRIPT.format(remarks=remarks, call=", ".join(_arguments(script, project, folder)))
 
 
 def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
@@ -187,7 +187,7 @@ def requirement() -> str:
 
 def _script_remarks(script: TrainingScript) -> list[str]:
     own_loop = script.framework in {"torch", "accelerate", "fabric"}
-    steps = "a step ends when optimizer.step() returns" if own_loop else f"{script.framework} makes the steps"
+    steps = "a step ends when the first optimizer has stepped" if own_loop else f"{script.framework} makes the steps"
     lines = [f"Each rank runs the script with the environment of torchrun; {steps}."]
     if script.longer:
         lines.append("Arguments after the file become sys.argv. A launch stops the script when it has enough steps.")
@@ -210,7 +210,9 @@ def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[s
     devices = (script.devices, "2") if single and script.devices else ()
     given = list(script.given)
     for option in {*script.longer[:1], *devices[:1]} & {*given}:
-        del given[(place := given.index(option)) : place + 2]
+        place = given.index(option)
+        more = len([*takewhile(_NUMBER.fullmatch, given[place + 2 :])])  # as of nargs="+"
+        del given[place : place + 2 + more]
     arguments = (*given, *script.longer, *devices)
     words = [literal, *(word if _NUMBER.fullmatch(word) else json.dumps(word) for word in arguments)]
     ranks = [f"world_size={2 if devices else script.processes}"] * (single or not script.joins)

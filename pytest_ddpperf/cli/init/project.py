@@ -55,6 +55,9 @@ _STARTER = r"(?:python3?|torchrun|accelerate launch|deepspeed|srun|fabric run|li
 _OTHER = r"(?![^`\n]* --(?:help|eval|test)\b)"
 _COMMAND = re.compile(rf"(?:^|`)[ $]*((?:\w+=[^\s`]+ +)*{_RUN}{_STARTER} {_OTHER}[^`\n]+)", re.MULTILINE)
 MOST_OF_COMMAND = 300  # letters that are shown
+_CONTINUED = re.compile(r"(?<![ \t])[ \t]*\\[ \t]*\n\s*")  # a line of a shell that the next one continues
+_FENCE = re.compile(r"^[ \t]*```[^`\n]*$", re.MULTILINE)
+_PROSE = re.compile(r"(?<!\s)\s{2,}(?![-\s]|\S*\.py\b).*")  # that explains a command, at a distance from it
 _WORD = re.compile(r"(?!.*path/to)(?=.*\w)[\w./:=,@+-]+", re.ASCII)  # a shell and Python take it as it is
 
 
@@ -136,7 +139,7 @@ def _modules(
         if left < 0:
             return
         if path.suffix != ".py":
-            where, text = path.relative_to(root), re.sub(r"\\[ \t]*\n\s*", "", code.decode(errors="replace"))
+            where, text = path.relative_to(root), _CONTINUED.sub(" ", code.decode(errors="replace"))
             readme, markdown = path.stem == "README", path.suffix == ".md"
             for place, each in enumerate(_named(text, where.parent, known) if readme or not markdown else ()):
                 named.setdefault(each, (len(where.parts), place))  # the former grows from file to file
@@ -153,9 +156,10 @@ def _modules(
 
 def _commands(text: str, *, prose: bool) -> Iterator[tuple[str, bool]]:
     """Yields the commands in a text, which may be ``prose``, and whether each is marked as code."""
-    for number, part in enumerate(text.split("```")):
+    for number, part in enumerate(_FENCE.split(text)):
         for found in _COMMAND.finditer(part):
-            yield found[1], not prose or number % 2 == 1 or found[0].startswith("`")
+            marked = not prose or number % 2 == 1 or found[0].startswith("`")
+            yield _PROSE.sub("", found[1]) if prose else found[1], marked
 
 
 def _arguments(command: str, file: Path, *, marked: bool) -> tuple[str, ...]:
@@ -258,13 +262,8 @@ def _likely(script: TrainingScript, here: Path) -> tuple[bool | int | str, ...]:
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))
     started = bool(script.command) and script.named[0] == 1 and not script.starts  # by a file at the root
-    facts = (
-        not script.file.is_relative_to(here),
-        odd,
-        not started,
-        not script.joins,
-        script.starts,
-        bool(script.needs and not script.given),
-    )
+    far, lacks = not script.file.is_relative_to(here), bool(script.needs and not script.given)
+    facts = (far, odd, not started, not script.joins, script.starts, lacks)
     depth, place = script.named
-    return *facts, depth, name, place, len(script.file.parts), len(str(script.file)), str(script.file)
+    unstarted = not script.command or script.named == FAR
+    return *facts, depth, name, unstarted, place, len(script.file.parts), len(str(script.file)), str(script.file)

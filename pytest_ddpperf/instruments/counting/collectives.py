@@ -46,14 +46,13 @@ class CollectiveCall:
         With S = ``nbytes`` and n = ``ranks``, these are 2 (n-1)/n S for an all-reduce, S for a send, 0 for a receive or
         a barrier, and (n-1)/n S for all others (Thakur, Rabenseifner and Gropp 2005). nccl-tests has S for a broadcast.
         """
-        if self.name in _WITHOUT_SENDING:
+        if self.name in {"recv", "barrier"}:
             return 0.0
         if self.name == "send":
             return float(self.nbytes)
         return self.nbytes * (self.ranks - 1) * (2 if self.name == "all_reduce" else 1) / self.ranks
 
 
-_WITHOUT_SENDING = frozenset({"recv", "barrier"})
 _NO_COMMUNICATION = frozenset(
     {
         *("wait_tensor", "_wrap_tensor_autograd", "check_for_nan"),
@@ -81,10 +80,8 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
     group = group_of(func, args, kwargs)
     ranks = 1 if group is None else int(group.size())
     if name == "batch_p2p_ops":
-        return [
-            CollectiveCall(kind.lstrip("i"), tensor.nbytes, ranks)
-            for kind, tensor in zip(args[0], args[3], strict=True)
-        ]
+        pairs = zip(args[0], args[3], strict=True)
+        return [CollectiveCall(kind.lstrip("i"), tensor.nbytes, ranks) for kind, tensor in pairs]
     kind = collective_kind(name.removeprefix("shard_dim_").removeprefix("monitored_").removeprefix("i"))
     if kind not in KINDS or func.namespace == "symm_mem":
         return [CollectiveCall(name, _nbytes((*args, *kwargs.values())), ranks)]
@@ -142,11 +139,8 @@ _MAX_WAIT = 2.0  # seconds; then the code goes on, because a batch of sends may 
 
 def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
     """Returns whether an operator communicates between ranks, with all its tensors on a CPU."""
-    return (
-        isinstance(func, OpOverload)
-        and func.namespace in NAMESPACES
-        and {tensor.device.type for tensor in tensors_in(args)} == {"cpu"}
-    )
+    sends = isinstance(func, OpOverload) and func.namespace in NAMESPACES
+    return sends and {tensor.device.type for tensor in tensors_in(args)} == {"cpu"}
 
 
 def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], tracker: TensorTracker) -> Any:

@@ -84,7 +84,7 @@ class CopyWatch:
             data = [leaf for leaf in leaves if not leaf.requires_grad]
             if tensors := data or [leaf for leaf in leaves if outermost and _joins_data(leaf)]:
                 self._open, self._calls = not data, self._calls + 1
-                with suppress(RuntimeError, TypeError):  # of a layout without a plain storage
+                with suppress(Exception):  # a layout without a plain storage, or a class of the user
                     self._batch = checksum(tensors, self._batch or 0, HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
@@ -97,17 +97,20 @@ class CopyWatch:
     def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...], roots: Sequence[str]) -> RankCopy:
         """Returns a description of this rank's model and data after ``steps`` steps."""
         peers = next((_peers(each) for each in self._reduced), ())
+        hooks = (hook for each in self._reduced for hook, _ in each._comm_hooks)  # noqa: SLF001
+        reduce = all(getattr(hook, "__module__", "").endswith(_HOOKS) for hook in hooks)  # to equal gradients
+        alike = reduce and all(_peers(each) == peers for each in self._reduced)
         named = {
             f"{number or ''}{'.' * bool(number)}{name}": parameter
             for number, model in enumerate(self._reduced if peers else self._models)
             for name, parameter in _own_parameters(model)
-            if all(_hooks_reduce(each) and _peers(each) == peers for each in self._reduced)
+            if alike
         }
         deferred = {("no_sync", self._entered): 1.0} if self._deferred and self._entered else {}
         sites = call_sites([{"drawn": loaders.drawn_by(steps), "deferred": deferred}], roots)
         shapes = repr([(name, tuple(parameter.shape)) for name, parameter in named.items()])
         return RankCopy(
-            place=_place(self._models, of_data),
+            place=_place(self._models, of_data, peers),
             samples=loaders.samples(steps, dist.get_world_size() if dist.is_initialized() else 1),
             batch=self._batch,
             model=zlib.crc32(shapes.encode()),
@@ -122,11 +125,6 @@ def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:
     """Returns the ranks of a DDP wrapper's process group; empty if the group no longer exists."""
     known = wrapped.process_group in dist.distributed_c10d._world.pg_group_ranks  # noqa: SLF001 - else it raises
     return tuple(dist.get_process_group_ranks(wrapped.process_group)) if known else ()
-
-
-def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
-    """Returns whether all communication hooks of a DDP wrapper give all ranks equal gradients."""
-    return all(getattr(hook, "__module__", "").endswith(_HOOKS) for hook, _ in wrapped._comm_hooks)  # noqa: SLF001
 
 
 def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -153,11 +151,11 @@ def _sums(parameter: Tensor) -> tuple[float, ...]:
     return tuple(torch.cat((most[None], *sums, rest)).tolist())
 
 
-def _place(models: Iterable[nn.Module], of_data: tuple[str, ...]) -> tuple[str, ...]:
+def _place(models: Iterable[nn.Module], of_data: tuple[str, ...], peers: Sequence[int]) -> tuple[str, ...]:
     """Returns this rank's coordinates in the device meshes, without the dimensions that divide data.
 
-    A dimension divides data if its name begins with a text in ``of_data``. A dimension without a name divides data if
-    ``fully_shard`` uses its mesh.
+    A dimension divides data if its name begins with a text in ``of_data``, or if it has as many ranks as ``peers``, the
+    group of DDP. A dimension without a name divides data if ``fully_shard`` uses its mesh.
     """
     made: Any = sys.modules.get("torch.distributed.device_mesh")
     meshes = [] if made is None else [found for found in gc.get_objects() if type(found) is made.DeviceMesh]
@@ -167,6 +165,6 @@ def _place(models: Iterable[nn.Module], of_data: tuple[str, ...]) -> tuple[str, 
     for mesh in meshes:
         names = mesh.mesh_dim_names or [""] * mesh.ndim
         for name, size, number in zip(names, mesh.shape, mesh.get_coordinate() or [-1] * mesh.ndim, strict=True):
-            if size > 1 and not (name.startswith(of_data) if name else mesh in sharding):
+            if size not in {1, len(peers)} and not (name.startswith(of_data) if name else mesh in sharding):
                 coordinates.add(f"{name or tuple(mesh.shape)} {number}")
     return tuple(sorted(coordinates))

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,23 +18,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.clock import system_time as time
+from pytest_ddpperf.instruments.counting import module_tracker
+from pytest_ddpperf.instruments.counting import steps as of_steps
 from pytest_ddpperf.instruments.counting.dispatch import CALLS, OperatorCounter
 from pytest_ddpperf.instruments.counting.loaders import loading_left_out
-from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
-from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted, rows_by_shape
+from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, gradients_of
+from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted, drops_seen, mark_used, rows_by_shape
 from pytest_ddpperf.instruments.counting.setup import checkpoints_seen, settings_of
 from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, break_sites, call_sites, compiled_sites
-from pytest_ddpperf.instruments.counting.steps import (
-    CallWatch,
-    Details,
-    OtherSteps,
-    Seen,
-    counts_of,
-    graph_so_far,
-    per_step,
-    total_of,
-    usual_steps,
-)
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, discard_first_profile, eagerly, unsampled
 from pytest_ddpperf.records.counts import Counts, count_row
@@ -66,7 +58,7 @@ class Countable:
 def count_warm_step(
     run: Callable[[], Any],
     subject: Countable,
-    plain: Details,
+    plain: of_steps.Details,
     *,
     steps: int = SEEN_STEPS,
     seconds: float = math.inf,
@@ -89,11 +81,11 @@ def count_warm_step(
                 pass_.step(run)
             counted = [pass_.step(run) for _ in range(whole)]
         most = min(seconds, max(time.monotonic() - begun, _SECONDS * max(1, steps / SEEN_STEPS)))
-        shown, others = pass_.seen[learning:], OtherSteps(run, on_any_rank, most)
+        shown, others = pass_.seen[learning:], of_steps.OtherSteps(run, on_any_rank, most)
         if not pass_.watch(others, steps - learning - whole):
             with pass_.counting():
                 pass_.survey(others, steps, after=learning + whole)
-    profiled: list[Details] = []
+    profiled: list[of_steps.Details] = []
     if subject.device.type == "cuda" and not others.ended:
         from pytest_ddpperf.instruments.counting.device_work import device_work
 
@@ -102,21 +94,22 @@ def count_warm_step(
             profiled = [device_work(run) for _ in range(whole)]
     rows = pass_.rows[: learning + whole]
     for each in counted:
-        each["model_state_bytes"] = max(each["model_state_bytes"], pass_.state, key=total_of)
+        each["model_state_bytes"] = max(each["model_state_bytes"], pass_.state, key=of_steps.total_of)
         each["batch_rows"] = rows_by_shape(each["batch_rows"], pass_.rows)
-        if not all(rows) or len(set(map(total_of, rows))) > 1:  # not sure, or not the same in each step
+        if not all(rows) or len(set(map(of_steps.total_of, rows))) > 1:  # not sure, or not the same in each step
             del each["batch_rows"]
-    same = {"ddp_buckets": ddp_buckets(pass_.used.roots), **subject.size, **plain}
-    usual = [counted] if subject.period > 1 else usual_steps(counted, shown, pass_.seen)
-    alike = [{**per_step(steps), **same} for steps in usual or [[step] for step in counted]]
-    of_device = [per_step(profiled)] if subject.period > 1 else profiled
-    found = counts_of(alike, of_device, pass_.seen, unusual=not usual)
-    if pass_.followed is not None:
-        few = format_count(pass_.followed, "step")
-        reason = f"a step did something else, and only {few} followed it, too few for a pattern"
-        unsure = found.varying if pass_.followed >= _WHOLE_STEPS else pass_.seen[0]  # else no step shows what follows
-        unstable = {each: reason for each in unsure if count_row(each).gated}
-        found = replace(found, unstable={**unstable, **found.unstable}, varying={})
+    same = {"ddp_buckets": module_tracker.ddp_buckets(pass_.used.roots), **subject.size, **plain}
+    usual = [counted] if subject.period > 1 else of_steps.usual_steps(counted, shown, pass_.seen)
+    alike = [{**of_steps.per_step(steps), **same} for steps in usual or [[step] for step in counted]]
+    of_device = [of_steps.per_step(profiled)] if subject.period > 1 else profiled
+    found = of_steps.counts_of(alike, of_device, pass_.seen, unusual=not usual)
+    if pass_.after is not None:
+        few, usually = format_count(len(pass_.after), "step"), pass_.seen[-1]
+        reason = f"one step did other work, and the {few} counted after it are too few for a pattern"
+        told = len(pass_.after) >= _WHOLE_STEPS  # else no step shows whether the usual work follows
+        steady = {each for each in pass_.alike if told and all(step[each] == usually[each] for step in pass_.after)}
+        unstable = {each: reason for each in usually if each not in steady and count_row(each).gated}
+        found = replace(found, unstable={**unstable, **found.unstable})
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
     settings = pass_.settings | settings_of(pass_.used.roots, pass_.used.optimizers)  # some optimizers step rarely
@@ -135,12 +128,13 @@ class _Pass:
         self._device, fake = subject.device.type, detect_fake_mode() is not None
         self._tracker = TensorTracker(self._device, fake=fake)
         self._operators = OperatorCounter(self._tracker, self._device, lambda: self.used.running, fake=fake)
-        self.seen: list[Seen] = []  # of each step, the counts that take little time
+        self.seen: list[of_steps.Seen] = []  # of each step, the counts that take little time
         self.sites: list[SiteCounts] = []  # of each step, the counts by line of code, if the line is known
         self._graphs: list[tuple[int, int]] = []  # of each step, by how much it raises ``graph_so_far``
         self._subject = subject
         self._gap = False  # whether a watched step did something else, on any rank
-        self.followed: int | None = None  # steps after it, if these were too few to show how often it comes
+        self.after: list[of_steps.Seen] | None = None  # the steps after it, if these are too few for a pattern
+        self.alike = set[str]()  # counts that the last watched step shares with the steps before it
         self.rows: list[dict[str, float]] = []  # of each step, as of ``BatchRows.rows``
         self.state: dict[str, float] = {}  # the most bytes since the last step counted in full began, as it steps
         self._stack = Stack()
@@ -152,7 +146,9 @@ class _Pass:
         """Observes modules, optimizers, batches and costly functions in this context, but not inside DataLoaders."""
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
         calls = calls_counted(self._called, self._device, self._operators.waited)
-        with self.used.watching(), left_out, calls, checkpoints_seen(self._called), self._operators.questions_named():
+        drops = drops_seen(partial(self._operators.add, "gradients_dropped", "zero_grad"))
+        checkpoints, questions = checkpoints_seen(self._called), self._operators.questions_named()
+        with self.used.watching(), left_out, calls, drops, checkpoints, questions:
             yield
 
     @contextmanager
@@ -167,7 +163,7 @@ class _Pass:
         elif self._operators.whole and not self._operators.is_paused:
             self.settings[name, place or self._stack.place()] += 1
 
-    def step(self, run: Callable[[], Any]) -> Details:
+    def step(self, run: Callable[[], Any]) -> of_steps.Details:
         """Counts a step in full; returns the counts that are too slow to take in every step."""
         self.settings.clear()
         with self._operators.paused():
@@ -197,9 +193,10 @@ class _Pass:
             "retained_bytes": _named(_kept(before, after)),
         }
 
-    def watch(self, others: OtherSteps, steps: int) -> bool:
+    def watch(self, others: of_steps.OtherSteps, steps: int) -> bool:
         """Runs up to ``steps`` steps of ``others``; returns whether all steps call the same functions of torch."""
-        period, calls, watched = (self._subject.period, CallWatch(lambda: self._operators.is_paused), list[int]())
+        period, watched = self._subject.period, list[int]()
+        calls = of_steps.CallWatch(lambda: self._operators.is_paused)
         if steps <= 0:
             return True
         # torch.compile would compile the watch. Futures of hooks call what follows in this thread, or in another one.
@@ -213,6 +210,8 @@ class _Pass:
             with calls.watching():
                 shown, sites = self._look(run)
             watched.append(calls.calls)
+            self.alike = {metric for metric in CALLS if shown[metric] == self.seen[-period][metric]}
+            self.alike |= {"collective_calls"} if self._graphs[-1][1] == self._graphs[-1 - period][1] else set()
             differs = _differ(self._graphs, period) or _differ(watched, period)
             if not differs:
                 self.seen.append({**self.seen[-period], **{metric: shown[metric] for metric in CALLS}})
@@ -223,11 +222,11 @@ class _Pass:
         self._gap = any(others.run_one(look) for _ in range(steps) if not others.over)  # the same on all ranks
         return not self._gap
 
-    def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
+    def survey(self, others: of_steps.OtherSteps, steps: int, *, after: int) -> None:
         """Counts more steps without memory, until ``steps`` steps are counted; ``after`` steps were counted before.
 
         If ``watch`` found a step with other work, the earlier counts are dropped. But if training or the time ends
-        after a few more steps, the earlier counts are kept, and ``followed`` is set.
+        after a few more steps, the earlier counts are kept, and ``after`` is set.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -244,30 +243,26 @@ class _Pass:
 
         self._operators.whole = False
         for _ in range(wanted):
-            if others.over:
-                break
-            others.run_one(look)
-        if not self._gap:
-            return
-        if others.any(len(self.seen) < _FEW):
-            self.followed = len(self.seen)
-            self.seen, self.sites = before[0] + self.seen, before[1] + self.sites
-            return
-        self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
+            if not others.over:
+                others.run_one(look)
+        if self._gap and others.any(len(self.seen) < _FEW):
+            self.after, (self.seen, self.sites) = self.seen, before
+        elif self._gap:
+            self.sites += [{"retained_bytes": each["retained_bytes"]} for each in before[1] if "retained_bytes" in each]
 
-    def _look(self, run: Callable[[], Any]) -> tuple[Seen, SiteCounts]:
+    def _look(self, run: Callable[[], Any]) -> tuple[of_steps.Seen, SiteCounts]:
         with self._operators.paused():
             if len(self._graphs) % _COLLECTED == 0:
                 gc.collect()  # the collector is paused, and steps may leave cycles with large tensors
         self._operators.begin_step()
         self._batches.begin_step()
-        nodes, collectives = graph_so_far()
+        nodes, collectives = of_steps.graph_so_far()
         run()
-        after = graph_so_far()
+        after = of_steps.graph_so_far()
         self._graphs.append((after[0] - nodes, after[1] - collectives))
         shown, sites = self._operators.details(), self._operators.sites()
         del shown["operator_bytes"]
-        self.rows.append(self._batches.rows(total_of(shown["backward_passes"])))
+        self.rows.append(self._batches.rows(of_steps.total_of(shown["backward_passes"])))
         placed = shown.keys() & sites.keys() - {*_OF_MODEL}
         without = {each: {(part, None): value for part, value in parts.items()} for each, parts in shown.items()}
         return {**without, **self._operators.lines(placed)}, sites
@@ -282,8 +277,8 @@ class _Pass:
 
     def _module_called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - as it is called
         self._subject.called(module, given, outermost)
-        if outermost:
-            self._batches.forwarded(module, given, self._operators.joined)
+        if outermost and self._batches.forwarded(module, given, self._operators.joined) and not module.training:
+            self._operators.add("eval_passes", type(module).__name__)
 
     def _gradients_complete(self, parameters: list[torch.Tensor]) -> None:
         if not self._operators.whole:
@@ -293,11 +288,12 @@ class _Pass:
             self._tracker.mark(self.used.optimizer_state, "optimizer_state")
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        mark_used(module_tracker.gradients_of_optimizer(optimizer))
         self._operators.add("optimizer_steps", type(optimizer).__name__)
         with self._operators.paused():
             if self._operators.whole:
                 self._tracker.mark(self.used.optimizer_state, "optimizer_state")
-            self.state = max(self.state, self.used.state_bytes(), key=total_of)
+            self.state = max(self.state, self.used.state_bytes(), key=of_steps.total_of)
 
 
 def _differ(steps: Sequence[object], period: int) -> bool:

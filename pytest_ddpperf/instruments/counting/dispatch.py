@@ -26,13 +26,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_ddpperf.instruments.counting import collectives, operators
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Running
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines, without_callers
+from pytest_ddpperf.instruments.counting.steps import LowestMode
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
 from pytest_ddpperf.records.sites import RECORDED_LINES
 
 CALLS = (  # counts of other calls than operators, also of the functions in ``_COSTLY`` of python.py
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
-    "optimizers_made",
+    *("optimizers_made", "scheduler_steps", "gradients_dropped", "eval_passes"),
 )
 
 _READERS = graph._engine_run_backward.__code__, optimizer._get_value.__code__  # noqa: SLF001  all backward is in the first
@@ -59,12 +60,11 @@ SITED = (
 METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "operator_bytes")
 
 
-class OperatorCounter(TorchDispatchMode):
+class OperatorCounter(LowestMode, TorchDispatchMode):
     """A dispatch mode that counts operators below autograd and below tensor subclasses.
 
-    It also counts in autograd's threads, but not in threads of DataLoaders and backends. An operator that another
-    operator calls is not counted. The mode waits for the end of each collective on a CPU, so that hooks of DDP run in
-    this thread and in a fixed order.
+    It also counts in autograd's threads, but not in threads of DataLoaders and backends, and inside a user's operators,
+    but not torch's. It waits for each collective on a CPU, so that hooks of DDP run in this thread, in a fixed order.
     """
 
     supports_higher_order_operators = True
@@ -87,14 +87,19 @@ class OperatorCounter(TorchDispatchMode):
         self._sites: dict[str, defaultdict[tuple[str, Place], float]] = {}
         self._stack = Stack()
         self._place: Place | None = None  # of the operator that runs, once it was looked for
+        self._nodes: dict[int, int] = {}  # the number of autograd's next node, which each thread counts separately
         self.begin_step()
+
+    def __enter__(self) -> Any:
+        self._nodes[threading.get_ident()] = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - no public number
+        return super().__enter__()
 
     def begin_step(self) -> None:
         """Begins a new step with all counts at zero."""
         self._counts = {metric: defaultdict(float) for metric in METRICS}
         self._sites = {metric: defaultdict(float) for metric in (*SITED, RECORDED_LINES)}
         self._attribution.forget()
-        self._nodes = {threading.get_ident(): torch._C._autograd._get_sequence_nr()}  # noqa: SLF001 - no public number
+        self._nodes[threading.get_ident()] = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
         self._on_host: dict[int, ReferenceType[torch.Tensor]] = {}  # copies, and numbers computed from such
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
@@ -146,8 +151,13 @@ class OperatorCounter(TorchDispatchMode):
         if operators.is_composite(func) and not any(tensor.is_nested for tensor in collectives.tensors_in(args)):
             with self:
                 return func.decompose(*args, **kwargs)
-        lent = not self._fake and collectives.is_on_cpu(func, args)
-        out = collectives.communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
+        if not self._fake and (kernel := operators.kernel_of(func, (*args, *kwargs.values()))) is not None:
+            with self:
+                out = func.redispatch(kernel, *args, **kwargs)
+        elif not self._fake and collectives.is_on_cpu(func, args):
+            out = collectives.communicate(func, args, kwargs, self._tracker)
+        else:
+            out = func(*args, **kwargs)
         with self._lock:
             self._place = None
             if self.whole or not _changes_one_count(func, out):
@@ -166,7 +176,7 @@ class OperatorCounter(TorchDispatchMode):
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
-        if thread not in self._nodes:  # the first operator of a step in another thread, which has its own numbers
+        if thread not in self._nodes:  # the first operator in a thread of autograd
             self._nodes[thread] = now - any(tensor.requires_grad for tensor in collectives.tensors_in(args))
         before = self._nodes[thread]
         self._nodes[thread] = before if decomposed else now  # its parts follow
@@ -250,8 +260,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         """Returns whether the host can read a tensor's values without waiting for the device."""
-        known = self._on_host.get(id(tensor))
-        copied = known is not None and known() is tensor
+        copied = (known := self._on_host.get(id(tensor))) is not None and known() is tensor
         return copied or (self._device == "cpu" and not tensor.dim() and self._tracker.is_state(tensor))
 
     def waited(self, name: str, tensor: torch.Tensor) -> None:

@@ -19,8 +19,9 @@ from torch.utils.data import IterableDataset, RandomSampler, dataloader
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at, making_noted
 from pytest_ddpperf.instruments.torch_internals import SEED, forget_received, replaced, uncompiled, unnamed
 
-_DRAWN = 16  # batches whose numbers are kept
+_DRAWN, _COMPARED = 256, 16  # batches whose indices are kept, and those that are compared
 HEAD = 2**18  # elements of a tensor that are looked at
+_SHUFFLED = 8  # samples of a dataset, at least, that do not come in the same order by chance
 _EARLIER = 2  # loaders before the last one that have to exist: a variable may still hold a single one
 _RECORD = "_ddpperf_followed"  # of a loader and of its iterators
 _BEFORE = "_ddpperf_given_before"  # batches of all loaders until a loader was made
@@ -52,9 +53,11 @@ class _Followed:
     def gave(self, batch: Any, number: int) -> None:
         """Records a batch; ``number`` is its number among the batches of all loaders."""
         self.given, self.first, self.last = self.given + 1, self.first or number, number
-        if self.workers > 1 and not self.data[1] and len(self.drawn) < _DRAWN:
-            with suppress(RuntimeError, TypeError):  # of a layout without a plain storage
-                self.drawn.append(checksum(filter(torch.is_tensor, tree_leaves(batch)), 0, HEAD))
+        if self.workers > 1 and not self.data[1] and len(self.drawn) < max(_COMPARED, 2 * self.workers):
+            leaves = tree_leaves(batch)
+            plain = repr([leaf for leaf in leaves if isinstance(leaf, (str, bytes, int, float))]).encode()
+            with suppress(Exception):  # of a layout without a plain storage, or a class of the user
+                self.drawn.append(checksum(filter(torch.is_tensor, leaves), zlib.crc32(plain), HEAD))
 
     def unsharded(self) -> bool:
         """Returns whether all workers read the same stream: they give equal batches in turn, and these change."""
@@ -108,7 +111,7 @@ class Loaders:
         @uncompiled
         def draw(batches: Any) -> Any:
             numbers, known = drawing(batches), vars(batches).get(_RECORD)
-            if known is not None and known.data[1] and not known.by_our_seed and len(known.drawn) < _DRAWN:
+            if known is not None and known.data[1] and len(known.drawn) < _DRAWN:
                 known.drawn.append(zlib.crc32(repr(numbers).encode()))
             return numbers
 
@@ -149,8 +152,8 @@ class Loaders:
         plugin's seed, or if a dataset has fewer samples than ranks.
         """
         used = [each for loaders in self.used(steps) for each in loaders]
-        known = all(each.drawn and each.data[1] >= ranks for each in used)
-        return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
+        known = all(each.drawn and not each.by_our_seed and each.data[1] >= ranks for each in used)
+        return tuple(zlib.crc32(repr(each.drawn[:_COMPARED]).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
         """Returns {(type, line): 1.0} for the sampler of the first loader that feeds training; empty without one."""
@@ -160,7 +163,7 @@ class Loaders:
         """Returns the lines of code that made slow DataLoaders, by metric, such as ``loaders_without_workers``.
 
         ``workers_restarted`` is for loaders whose workers stop after each epoch. ``loaders_kept`` is for loaders that
-        stay in memory, and needs three epochs.
+        stay in memory, and needs three epochs. ``loaders_repeating`` is for loaders that give samples in one order.
         """
         found: dict[str, list[Place]] = {}
         used = self.used(steps)
@@ -169,6 +172,11 @@ class Loaders:
             found["loaders_without_workers"] = [each.made for each in last if not each.workers]
             found["loaders_unpinned"] = [each.made for each in last if not each.pinned]
             found["loaders_unsharded"] = [each.made for each in last if each.unsharded()]
+        for loaders in (loaders for loaders in used if loaders[0].data[1] >= _SHUFFLED):
+            parts = [(each.drawn, range(0, each.epochs * each.length, max(1, each.length))) for each in loaders]
+            orders = [drawn[at : at + ends.step] for drawn, ends in parts for at in ends]
+            repeats = [loaders[-1].made] * all(order == orders[0] for order in orders)
+            found |= {"loaders_repeating": found.get("loaders_repeating", []) + repeats} if len(orders) > 1 else {}
         if any(each.workers for each in last):
             anew = [each for *earlier, each in used if not each.persistent or any(other.epochs for other in earlier)]
             found["workers_restarted"] = [each.made for each in anew if each.workers]
@@ -191,8 +199,7 @@ def _record(loader: Any, given: int, made: Place) -> _Followed:
         if not isinstance(data, IterableDataset):
             size, length = len(data), -1
             length = len(loader)
-    kept = bool(getattr(loader, "persistent_workers", False))
-    pinned = bool(getattr(loader, "pin_memory", False))
+    kept, pinned = (bool(getattr(loader, name, False)) for name in ("persistent_workers", "pin_memory"))
     shuffles = isinstance(loader.sampler, RandomSampler) and loader.sampler.generator is None
     ours = shuffles and torch.initial_seed() == SEED
     before, alike = (vars(loader).get(_BEFORE, 0), given), (type(data).__qualname__, size)

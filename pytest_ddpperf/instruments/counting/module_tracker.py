@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from pytest_ddpperf.instruments.counting.sites import Place, Stack
 from pytest_ddpperf.instruments.counting.storages import bytes_of
-from pytest_ddpperf.instruments.torch_internals import replaced, uncompiled
+from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 
 
 class Running(NamedTuple):
@@ -81,6 +82,15 @@ def _recomputes() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def threads_of_step() -> Callable[[], bool]:
+    """Returns a function that returns whether this thread, the main one or one of autograd's calls it.
+
+    What other threads do in a step depends on the clock.
+    """
+    own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
+    return lambda: threading.get_ident() in own or backward_under_way() != -1
 
 
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
@@ -158,10 +168,12 @@ class ModuleTracker:
     def watching(self) -> Iterator[None]:
         """Records the modules that run and the optimizers that step in this context."""
         self._running.clear()
-        called = nn.Module.__call__
+        called, of_step = nn.Module.__call__, threads_of_step()
 
         @uncompiled
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not of_step():
+                return called(module, *args, **kwargs)
             outermost, around = not self._running, self.running
             self._on_call(module, (args, kwargs), outermost)
             if outermost:
@@ -191,6 +203,11 @@ class ModuleTracker:
 def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the gradients of these parameters; parameters without a gradient are skipped."""
     return [parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None]
+
+
+def gradients_of_optimizer(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Returns the gradients of the parameters that an optimizer updates."""
+    return gradients_of([parameter for group in optimizer.param_groups for parameter in group["params"]])
 
 
 def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:

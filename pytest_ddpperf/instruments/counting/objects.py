@@ -70,10 +70,7 @@ class ObjectCensus:
         return {"python_objects": left, "graphs_kept": self._graphs_kept()}
 
     def _graphs_kept(self) -> dict[str, float]:
-        """Returns how many nodes of autograd's graphs each step leaves behind; empty if they are few or do not grow.
-
-        Only nodes that the second-last count found first are counted: the graph of the last step may still be in use.
-        """
+        """Returns how many graph nodes each step leaves, of those that the second-last count found; empty if few."""
         ((begun, _), (middle, _), (end, _)), (_, before, after) = self._taken[-3:], self._graphs[-3:]
         kept = after.count(len(self._taken) - 1) / (middle - begun)
         grows = 2 * (len(after) - len(before)) >= kept * (end - middle)  # a cache grows only for a while

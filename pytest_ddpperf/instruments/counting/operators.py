@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet
 from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
-from pytest_ddpperf.instruments.counting.collectives import NAMESPACES
+from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, tensors_in
 from pytest_ddpperf.instruments.counting.storages import dense_parts
 from pytest_ddpperf.instruments.torch_internals import fp32_switches
 
@@ -58,11 +59,6 @@ def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
     heads = args[query].shape[1]
     wide = (torch.Size((each.shape[0], heads, *each.shape[2:])) for each in args[query + 1 : query + 3])
     return (*args[: query + 1], *wide, *args[query + 3 :])
-
-
-def _products_with(position: int) -> Callable[..., int]:
-    """Returns a formula: 2 FLOPs (multiply and add) for each element of the argument at this position."""
-    return lambda *args, **_: 2 * int(args[position].numel())
 
 
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
@@ -112,19 +108,20 @@ _QUERIES = {
     if hasattr(aten, f"_scaled_dot_product_{kind}{backward}")
 }
 
+_GROUPED = ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")  # of torch 2.8, the last of torch 2.10
+
 # Operators that torch's table lacks. Attention on a CPU begins with the same arguments as elsewhere.
 _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,  # noqa: SLF001  that is its name
     aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001
-    **dict.fromkeys((aten.mv, aten.dot, aten.vdot), _products_with(0)),
-    **dict.fromkeys((aten.addmv, aten.addmv_), _products_with(1)),
+    **dict.fromkeys((aten.mv, aten.dot, aten.vdot), lambda left, *_, **__: 2 * left.numel()),
+    **dict.fromkeys((aten.addmv, aten.addmv_), lambda _, left, *__, **___: 2 * left.numel()),
     **dict.fromkeys((aten.addmm_, aten._sparse_addmm), flop_registry[aten.addmm]),  # noqa: SLF001  of torch.sparse.mm
     **dict.fromkeys((aten.addbmm, aten.addbmm_, aten.baddbmm_), flop_registry[aten.baddbmm]),
-    aten._int_mm: flop_registry[aten.mm],  # noqa: SLF001  that is its name
+    **{getattr(aten, name): flop_registry[aten.mm] for name in ("_int_mm", "_scaled_mm_v2") if hasattr(aten, name)},
     # Its backward calls addmm_ for each place of the kernel.
     aten.conv_tbc: lambda _inputs, weight, *_, out_val, **__: 2 * out_val.numel() * math.prod(weight.shape[:2]),
-    # The first torch that has them is 2.8.
-    **{getattr(aten, name): _grouped for name in ("_grouped_mm", "_scaled_grouped_mm") if hasattr(aten, name)},
+    **{getattr(aten, name): _grouped for name in _GROUPED if hasattr(aten, name)},
     **dict.fromkeys((aten.mkldnn_rnn_layer, aten._cudnn_rnn), _recurrent),  # noqa: SLF001
     # Backward has two such products, for the gradients of inputs and of weights.
     **dict.fromkeys(
@@ -138,6 +135,8 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
 
 # Marks in a profile, questions about tensors, and communication, which is counted as collectives.
 _OTHER_NAMESPACES = frozenset({"profiler", "prim"}) | NAMESPACES
+
+_CALLING_NONE = frozenset({"aten", "prims", "fsdp", "quantized", "mkldnn", "onednn"}) | _OTHER_NAMESPACES
 
 # Like views, these compute nothing: they make an empty tensor, or another tensor of the same memory. What they make
 # changes with torch's versions and says nothing; the memory is counted elsewhere.
@@ -170,6 +169,15 @@ def is_composite(func: Any) -> bool:
     with suppress(RuntimeError):  # torch has operators that only Python knows, such as sym_size
         return isinstance(func, OpOverload) and func._can_decompose()  # noqa: SLF001  torch offers no other way to ask
     return False
+
+
+def kernel_of(func: Any, given: Iterable[Any]) -> DispatchKeySet | None:
+    """Returns the key of the kernel of an operator that is not torch's, to look into; None if its FLOPs are known."""
+    if not isinstance(func, OpOverload) or func.namespace in _CALLING_NONE or func._overloadpacket in flop_registry:  # noqa: SLF001  as above
+        return None
+    keys = [torch._C._dispatch_keys(tensor) for tensor in tensors_in(given)]  # noqa: SLF001  as above
+    kinds = [kind for kind in (DispatchKey.CUDA, DispatchKey.CPU) for each in keys if each.has(kind)]
+    return DispatchKeySet(kinds[0]) if kinds and len(kinds) == len(keys) else None  # None for a sparse tensor
 
 
 @cache

@@ -20,9 +20,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, autograd, nn
 from torch.distributed import distributed_c10d
+from torch.optim import lr_scheduler
 from torch.utils._pytree import tree_leaves
 from torch.utils.data._utils.worker import _worker_loop
 
+from pytest_ddpperf.instruments.counting.module_tracker import gradients_of, gradients_of_optimizer, threads_of_step
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 from pytest_ddpperf.records.sites import BACKWARD, SETTINGS, part_of
 
@@ -30,6 +32,7 @@ _BY = " x "  # between the sizes of a shape
 IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
 
 
+_SCHEDULERS = ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts")
 _COSTLY = (  # functions that wait, give memory back, walk through all objects, start a process, save, make a group
     ("allocator_calls", gc, "gc", ("collect",)),
     ("allocator_calls", torch.cuda, "torch.cuda", ("empty_cache", "ipc_collect", "synchronize")),
@@ -41,17 +44,20 @@ _COSTLY = (  # functions that wait, give memory back, walk through all objects, 
     ("optimizers_made", torch.optim.Optimizer, "torch.optim.Optimizer", ("__init__",)),
     *(("checkpoints_saved", module, "torch", ("save",)) for module in (torch, torch.serialization)),
     ("synchronisations", Tensor, "tensor", ("cpu", "tolist", "__repr__")),
+    *(("scheduler_steps", getattr(lr_scheduler, kind), "scheduler", ("step",)) for kind in _SCHEDULERS),
     *(("collective_calls", module, "torch.distributed", ("new_group",)) for module in (dist, distributed_c10d)),
 )
 """Functions, each with the metric that counts it."""
 _OF_PASS = ("retain_graph", "create_graph")  # what backward is given after tensors and their gradients
 _LABELS = {"__repr__": "print(tensor)", "_save_state_dict": "torch.distributed.checkpoint.save"}
 _BARE = ("cpu", "tolist")  # which call no operator on a CPU, and elsewhere one that is counted
-_SLOW_MODES = {
+_SLOW_MODES: Mapping[str, Callable[[], bool]] = {
     "anomaly detection": torch.is_anomaly_enabled,
     "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
     "profiler": torch._C._autograd._profiler_enabled,  # noqa: SLF001  there is no public name
+    "CUDA_LAUNCH_BLOCKING": lambda: os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in {"", "0"},
 }
+_USED = "_ddpperf_used"  # attribute of a gradient that an optimizer used or that was zeroed: its version since then
 
 
 @contextmanager
@@ -78,10 +84,7 @@ def calls_counted(
         return run(*args, **kwargs)
 
     def tell(metric: str, name: str, first: Any) -> None:
-        if metric == "synchronisations":
-            waited(name, first)
-        else:
-            called(metric, name)
+        waited(name, first) if metric == "synchronisations" else called(metric, name)
 
     saver = sys.modules.get("torch.distributed.checkpoint.state_dict_saver")
     counted = _BARE if device != "cpu" else ()  # as operators
@@ -97,15 +100,43 @@ def calls_counted(
         yield
 
 
+@contextmanager
+def drops_seen(dropped: Callable[[], None]) -> Iterator[None]:
+    """Calls ``dropped``, in this context, for each call of ``zero_grad`` that drops gradients before ``mark_used``."""
+
+    def emptying(function: Callable[..., Any]) -> Any:
+        @functools.wraps(function)
+        def empty(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            module = isinstance(owner, nn.Module)
+            held = gradients_of([*owner.parameters()]) if module else gradients_of_optimizer(owner)
+            if any(vars(each).get(_USED) != each._version for each in held):  # noqa: SLF001  there is no public name
+                dropped()
+            function(owner, *args, **kwargs)
+            mark_used(held)
+
+        return uncompiled(empty)
+
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
+        mark_used(gradients_of([each for each in gc.get_objects() if issubclass(type(each), Tensor)]))
+    of_optimizers = replaced(torch.optim.Optimizer, "zero_grad", emptying(torch.optim.Optimizer.zero_grad))
+    with of_optimizers, replaced(nn.Module, "zero_grad", emptying(nn.Module.zero_grad)):
+        yield
+
+
+def mark_used(gradients: Iterable[Tensor]) -> None:
+    """Marks gradients that an optimizer has used, so that ``zero_grad`` drops nothing with them."""
+    for each in gradients:
+        vars(each)[_USED] = each._version  # noqa: SLF001  there is no public name
+
+
 def _followed(function: Callable[..., Any], report: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
     """Wraps a function: ``report`` gets the first argument of each outermost call on ``device``; "" means any."""
-    own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
+    of_step = threads_of_step()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         thread, first = threading.get_ident(), args[0] if args else None
-        elsewhere = thread not in own and backward_under_way() == -1  # how often it comes depends on the clock
-        if thread in under_way or elsewhere:
+        if thread in under_way or not of_step():
             return function(*args, **kwargs)
         loads = isinstance(first, process.BaseProcess) and getattr(first, "_target", None) is _worker_loop
         if not loads and (not device or _device_of(first) == device):
@@ -130,12 +161,13 @@ def shape_of(*given: Any) -> tuple[int, ...]:
     The first dimension counts the samples. It is uncertain, for example, if the tensors' first dimensions differ, if
     the batch has only one row, or if the batch is a list of images.
     """
-    tensors = _tensors(given)
-    if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
-        return ()
-    widest, images = max(tensors, key=Tensor.dim), len(tensors) > 1 and {each.dim() for each in tensors} == {IMAGE}
-    odd = images or len({each.shape[0] for each in tensors}) > 1 or widest.dim() == 1 or widest.shape[0] <= 1
-    return () if odd else tuple(widest.shape)
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
+        tensors = _tensors(given)
+        if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
+            return ()
+        widest, images = max(tensors, key=Tensor.dim), len(tensors) > 1 and {each.dim() for each in tensors} == {IMAGE}
+        odd = images or len({each.shape[0] for each in tensors}) > 1 or widest.dim() == 1 or widest.shape[0] <= 1
+        return () if odd else tuple(widest.shape)
 
 
 def _tensors(given: Any) -> list[Tensor]:
@@ -148,6 +180,7 @@ class BatchRows:
     """The batches that a step loads, and the batches that the step gives to models."""
 
     def __init__(self) -> None:
+        self._of_step = threads_of_step()
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -159,24 +192,28 @@ class BatchRows:
 
     def loaded(self, batches: Any, batch: Any) -> None:
         """Records the shape of a batch; ``batches`` is the iterator of the DataLoader that made the batch."""
+        if not self._of_step():
+            return
         samples = getattr(getattr(batches, "_index_sampler", None), "batch_size", None)
         shape = shape_of(batch)
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
 
-    def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> None:
-        """Records the shape of a model's inputs ``given``; concatenated tensors (``joined``) do not count."""
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
-            return
-        tensors = _tensors(given)
-        again = any(tensor is known() for tensor in tensors for known in self._inputs)
-        grown = any(_is_flattened(one) or ((known := joined.get(id(one))) and known() is one) for one in tensors)
+    def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> bool:
+        """Records the shape of inputs, without concatenated tensors (``joined``); returns whether the call trains."""
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as above
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
+                return False
+            tensors = _tensors(given)
+            again = any(tensor is known() for tensor in tensors for known in self._inputs)
+            grown = any(_is_flattened(one) or ((known := joined.get(id(one))) and known() is one) for one in tensors)
         self._inputs += map(ref, tensors)
         self._models.add(id(model))
         # Ranks that share out parameters by DTensors may train on parts of one batch, but not with fully_shard alone.
         mesh, sharded = getattr(trained[0], "device_mesh", None), type(model).__name__.startswith("FSDP")
         parts = mesh is not None and not (sharded and mesh.ndim == 1 + ("replicate" in str(mesh.mesh_dim_names)))
         self._forward.append(() if again or grown or parts else shape_of(given))
+        return True
 
     def rows(self, passes: float) -> dict[str, float]:
         """Returns the number of rows in the step for each shape of a batch; empty if the rows are uncertain.

@@ -23,12 +23,8 @@ from pytest_ddpperf.instruments.torch_internals import backward_under_way, repla
 from pytest_ddpperf.records.sites import CHECKPOINT, SETTINGS, part_of
 
 _NOWHERE = Place("", 0, "", backward=False)
-_OF_DDP = {
-    "broadcast_buffers": True,
-    "find_unused_parameters": False,
-    "gradient_as_bucket_view": False,
-    "static_graph": False,
-}
+_OFF_IN_DDP = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_OF_DDP = {"broadcast_buffers": True, **dict.fromkeys(_OFF_IN_DDP, False)}
 """Settings and their defaults."""
 _BUCKET = 25.0  # MiB of DDP's buckets, if nothing is said
 _OF_FSDP1 = {"limit_all_gathers": True, "forward_prefetch": False, "_use_orig_params": False}
@@ -62,11 +58,9 @@ def _wrapped_at() -> Place | None:
     """Returns the line that made the CheckpointWrapper around the running checkpoint; None without a wrapper."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
     for _ in range(_FRAMES):
-        if frame is None:
-            return None
-        if frame.f_code is CheckpointWrapper.forward.__code__:
+        if frame is not None and frame.f_code is CheckpointWrapper.forward.__code__:
             return made_at(frame.f_locals.get("self"))
-        frame = frame.f_back
+        frame = frame and frame.f_back
     return None
 
 

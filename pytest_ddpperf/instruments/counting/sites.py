@@ -193,8 +193,7 @@ def _sites(
     steps: Sequence[Mapping[tuple[str, Place], float]], roots: Sequence[str], strategy: str
 ) -> tuple[CallSite, ...]:
     found: defaultdict[CallSite, float] = defaultdict(float)
-    for key in dict.fromkeys(key for step in steps for key in step):
-        part, place = key
+    for part, place in dict.fromkeys(key for step in steps for key in step):
         file = _relative(place.file, roots)
         site = CallSite(
             part=part,
@@ -209,7 +208,7 @@ def _sites(
             caller=_text(place.caller, roots),
             caller_source=_source(place.caller),
         )
-        found[site] += rhythm_of([step.get(key, 0.0) for step in steps]).mean
+        found[site] += rhythm_of([step.get((part, place), 0.0) for step in steps]).mean
     return tuple(replace(site, value=found[site]) for site in sorted(found) if found[site])
 
 
@@ -224,20 +223,14 @@ def _text(line: tuple[str, int, str] | None, roots: Sequence[str]) -> str:
 def place_of(
     frames: Iterable[T], file_of: Callable[[T], str], line_of: Callable[[T], tuple[int, str]], *, backward: bool
 ) -> Place:
-    """Returns the user's line of code in a stack, as ``Stack.place`` does.
-
-    ``frames`` begin with the innermost. ``file_of`` returns a frame's file, ``line_of`` its line and function.
-    ``backward`` is copied to the result.
-    """
+    """Returns the user's line of code in a stack as ``Stack.place`` does; ``frames`` begin with the innermost."""
     through: tuple[str, int, str] | None = None
     for frame in frames:
-        owner = _owner(file_of(frame))
-        if not owner:
-            continue
-        file = file_of(frame)
+        owner = _owner(file := file_of(frame))
         if owner == "user":
             return Place(file, *line_of(frame), backward, through)
-        through = through or (file, *line_of(frame))
+        if owner:
+            through = through or (file, *line_of(frame))
     return Place(*(through or ("", 0, "")), backward)
 
 

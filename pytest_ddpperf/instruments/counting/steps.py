@@ -9,9 +9,10 @@ from types import MethodWrapperType
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor, autograd
+from torch import Tensor, autograd, overrides
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch as dispatching
 
 from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.clock import system_time as time
@@ -29,7 +30,9 @@ K = TypeVar("K")
 
 _LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest is used, not the mean
 _OF_STEP = _LEVELS | {"retained_bytes"}  # counts that only steps counted in full have
-_UNUSUAL = "most steps do other work than the steps in which it was counted"
+_UNUSUAL = "most steps do other work than the steps that were counted in full"
+_FUNCTION_MODES: Any = overrides._get_current_function_mode_stack, overrides._push_mode, overrides._pop_mode  # noqa: SLF001 - torch has no other
+_DISPATCH_MODES: Any = dispatching._get_current_dispatch_mode_stack, dispatching._push_mode, dispatching._pop_mode  # noqa: SLF001 - torch has no other
 _TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers change from step to step, as a learning rate
 
 
@@ -58,7 +61,7 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the fully ``counted`` steps whose cheap counts (``shown``) are the most frequent of all (``seen``)."""
+    """Returns the ``counted`` steps that do the usual work: their counts in ``shown`` are the most frequent ones."""
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
@@ -129,7 +132,32 @@ def graph_so_far() -> tuple[int, int]:
     return torch._C._autograd._get_sequence_nr(), collectives_called(process_groups())  # noqa: SLF001 - no public number
 
 
-class CallWatch(TorchFunctionMode):
+class LowestMode:
+    """A mixin of modes that are entered below other modes, and left wherever in the stack they are, if at all."""
+
+    def __enter__(self) -> Any:
+        with self._changed_modes() as modes:  # the mode of ``torch.set_default_device`` has to stay at the bottom
+            modes.insert(int(hasattr(next(iter(modes), None), "old_device")), self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed_modes() as modes:
+            if self in modes:
+                modes.remove(self)
+
+    @contextmanager
+    def _changed_modes(self) -> Iterator[list[Any]]:
+        """Yields this thread's modes, the lowest first; then the thread has the modes that the list has by then."""
+        now, push, pop = _FUNCTION_MODES if isinstance(self, TorchFunctionMode) else _DISPATCH_MODES
+        modes = [mode for mode in now() if getattr(mode, "_mode_key", None) is None]  # others are below, and stay
+        for _ in modes:
+            pop()
+        yield modes
+        for mode in modes:
+            push(mode)
+
+
+class CallWatch(LowestMode, TorchFunctionMode):
     """A mode that computes a checksum of the torch functions that Python calls, with their arguments.
 
     Of tensors, the checksum uses shape, dtype and device; of other arguments, dtypes, devices, strings and booleans. It

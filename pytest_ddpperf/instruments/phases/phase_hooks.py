@@ -63,11 +63,7 @@ _WHERE_LOADED = (
 
 
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
-    """Returns the functions of torch whose time belongs to a phase, if their modules are loaded.
-
-    For forward this is ``Module.__call__``: torch's global module hooks are not used, because they would slow every
-    module down, make torch.compile warn, and be compiled into graphs.
-    """
+    """Returns torch's functions whose time belongs to a phase; global module hooks would slow every module down."""
     import torch
     from torch._C import _distributed_c10d as c10d
     from torch.nn.utils import clip_grad
@@ -181,11 +177,7 @@ RANGES: Mapping[str, str] = {
 
 
 class Ranges:
-    """A recorder that opens a named range for each phase and section of the main thread.
-
-    Unlike a ``Recorder``, this class also opens ranges inside a phase: for named parts of the phase, and for
-    collectives that begin in backward.
-    """
+    """A recorder that opens named ranges for phases, sections, named parts of a phase, and collectives in backward."""
 
     def __init__(self) -> None:
         for instrument in (Ranges.enter, Ranges.enter_section, Ranges.go, Ranges.note_rates):

@@ -101,10 +101,7 @@ class Recorder:
 
 
 class Section:
-    """The context of ``with ctx.phase(name)``. Its methods do nothing until a diagnosis replaces them.
-
-    No flag says that a diagnosis runs: reading the flag would cost time in timed steps and cause recompilations.
-    """
+    """The context of ``with ctx.phase(name)``; its methods do nothing until a diagnosis replaces them."""
 
     __slots__ = ("before", "name")
 

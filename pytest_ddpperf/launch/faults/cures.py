@@ -103,9 +103,9 @@ _CURES = tuple(
             "could not create a primitive",
             "the CPU cannot compute this layer in half precision: call autocast with enabled=torch.cuda.is_available()",
         ),
-        ("ValueError", "SyncBatchNorm (?:expected|layers only)", "it needs a GPU: use BatchNorm on CPU ranks"),
+        ("ValueError", "SyncBatchNorm (?:expected|layers only)", "this rank computes on the CPU: use BatchNorm there"),
         ("ValueError", "but got device_ids", "this rank computes on the CPU: pass device_ids on GPUs only"),
-        ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),
+        ("KeyError", "SLURM_|OMPI_|PMI_", "ranks have torchrun's variables instead: RANK, LOCAL_RANK, WORLD_SIZE"),
         ("FileNotFoundError", "'[^/]", "ranks run where pytest was started: begin paths with Path(__file__).parent"),
         (
             "TypeError",

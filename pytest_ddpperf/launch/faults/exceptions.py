@@ -15,7 +15,7 @@ from pytest_ddpperf.instruments.torch_internals import collectives_called, proce
 from pytest_ddpperf.launch import redirection, streams
 from pytest_ddpperf.launch.faults.cures import WANT_OF_MEMORY
 from pytest_ddpperf.launch.faults.stacks import COLLECTIVES, Frame, in_library, is_machinery, position
-from pytest_ddpperf.launch.messages import Failed, FailureKind, StackPosition, Stage
+from pytest_ddpperf.launch.messages import Failed, FailureKind, Stage
 
 T = TypeVar("T")
 _VERIFICATION = str(Path(__file__).parents[2] / "training" / "correctness")
@@ -35,7 +35,7 @@ _PHASES = (  # the end of a file's path, the start of a function's name, and its
 def failed_report(error: BaseException, stage: Stage) -> Failed:
     """Returns the report of an exception in this stage; never raises, even if the exception's own methods raise."""
     first, *others = _chain(error)
-    positions = [_unless_it_raises(None, _position, each) for each in (first, *others)]
+    positions = [_unless_it_raises(None, lambda error: position(frames_of(error)), each) for each in (first, *others)]
 
     def verifying(error: BaseException) -> bool:
         return any(frame.file.startswith(_VERIFICATION) for frame in frames_of(error))
@@ -94,10 +94,6 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
 def frames_of(error: BaseException) -> list[Frame]:
     """Returns the file, line and function of each frame of an exception, innermost first."""
     return [Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)]
-
-
-def _position(error: BaseException) -> StackPosition | None:
-    return position(frames_of(error))
 
 
 def _sent(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from pytest_ddpperf.launch.faults.stacks import GPU_WAIT, minority, position, threads
@@ -97,6 +98,8 @@ def heading(
     two stacks. ``waits_in``: name and number of the collective.
     """
     order = _positions(stacks, nccl=nccl)
+    if world_size == 1:  # then backward waits for nobody
+        order = [(at and replace(at, waits=at.waits and at.call != "backward"), ranks) for at, ranks in order]
     parts: list[str] = []
     for where, alike in order:
         for (moving, call), ranks in grouped((rank, (moved.get(rank), waits_in.get(rank))) for rank in alike).items():
@@ -120,7 +123,7 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
     where = next(iter(places), None)
     if finished or len(places) != 1 or where is None or not (where.waits and where.call and where.line):
         return ""
-    place = "in the same collective: most likely they called it, or an earlier one,"
+    place = "in the same collective: most likely they called it or an earlier one"
     if where.call == GPU_WAIT:
         place = "for their GPUs: most likely they called a collective"
     return (
@@ -149,7 +152,7 @@ def _guilty(
 
 def _standing(where: StackPosition | None, *, moving: bool | None) -> str:
     if where is None:
-        return "at an unknown place (it gave no stack)"
+        return "at an unknown place (no stack was received)"
     how = "moving " if moving else "" if moving is None or where.waits else "standing "
     return how + where.text
 

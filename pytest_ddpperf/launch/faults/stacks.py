@@ -125,7 +125,7 @@ def written(text: str, *, idle: bool = False) -> str:
     """Returns faulthandler's text as a traceback without frames of this plugin; ``idle`` includes idle threads."""
     found = threads(text)
     if not found:
-        return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
+        return "  gave no stack: the rank was stopped, or in a system call that cannot be interrupted"
     parts: list[str] = []
     for stack in found:
         shown = [frame for frame in stack if not _carries(frame)]

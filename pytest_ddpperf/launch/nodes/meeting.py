@@ -111,7 +111,7 @@ class FileMeeting:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise SettingError(f"the file {self._path} cannot be read: {error.strerror}; remove it") from None
+            raise SettingError(f"the file {self._path} cannot be read: {error.strerror}; remove the file") from None
         with os.fdopen(descriptor, encoding="utf-8") as file:
             found = os.fstat(descriptor)
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS:
@@ -132,7 +132,7 @@ def own_folder() -> Path:
         return private_folder()
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}"
-        raise SettingError(f"{reason}; remove it, or name another folder: --ddpperf-rendezvous-dir=DIR") from None
+        raise SettingError(f"{reason}; remove this, or name another folder: --ddpperf-rendezvous-dir=DIR") from None
 
 
 def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import takewhile
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.clock import system_time as time
@@ -14,7 +13,7 @@ from pytest_ddpperf.launch.environment import MARK
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
-_ALL_SECONDS = 300.0  # in which the imports of all modules begin
+_ALL_SECONDS = 300.0  # in which the imports of all modules begin that the user did not name
 _CHANGING = frozenset({"PYTEST_CURRENT_TEST", MARK})  # variables that no import depends on
 
 
@@ -112,28 +111,32 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     """Copies a fork server and imports the wanted modules in the copy, with the environment in ``request``.
 
     If an import fails or has side effects, the copy ends, and a new copy imports the other modules. ``judged`` records
-    such failures, and has the modules that failed before. Ranks import the modules whose import has not begun after
-    ``_ALL_SECONDS`` seconds. Raises SettingError if a module that the user named fails.
+    such failures, and has the modules that failed before. After ``_ALL_SECONDS`` seconds only imports that the user
+    named begin, and ranks import the other modules. Raises SettingError if a module that the user named fails.
     """
     until = time.monotonic() + _ALL_SECONDS
+    named = {one.module for one in wanted.asked}
+
+    def begins(one: SeenImport) -> bool:
+        return one.module in named or time.monotonic() < until
+
     while True:
+        for module, why in judged.refused.items():
+            if module in named:
+                raise SettingError(f"preload={module}: its import {why}, so ranks must import it: leave it out")
         with ExitStack() as closing:
             base = _copied(zygote, closing)
             variables: dict[str, str | None] = {}
-            wrong = _imported([base], [request], judged.common(wanted.modules), variables, until)
+            wrong = _imported([base], [request], filter(begins, judged.common(wanted.modules)), variables)
             late = judged.per_rank(wanted) if wrong is None else []
             zygotes = tuple(_copied(base, closing) for _ in range(wanted.ranks if late else 0))
             numbers = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(zygotes)))
             requests = [replace(request, environ={**request.environ, **own}, of_rank=True) for own in numbers]
-            wrong = wrong or _imported(zygotes, requests, late, variables, until)
+            wrong = wrong or _imported(zygotes, requests, filter(begins, late), variables)
             if wrong is None:
                 closing.pop_all()
                 return PreloadedZygotes(wanted=wanted, base=base, of_ranks=zygotes, variables=variables)
         judged.note(*wrong)
-        for one in wanted.asked:
-            if one.module in judged.refused:
-                why = judged.refused[one.module]
-                raise SettingError(f"preload={one.module}: its import {why}, so ranks must import it: leave it out")
 
 
 def _copied(original: ZygoteProcess, closing: ExitStack) -> ZygoteProcess:
@@ -151,12 +154,11 @@ def _end(copy: ZygoteProcess, error: object, *_: object) -> None:
 def _imported(
     zygotes: Sequence[ZygoteProcess],
     requests: Sequence[Preload],
-    modules: Sequence[SeenImport],
+    modules: Iterable[SeenImport],
     variables: dict[str, str | None],
-    until: float,
 ) -> tuple[str, Preloaded] | None:
     """Imports modules in all fork servers and returns the first failure; ``variables`` collects the variables read."""
-    for one in takewhile(lambda _: time.monotonic() < until, modules):
+    for one in modules:
         asked = [replace(request, module=one.module, file=one.file) for request in requests]
         waits = [zygote.preload(request) for zygote, request in zip(zygotes, asked, strict=True)]
         for answer in [wait() for wait in waits]:

@@ -21,18 +21,11 @@ from pytest_ddpperf.instruments.clock import uncollected
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.launch_figures import gpus_of
 from pytest_ddpperf.metrics.table import rules_of
+from pytest_ddpperf.records import results
 from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Health, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Measurement, Series
-from pytest_ddpperf.records.results import (
-    BaselineRecord,
-    Comparison,
-    PairedRevision,
-    Result,
-    StepAnalysis,
-    StoredBaseline,
-)
 from pytest_ddpperf.records.verbs import LOSS, Convergence
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.diagnosis import in_words
@@ -59,7 +52,7 @@ class _Read(entries.ResultsFile, frozen=True):
 @uncollected()
 def run_text(made: Outputs, code: Checkout | None, *, date: str | None = None) -> str:
     """Returns the results document of a run as JSON; ``code``: the measured checkout; ``date``: when the run ended."""
-    benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
+    benchmarks: list[results.Result | Calibrated] = [*made.results, *made.calibrated]
     environments = [one.measurement.environment for one in benchmarks]
     verdicts = Counter(result.verdict for result in made.results)
     keys = {id(environment): environment_key(environment) for environment in environments}
@@ -99,7 +92,7 @@ def _made(kind: type[_Made], *sources: Any, **known: Any) -> _Made:
     return kind(**found, **known)
 
 
-def _entry(result: Result, key: str) -> Any:
+def _entry(result: results.Result, key: str) -> Any:
     measured, known = result.measurement, result.baseline
     return _made(
         entries.ResultEntry,
@@ -125,7 +118,7 @@ def _health(measured: Measurement) -> tuple[Health | None, ...]:
     return tuple(launch.health and replace(launch.health, gpus=gpus_of(launch)) for launch in measured.launches)
 
 
-def _metric(judged: Comparison) -> Any:
+def _metric(judged: results.Comparison) -> Any:
     notes = filter(None, map(finding_text, (judged.note, judged.difference)))
     entry = _made(entries.MetricEntry, judged, judged.series, note="; ".join(notes))
     values = msgspec.structs.asdict(entry) | (_OF_COUNTS if judged.series.scale == "exact" else {})
@@ -139,7 +132,7 @@ def _counts(counts: Counts) -> Any:
     return _struct(entries.CountsEntry, replace(counts, details=details, sites=sites))
 
 
-def _against(paired: PairedRevision) -> Any:
+def _against(paired: results.PairedRevision) -> Any:
     return _made(
         entries.AgainstEntry,
         paired,
@@ -207,11 +200,11 @@ def _with_nan(data: Any, *, number: bool = False) -> Any:
     return math.nan if data is None and number else data
 
 
-def _result(number: int, data: entries.ResultEntry, read: _Read) -> Result:
+def _result(number: int, data: entries.ResultEntry, read: _Read) -> results.Result:
     try:
         _ = data.diagnosis and in_words(data.diagnosis)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # advice of another version
-        problem = f"has a code or facts that are not known here ({error})"
+        problem = f"has a code or facts that this version does not know ({error})"
         raise msgspec.ValidationError(f"{problem} - at `$.results[{number}].diagnosis`") from None
     environment = read.environments.get(data.environment_key, read.environment)
     if environment is None:
@@ -231,12 +224,12 @@ def _result(number: int, data: entries.ResultEntry, read: _Read) -> Result:
     paired, pair = (None if one is None else _revision(one, measured) for one in (data.against, data.paired_with))
     stored = data.baseline
     return _made(
-        Result,
+        results.Result,
         data,
         measurement=measured,
         comparisons=comparisons,
         reference=paired
-        or StoredBaseline(
+        or results.StoredBaseline(
             record=None
             if stored is None
             else _record(measured, date=stored.date, commit=stored.commit, dirty=stored.dirty, counted=stored.counted),
@@ -246,11 +239,11 @@ def _result(number: int, data: entries.ResultEntry, read: _Read) -> Result:
         ),
         findings=tuple(Finding("read_again", {"text": text}) for text in data.findings),
         spent=data.time,
-        step=_made(StepAnalysis, data),
+        step=_made(results.StepAnalysis, data),
     )
 
 
-def _comparison(name: str, metric: entries.MetricEntry) -> Comparison:
+def _comparison(name: str, metric: entries.MetricEntry) -> results.Comparison:
     value, exact = math.nan if metric.value is None else metric.value, metric.scale == "exact"
     series = Series(
         metric=name,
@@ -266,7 +259,7 @@ def _comparison(name: str, metric: entries.MetricEntry) -> Comparison:
         rules=rules_of(name),
     )
     return _made(
-        Comparison,
+        results.Comparison,
         metric,
         series=series,
         change_interval=_interval(metric.change_interval),
@@ -294,18 +287,18 @@ def _launch(number: int, times: tuple[float, ...], health: Health | None, sample
     return Launch(round=number, ranks=(rank,), seconds=0.0, health=health)
 
 
-def _record(measured: Measurement, **known: Any) -> BaselineRecord:
+def _record(measured: Measurement, **known: Any) -> results.BaselineRecord:
     """Returns a baseline's record with the benchmark's identity and the facts in ``known``, but without metrics."""
-    return BaselineRecord(**measured.identity_fields | {"plan": measured.plan, "series": ()} | known)
+    return results.BaselineRecord(**measured.identity_fields | {"plan": measured.plan, "series": ()} | known)
 
 
-def _revision(data: entries.AgainstEntry, measured: Measurement) -> PairedRevision:
+def _revision(data: entries.AgainstEntry, measured: Measurement) -> results.PairedRevision:
     """Returns the reference revision that an entry of the document describes."""
     record, environment = None, data.environment
     if environment is not None:
         environment = replace(environment, world_size=measured.world_size)
         record = _record(measured, environment=environment, commit=data.commit, date="")
-    return PairedRevision(
+    return results.PairedRevision(
         revision=data.revision,
         commit=data.commit,
         record=record,

@@ -45,10 +45,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def kind_named(name: str, option: str, others: Iterable[str] = ()) -> Kind:
-    """Returns the format ``name``; raises SettingError if there is no such format.
-
-    The error names ``option`` and suggests known formats, including ``others``.
-    """
+    """Returns the format ``name``; raises SettingError, which names ``option`` and known formats with ``others``."""
     if name not in KINDS:
         known = (*others, *KINDS)
         raise SettingError(f"{option}: there is no kind of report {name}; {instead(closest(name, known), known)}")

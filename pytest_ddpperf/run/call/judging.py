@@ -26,26 +26,17 @@ from pytest_ddpperf.reports.causes import reason_text
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.findings import broken_reason
 from pytest_ddpperf.reports.remarks import cause_in_words
+from pytest_ddpperf.run.call import references as refs
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.call.benchmark_run import BenchmarkRun
 from pytest_ddpperf.run.call.memory_fit import MemoryFit, under_limit_of
-from pytest_ddpperf.run.call.references import (
-    PairedReferences,
-    StoredReferences,
-    Unpaired,
-    cannot_run,
-    environment_beside,
-    side_of_baselines,
-    times_of,
-    with_environments,
-)
 from pytest_ddpperf.run.call.variants import Variant
 from pytest_ddpperf.run.session.probe import focused
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS
 
 __tracebackhide__ = errors.hidden
 
-ComparedWith: TypeAlias = "PairedReferences | StoredReferences"
+ComparedWith: TypeAlias = "refs.PairedReferences | refs.StoredReferences"
 
 
 class JudgedRun(BenchmarkRun):
@@ -160,33 +151,37 @@ class JudgedRun(BenchmarkRun):
             else:
                 paired = self._paired
                 results = judge.results if paired is None else map(paired.with_imports, judge.results)
-                return tuple(map(with_environments, results))
+                return tuple(map(refs.with_environments, results))
 
     def _references(self, variants: Sequence[Variant]) -> ComparedWith:
         """Returns the references: another revision, the commit of the baselines, or only the stored baselines."""
         if self._paired is not None and not self._beside_baseline:
             self._learn(self._paired)
-            return PairedReferences(
+            return refs.PairedReferences(
                 revision=self._paired.reference.revision,
                 variants=tuple(variants),
                 derive=self._derive,
                 lacking={},
-                environment=partial(environment_beside, self._session),
+                environment=partial(refs.environment_beside, self._session),
             )
         following, found = self._with_baselines(variants)
-        side = side_of_baselines(self._test, found, self.settings, self._session) if self._timed else Unpaired()
-        if isinstance(side, Unpaired):
+        side = (
+            refs.side_of_baselines(self._test, found, self.settings, self._session) if self._timed else refs.Unpaired()
+        )
+        if isinstance(side, refs.Unpaired):
             return self._stored_times(following, found, side)
         for launchers in side.every:
             launchers.follow(self._session.sides.launchers)
         paired = PairedLaunches(side, self.sections, strict=True)
         self._learn(paired)
         self._pair_with(paired, following)
-        return PairedReferences(
+        return refs.PairedReferences(
             revision=side.revision,
             variants=tuple(following),
             derive=gated_if_paired(self._derive),
-            lacking={each.key: "" for each, stored in zip(following, found, strict=True) if times_of(stored) is None},
+            lacking={
+                each.key: "" for each, stored in zip(following, found, strict=True) if refs.times_of(stored) is None
+            },
             baselines=found,
         )
 
@@ -195,29 +190,29 @@ class JudgedRun(BenchmarkRun):
         if isinstance(error, errors.RankFailed):
             again = self.settings.calibrate is None and self._fit.tries_again(error)
             return self._references(self._fit.left) if again else None
-        if isinstance(references, StoredReferences):
+        if isinstance(references, refs.StoredReferences):
             return None
         if isinstance(error, errors.ReferenceFailed):
             if self._beside_baseline:
-                self._end_if_needed(cannot_run(references.revision.label, error.headline))
+                self._end_if_needed(refs.cannot_run(references.revision.label, error.headline))
             return replace(references, lacking={**references.lacking, error.benchmark: error.headline})
         stopped = isinstance(error, errors.ReferenceStopped)  # it ran before
         known = stopped or isinstance(error, (errors.LaunchError, errors.SameCode))
         if not (self._beside_baseline and known) or (stopped and self.settings.require_baseline):
             return None
         self._pair_with(None, references.variants)
-        reason = f"{error.headline}; run it again" if stopped else error.headline
-        why = Unpaired(reason, lacking=not stopped)
+        reason = f"{error.headline}; run the test again" if stopped else error.headline
+        why = refs.Unpaired(reason, lacking=not stopped)
         return self._stored_times(references.variants, references.baselines, why)
 
     def _stored_times(
-        self, variants: Sequence[Variant], baselines: Sequence[StoredBaseline], why: Unpaired
-    ) -> StoredReferences:
+        self, variants: Sequence[Variant], baselines: Sequence[StoredBaseline], why: refs.Unpaired
+    ) -> refs.StoredReferences:
         """Returns the stored baselines as references; ``why``: the reason not to measure the baselines' commit."""
         if why.lacking:
             self._end_if_needed(why.reason)
         told = tuple(replace(stored, unpaired=why.reason) for stored in baselines)
-        return StoredReferences(baselines=told, both_sides=tuple(variants), derive=self._derive)
+        return refs.StoredReferences(baselines=told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
         """Makes ``paired`` preload the modules that launches imported when the test ran first."""

@@ -143,7 +143,7 @@ def _side(
     """Returns a checkout of the records' commit, or why the commit is not measured; raises GitError if git lacks it."""
     commits = {session.archive.commit_of(test, record, fetch_it=fetch_it) for record in records}
     if len(commits) > 1:
-        return Unpaired("the baselines of this test are of several commits: save them together", lacking=True)
+        return Unpaired("the baselines of this test are of several commits: save all of them in one run", lacking=True)
     (commit,), here = commits, session.archive.provenance()
     if here.commit == commit and not here.dirty:
         return Unpaired("this checkout is the commit of the baseline, so nothing of this repository has changed")
@@ -152,8 +152,8 @@ def _side(
 
 def cannot_run(revision: str, reason: str) -> str:
     """Returns the message that the baseline's commit, ``revision``, cannot run a test, with the reason and advice."""
-    cure = f"if it has to be built first, see {KNOBS['against_setup'].option}"
-    return f"{revision}, the commit of the baseline, cannot run it: {reason}; {cure}"
+    cure = f"if that commit has to be built first, give {KNOBS['against_setup'].option}"
+    return f"{revision}, the commit of the baseline, cannot run this test: {reason}; {cure}"
 
 
 def environment_beside(session: Session, environment: Environment) -> Environment:

@@ -191,7 +191,7 @@ class VerbCall:
         """Returns the one-process training ``reference``; raises SettingError if the measured subject is a Workload."""
         if resolved is not None:
             raise SettingError(
-                "reference=... is only for a step or a Script; leave it out: a Workload is its own reference"
+                "reference=... is only for a step or a Script; a Workload is its own reference: leave reference out"
             )
         if not isinstance(reference, Workload):
             self._strategy(reference, None, 1)
@@ -224,7 +224,7 @@ class VerbCall:
                 _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy {}")
             return resolved
         if strategy is not None:
-            raise SettingError(f"strategy={strategy!r} is only for a Workload; leave it out for a step or a Script")
+            raise SettingError(f"strategy={strategy!r} is only for a Workload; a step or a Script takes none")
         for word, value in self.knobs.items():
             if KNOBS[word].training:
                 raise SettingError(f"{word}={value!r} is only for a Workload; set it in the code of this step")
@@ -245,7 +245,7 @@ class VerbCall:
 def require_consistent(settings: Settings) -> None:
     """Raises SettingError if settings contradict each other."""
     if settings.clip_steps is not None and settings.clip_grad_norm is None:
-        raise SettingError(f"clip_steps={settings.clip_steps} has no effect without clip_grad_norm; give it too")
+        raise SettingError(f"clip_steps={settings.clip_steps} has no effect alone; give clip_grad_norm, too")
     require_free(settings.env or ())
 
 

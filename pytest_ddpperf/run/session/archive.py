@@ -150,7 +150,7 @@ class Archive:
                 why = git.no_commit(self._root, error)
             self._stored.without_commit = why
         elif now.dirty:
-            self._stored.without_commit = "the code has uncommitted changes: commit it as it is, with these baselines"
+            self._stored.without_commit = "the code has uncommitted changes: commit them together with these baselines"
         accepted = [
             (result, baseline_record(measured, now, store.own(test, measured.name, measured.environment)))
             for result, measured in ((result, result.measurement) for result in results)

@@ -33,8 +33,9 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
     words = tuple(_command_words(plugins.get_plugin("pytestconfig")))
     everyday, advanced = parser.getgroup("ddpperf"), parser.getgroup("ddpperf advanced", "ddpperf, advanced")
     for number, key in enumerate(_INI):
-        # One line for each; its option says what it means.
-        parser.addini(key, "" if number else "--ddpperf-NAME says what ddpperf_NAME does", default=None)
+        # One line for each; its option says what it means, if it has one.
+        text = "see the option --ddpperf-NAME or, if there is none, docs/settings.md" * (not number)
+        parser.addini(key, text, default=None)
     for knob in (knob for knob in KNOBS.values() if knob.given == "option"):
         group = everyday if knob.example else advanced
         form: dict[str, Any] = {"action": "store_const", "const": "true"}

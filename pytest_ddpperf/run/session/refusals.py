@@ -54,7 +54,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
         if settings.save is not None:
             raise SettingError(f"{against}--ddpperf-save writes them: give only one of the two")
         if settings.baseline_set is not None and "baseline_set" in said:
-            raise SettingError(f"{against}--ddpperf-baseline-set={settings.baseline_set} selects some: give one")
+            raise SettingError(f"{against}--ddpperf-baseline-set={settings.baseline_set} does: give one of both")
     _require_counts_alone(settings, said)
     if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
         raise SettingError(
@@ -155,4 +155,4 @@ def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
         own.get(kind, ensure_text)(place, option)
         other = next(one for one, path in report if located(root, path) == place)
         if other != kind and place != STANDARD_OUTPUT and not str(place).startswith("/dev/"):
-            raise SettingError(f"{option}: the report {other} would be lost, which goes to the same file: name another")
+            raise SettingError(f"{option}: the report {other} goes to the same file: name another file")

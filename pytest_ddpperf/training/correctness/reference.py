@@ -129,11 +129,7 @@ class SingleProcess:
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
     def update(self, step: int, gradients: training_run.Gradients) -> None:
-        """Steps the single process's optimizer with the given gradients, usually the averaged gradients of the ranks.
-
-        So if parameters differ afterwards, the ranks have updated them wrongly. The single process's own gradients may
-        consist of rounding errors, with which an optimizer such as Adam would make a full step.
-        """
+        """Steps the optimizer with gradients, mostly the ranks' mean: its own may consist of rounding errors."""
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)
             if gradient is not None and parameter.grad is not None and parameter.grad.is_sparse:

@@ -20,10 +20,7 @@ _ALIKE = 1e-3  # the same, between ranks
 
 
 def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
-    """Compares losses, gradients and parameters of each step on the ranks with a single process, ``twin``.
-
-    Equal losses do not prove equal training, so training is unverified if the traces have too few optimizer steps.
-    """
+    """Compares losses, gradients and parameters of each step on the ranks with a single process, ``twin``."""
     discrepancy = next(_differences(ranks, twin), None)
     if discrepancy is not None or len(twin.steps) >= TRACED_STEPS:
         return Verification(discrepancy=discrepancy)

@@ -52,11 +52,7 @@ class MicroBatches:
     def feed(
         self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, given: Sequence[Pair] | None = None
     ) -> NextBatch:
-        """Returns a function that returns a step's micro-batches one by one, each with its weight.
-
-        ``given`` has copies of the micro-batches, if they exist. The function sets a random seed for each micro-batch,
-        so that ranks and the single process have the same dropout masks.
-        """
+        """Returns a function that returns a step's micro-batches, or ``given`` copies, with weights, and seeds each."""
         order = zip(places, self.copies(places, step, device) if given is None else given, strict=True)
 
         def next_batch() -> Pair:

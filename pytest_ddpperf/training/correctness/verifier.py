@@ -51,10 +51,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
 
 
 class StrategyVerifier:
-    """The training by the strategy on all ranks, and on rank 0 the same training in a single process.
-
-    All ranks except rank 0 begin with wrong parameters and buffers, which the strategy must replace.
-    """
+    """The training on all ranks, of which only rank 0 begins with the right weights, and in a single process there."""
 
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
         self._consensus = consensus

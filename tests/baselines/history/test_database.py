@@ -221,7 +221,9 @@ def test_a_value_that_was_not_written_so_is_named(tmp_path: Path, change: str, w
     with sqlite3.connect(file) as connection:
         connection.execute(change)
     connection.close()
-    with pytest.raises(HistoryError, match=f"{words}, which pytest-ddpperf does not write; restore it from a backup"):
+    with pytest.raises(
+        HistoryError, match=f"{words}, which pytest-ddpperf does not write; restore the file from a backup"
+    ):
         entries(file, "step_time")
 
 

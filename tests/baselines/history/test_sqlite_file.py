@@ -40,7 +40,10 @@ def spoilt(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("text", "file is not a database: it is broken or no history; restore it from a backup, or name another file"),
+        (
+            "text",
+            "file is not a database: the file is broken or no history; restore the file from a backup, or name another",
+        ),
         ("foreign", "is a database of another program; name another file"),
         ("newer", r"was written by a newer pytest-ddpperf \(format 3; this version reads up to 2\): upgrade"),
     ],
@@ -64,7 +67,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     record(file, RUN, [result(f"t.py::test_{i}") for i in range(200)])
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(HistoryError, match=r"history\.sqlite: database disk image is malformed: it is broken"):
+    with pytest.raises(HistoryError, match=r"history\.sqlite: database disk image is malformed: the file is broken"):
         entries(file, "step_time")
 
 
@@ -82,9 +85,21 @@ def test_a_damaged_schema_is_named_in_a_line(tmp_path: Path, whole: bytes, damag
     record(file, RUN, [result()])
     file.write_bytes(file.read_bytes().replace(whole, damaged))
     for use in (lambda: ensure_recordable(file), lambda: entries(file, "step_time")):
-        with pytest.raises(HistoryError, match=r"history\.sqlite: .* or name another file") as caught:
+        with pytest.raises(HistoryError, match=r"history\.sqlite: .* or name another one to start") as caught:
             use()
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["test", "name", "recipe", "key", "commit_hash", "date"])
+def test_a_damaged_text_is_named_and_not_read_as_another_one(tmp_path: Path, column: str) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result()])
+    table = {"key": "environment", "commit_hash": "run", "date": "run"}.get(column, "result")
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"UPDATE {table} SET {column} = CAST({column} || x'ff' AS TEXT)")  # noqa: S608
+    connection.close()
+    with pytest.raises(HistoryError, match=f"Could not decode to UTF-8 column '{column}' .*: the file is broken or no"):
+        entries(file, "step_time")
 
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
@@ -94,10 +109,10 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
     ("sql", "cure"),
     [
         (f"DROP TABLE metric; CREATE VIEW metric AS {ENDLESS}", ""),
-        (f"CREATE TRIGGER more AFTER INSERT ON run BEGIN {ENDLESS}; END", ": remove it by DROP TRIGGER"),
+        (f"CREATE TRIGGER more AFTER INSERT ON run BEGIN {ENDLESS}; END", ": remove the trigger by DROP TRIGGER"),
         ("CREATE VIRTUAL TABLE more USING fts5(a)", ""),
         ("ALTER TABLE metric ADD COLUMN more TEXT AS (hex(zeroblob(30000000))) VIRTUAL", ""),
-        ("CREATE INDEX more ON metric (hex(zeroblob(30000000)))", ": remove it by DROP INDEX"),
+        ("CREATE INDEX more ON metric (hex(zeroblob(30000000)))", ": remove the index by DROP INDEX"),
         ("ALTER TABLE run ADD COLUMN more TEXT DEFAULT '--'", ""),
     ],
     ids=["view", "trigger", "virtual table", "generated column", "index of an expression", "column"],
@@ -109,7 +124,9 @@ def test_a_file_whose_schema_computes_is_refused(tmp_path: Path, sql: str, cure:
         connection.executescript(sql)
     connection.close()
     for use in (lambda: entries(file, "step_time"), lambda: record(file, RUN, [result()])):
-        with pytest.raises(HistoryError, match=rf"\w+ '\w+' with a schema that pytest-ddpperf does not write{cure}; "):
+        with pytest.raises(
+            HistoryError, match=rf"the schema of its \w+ '\w+' is none that pytest-ddpperf writes{cure}; "
+        ):
             use()
 
 

@@ -91,7 +91,7 @@ def test_what_is_close_to_the_middle_gets_more_launches_and_then_is_passed_over(
     probed = bisection.probe(line.hashes["c8"])
     assert probed.answer == "skipped"
     assert probed.text.startswith("+9.5 % [95 % CI ")
-    assert probed.text.endswith(", which may be either")
+    assert probed.text.endswith(", not clearly good or bad")
     asked = [(probe.settings["launches"], probe.settings["max_time"]) for probe, _ in runs.asked]
     assert asked == [(8, 40.0), (16, 40.0), (32, 80.0), (64, 160.0)]
     assert line.name(bisection.commits.next) == "c7"

@@ -140,7 +140,7 @@ def test_how_sure_a_time_is(bisected: Any) -> None:
     out = bisected(lambda now, then: outcome(timed(0.1 * (now >= 11) - 0.1 * (then >= 11), error=0.01)))
     assert "... +10.0 % [95 % CI +7.4 .. +12.6] bad\n" in out
     assert "step_time: 40.0 ms -> 44.0 ms, +10.0 %" in out
-    assert out.endswith("  98 % sure: the ends and all probes together may be wrong by 2 %\n")
+    assert out.endswith("  98 % sure: the probability of an error in any end or probe is 2 %\n")
 
 
 def test_what_does_not_hold_against_the_commit_before_is_not_found(bisected: Any) -> None:
@@ -173,7 +173,8 @@ def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they
     out = printed("bisect", "t.py", "--good", "c0")
     assert "step_time: 40.0 ms -> 43.2 ms, +8.0 %" in out
     assert (
-        "\ngood and bad are measured again, for up to 40 s a benchmark; --ddpperf-max-time does not limit that\n" in out
+        "\ngood and bad are measured again, for up to 40 s a benchmark; --ddpperf-max-time does not limit this time\n"
+        in out
     )
     assert [one.test for one in asked[:2]] == [None, "t.py::test_a"]
 
@@ -213,7 +214,7 @@ def test_what_could_not_be_compared_hides_nothing_that_was(bisected: Any) -> Non
 def test_a_metric_of_what_could_not_be_compared_is_told_as_that(bisected: Any) -> None:
     told = both(outcome(timed(0.0), lacking="rank 0 raised"), outcome(counted(2.0, 2.0)))
     assert bisected(lambda *_: told, "--metric", "step_time", status=1).splitlines()[2:] == [
-        "HEAD cannot be compared with c0: nothing that was compared has step_time",
+        "HEAD cannot be compared with c0: no compared benchmark has the metric step_time",
         "  t.py::test_a ddp: not compared: revision 1234567 cannot run it: rank 0 raised",
     ]
 

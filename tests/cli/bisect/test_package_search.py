@@ -68,13 +68,9 @@ def wheel(folder: Path, name: str, version: str, body: str = "", requires: Seque
 @pytest.mark.parametrize(
     ("culprits", "status", "told"),
     [
-        ("a", 0, "a 1 -> 2 makes the difference\n  it alone suffices with all else as in old.txt\n"),
-        ("c", 0, "c 1 -> 2 makes the difference\n  it alone suffices with all else as in old.txt: 2 -> 3 per step"),
-        (
-            "d",
-            0,
-            "d 1 -> 2, e 1 -> 2 makes the difference\n  pip cannot change one of these alone: they need each other's",
-        ),
+        ("a", 0, "a 1 -> 2 makes the difference\n  this change suffices, all else as in old.txt\n"),
+        ("c", 0, "c 1 -> 2 makes the difference\n  this change suffices, all else as in old.txt: 2 -> 3 per step"),
+        ("d", 0, "d 1 -> 2, e 1 -> 2 makes the difference\n  pip cannot change one of these packages alone: they need"),
         ("ac", 1, "c 1 -> 2 makes the difference\n  only together with changes of a, b, not alone: 2 -> 2 per"),
     ],
 )
@@ -154,7 +150,7 @@ def test_a_planted_package_is_named(pytester: pytest.Pytester, tmp_path: Path, m
             "good v1.txt",
             "4 changes to search",
             "planted 1.0 -> 2.0 makes the difference",
-            "  it alone suffices with all else as in v1.txt: 1 -> 2 per step",
+            "  this change suffices, all else as in v1.txt: 1 -> 2 per step",
             "  sure: counts have no noise",
         ]
     )

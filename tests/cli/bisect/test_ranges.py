@@ -66,7 +66,7 @@ def test_a_merge_is_seen_with_what_it_merged_or_as_one_commit(merged: Any) -> No
 @pytest.mark.parametrize(
     ("good", "bad", "said"),
     [
-        ("gone", "c1", "--good gone: there is no such branch, tag or commit in .*; no remote is known"),
+        ("gone", "c1", "--good gone: there is no such branch, tag or commit in .*; this repository has no remote"),
         ("c1", "gone", "--bad gone: there is no such branch, tag or commit"),
         ("c1", "c1", r"--good c1 --bad c1: both are commit [0-9a-f]{7}; name two different"),
         ("c7", "c3", "--good c7 --bad c3: commit c3 is an ancestor of c7; swap the values"),
@@ -87,7 +87,9 @@ def test_a_repository_that_is_not_whole_is_told_with_the_cure(repository: Path, 
     with pytest.raises(SettingError) as caught:
         commits_between("c1", "c16", repository)
     assert str(caught.value).startswith("--good c1 --bad c16: git cannot list the commits between them: ")
-    assert str(caught.value).endswith("; git fsck shows whether the repository is damaged, and git fetch may bring it")
+    assert str(caught.value).endswith(
+        "; git fsck shows whether the repository is damaged, and git fetch may bring the commit"
+    )
     assert "\n" not in str(caught.value)
 
 

@@ -77,6 +77,13 @@ def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
             'Script("../main.py", "--data", "D", "--devices", 2), world_size=2, steps=20',
         ),
         (
+            {
+                "main.py": "import lightning\nlightning.Trainer(devices=CLI(main)).fit(1)",
+                "run.sh": "python main.py --devices 0 1 2 3 fit --data D\n",
+            },
+            'Script("../main.py", "fit", "--data", "D", "--devices", 2), world_size=2, steps=20',
+        ),
+        (
             {"main.py": "import lightning\nlightning.Trainer(devices=2, num_nodes=2).fit(1)"},
             'Script("../main.py"), world_size=4, steps=20',
         ),
@@ -181,7 +188,7 @@ def test_a_folder_that_is_outside_or_that_a_shell_or_yaml_would_misread_is_refus
     here: Path, name: str, complaint: Run
 ) -> None:
     misread = (
-        " cannot become an argument of pytest in a CI job: name a folder of letters, digits and "
+        " has a character that a shell or YAML may change, or begins with -: name a folder of letters, digits and "
         "._-/ that does not begin with -"
     )
     why = f" is not inside the project {here}: name a folder inside it" if name == ".." else misread

@@ -390,6 +390,15 @@ REPOSITORIES = {
         {"a.py": PLAIN, "kit/b.py": PLAIN, "c.py": PLAIN, "README.md": "```\npython kit/b.py\npython a.py\n```\n"},
         ["kit/b.py torch", "a.py torch", "c.py torch"],
     ),
+    "one that a README starts, behind one that another README names": (
+        {
+            "train_b.py": DDP,
+            "examples/a/README.md": "`train_b.py`",
+            "examples/b/pretrain_a.py": DDP,
+            "examples/b/README.md": "```\ntorchrun pretrain_a.py\n```",
+        },
+        ["examples/b/pretrain_a.py torch", "train_b.py torch"],
+    ),
     "a module that DeepSpeed starts": (
         {"kit/a.py": DDP, "kit/b.py": DDP, "README.md": "deepspeed --module kit.b --bf16\n"},
         ["kit/b.py torch", "kit/a.py torch"],
@@ -467,6 +476,8 @@ def test_of_several_options_the_surest_one_lets_a_script_train_for_longer(
         ("README.md", "    uv run torchrun train.py\n", "uv run torchrun train.py"),
         ("README.md", "fabric run --devices=2 \\\n  train.py\n", "fabric run --devices=2 train.py"),
         ("README.md", "lightning run model train.py\n", "lightning run model train.py"),
+        ("README.md", "```\npython train.py   trains\n```", "python train.py"),
+        ("run.sh", "python  train.py  x\n", "python  train.py  x"),
         ("run.sh", "python other.py\n# train.py\npip install python train.py-x\n", ""),
     ],
 )
@@ -486,6 +497,12 @@ def test_the_command_by_which_a_readme_starts_a_script_is_shown(
         ("```sh\n$ python train.py run\n```", ("run",)),
         ("```sh\nls\n```\npython train.py run", ()),
         ("Call `python train.py run` to train.", ("run",)),
+        ("```sh\npython train.py   trains the model\n```", ()),
+        ("```sh\npython train.py run --lr 1   trains the model\n```", ("run", "--lr", "1")),
+        ("```sh\npython  train.py  --lr 1  \\\n    run\n```", ("--lr", "1", "run")),
+        ("Use ``` for code.\n\npython train.py trains the model.", ()),
+        ("Use ``` for code.\n\n  ```sh\n  python train.py run\n  ```", ("run",)),
+        ("```python train.py run```", ("run",)),
         ("python train.py --data $DATA", ()),
         ("python train.py --data path/to/data", ()),
         ("python train.py --lr 1 ...", ()),
@@ -512,7 +529,7 @@ def test_the_command_by_which_a_readme_starts_a_module_is_shown(tmp_path: Path, 
     assert script.command == "README.md starts it by: torchrun --nproc_per_node 8 -m mytrain a=5"
 
 
-@pytest.mark.parametrize("text", ["a", "`a=", "python ", "a=b "])
+@pytest.mark.parametrize("text", ["a", "`a=", "python ", "a=b ", " ", "```"])
 def test_a_large_file_that_may_name_scripts_is_read_in_seconds(tmp_path: Path, text: str) -> None:
     """If each letter were read twice for each letter before it, these 100,000 would take minutes."""
     long = text * (100_000 // len(text))

@@ -7,9 +7,11 @@ import gc
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +22,11 @@ from torch._higher_order_ops import scan
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ddpperf.instruments.counting import counting, device_work
 from pytest_ddpperf.instruments.counting import steps as watching
@@ -33,8 +37,10 @@ from pytest_ddpperf.instruments.counting.module_tracker import OUTSIDE, Running
 from pytest_ddpperf.instruments.counting.sites import digest
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.judge.counts import change_of
+from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.sites import SETTINGS
+from pytest_ddpperf.records.verdict import Verdict
 from tests.counted import count_step
 
 CPU = torch.device("cpu")
@@ -107,7 +113,7 @@ def test_a_step_of_which_nothing_is_known_is_counted_in_full() -> None:
     assert found.totals["retained_bytes"] == 0
     of_devices = {"kernel_launches", "device_copies", "device_synchronisations"}
     of_loaders = {name for name in COUNTS if "loaders" in name} | {"workers_restarted"}
-    told = {"parameters", "model_size", "python_objects", "graphs_kept"} | of_loaders
+    told = {"parameters", "model_size", "python_objects", "graphs_kept", "collector_paused"} | of_loaders
     assert found.totals.keys() == COUNTS.keys() - of_devices - told
 
 
@@ -237,6 +243,39 @@ def test_on_a_gpu_a_number_of_an_optimizer_is_waited_for_if_it_lies_there() -> N
     assert counter.details()["synchronisations"] == {"item": 1.0, "print(tensor)": 1.0}
 
 
+@contextmanager
+def default_device() -> Iterator[None]:
+    torch.set_default_device("cpu")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+def around(mode: Callable[[], AbstractContextManager[object]]) -> Iterator[Tensor]:
+    """Trains in a mode that each step leaves after it has begun, and enters before it ends."""
+    model = nn.Linear(4, 2)
+    while True:
+        with mode():
+            loss = model(torch.ones(3, 4)).sum()
+            loss.backward()
+            yield loss
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [partial(FlopCounterMode, display=False), partial(torch.device, "cpu"), BaseTorchFunctionMode, default_device],
+)
+def test_modes_that_a_step_leaves_and_enters_change_no_count(
+    mode: Callable[[], AbstractContextManager[object]],
+) -> None:
+    plain, found = (count(partial(next, around(each))) for each in (nullcontext, mode))
+    assert found.totals == plain.totals
+    assert found.totals["flops"] == 2 * 2 * 3 * 4 * 2
+    left = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    assert left == _get_current_dispatch_mode_stack() == []
+
+
 def test_the_garbage_collector_does_not_show() -> None:
     """A cycle with a tensor in each step; with the collector as it likes, and called in the middle of each."""
 
@@ -282,7 +321,7 @@ def test_work_of_two_periods_has_both_though_their_sum_has_none() -> None:
 def test_the_steps_that_were_counted_whole_may_be_unusual() -> None:
     """After a step of warm-up and two that learn, two of each six do more."""
     fourth, fifth = every(6, torch.exp, 2), every(6, torch.exp, 1)
-    unusual = "most steps do other work than the steps in which it was counted"
+    unusual = "most steps do other work than the steps that were counted in full"
     names = ("peak_tensor_bytes", "model_state_bytes", "retained_bytes")
     assert count(users_step(lambda loss: (fourth(loss), fifth(loss)))).unstable == dict.fromkeys(names, unusual)
 
@@ -405,43 +444,84 @@ def test_if_a_step_of_another_rank_differs_this_rank_surveys_as_many_steps() -> 
 
 
 @pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize(
-    ("left", "more", "sure"), [(7, {11, 13}, False), (8, {11, 13}, True), (7, {11}, True), (1, {11}, False)]
-)
-def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(left: int, more: set[int], *, sure: bool) -> None:
+@pytest.mark.parametrize(("left", "sure"), [(7, False), (8, True)])
+def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(left: int, *, sure: bool) -> None:
     """The sixth watched step, the eleventh of all, does more; after it the script ends."""
     calls, plain = iter(range(1, 12 + left)), users_step()
 
     def step() -> None:
         call = next(calls)
         loss = plain()
-        if call in more:
+        if call in {11, 13}:
             loss.item()
 
     found = count(step)
-    assert found.steps == (8 if left == 8 else 9 + left)
+    assert found.steps == (8 if left == 8 else 9)
     assert ("synchronisations" in found.unstable) is not sure
 
 
-@pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("extra", [0, 1])
-def test_what_is_in_each_step_is_compared_although_few_steps_follow_another_one(extra: int) -> None:
-    """As a collective that a slow step of an irregular script now calls."""
+def busy_tenth(kinds: str, extra: Callable[[Tensor], object] = lambda _loss: None) -> Callable[[int], Counts]:
+    """Counts a script that ends after so many steps; each tenth one does more, which the watch sees by ``exp``."""
 
-    def counts(items: int) -> Counts:
-        calls, plain = iter(range(1, 16)), users_step()
+    def counts(steps: int) -> Counts:
+        calls, plain = iter(range(1, steps + 1)), users_step(extra)
 
         def step() -> None:
-            loss = plain()
-            for _ in range(items):
-                loss.item()
-            if next(calls) == 11:
+            loss, odd = plain(), next(calls) % 10 == 0
+            if odd:
                 loss.detach().exp()
+            if odd and "wait" in kinds:
+                loss.item()
+            if odd and "collect" in kinds:
+                gc.collect(0)
 
         return count(step)
 
-    gated, found = change_of("synchronisations", counts(0), counts(extra))
-    assert (gated, found is not None) == (True, bool(extra))
+    return counts
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("left", [1, 3, 5, 7])
+def test_a_script_is_no_regression_of_itself_if_one_run_ends_soon_after_a_step_with_other_work(left: int) -> None:
+    """No step counts the operators of the odd step; the collections are seen in it."""
+    counts = busy_tenth("wait, collect")
+    short, whole = counts(10 + left), counts(40)
+    assert whole.totals["synchronisations"] == whole.totals["allocator_calls"] == 0.1
+    for metric in short.totals.keys() & whole.totals.keys():
+        for then, now in ((short, whole), (whole, short)):
+            gated, _ = change_of(metric, then, now)
+            assert not gated or decide_count(metric, then, now) is Verdict.UNCHANGED, metric
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(("left", "gated"), [(1, False), (2, True), (7, True)])
+def test_calls_in_each_step_are_compared_although_few_steps_follow_another_one(left: int, *, gated: bool) -> None:
+    """The watch counts such calls in the odd step too. One step does not show whether the script does the same on."""
+    before, now = busy_tenth("")(10 + left), busy_tenth("", lambda _loss: gc.collect(0))(10 + left)
+    judged, found = change_of("allocator_calls", before, now)
+    assert (judged, found and found.code) == (gated, "count_changed" if gated else "unsteady_count")
+
+
+@pytest.mark.usefixtures("uncompiled", "lone_rank")
+@pytest.mark.parametrize("odd", [0, 1])
+def test_collectives_are_compared_if_the_step_with_other_work_has_as_many(odd: int) -> None:
+    def counts(more: int) -> Counts:
+        numbers, plain = itertools.count(1), users_step()
+
+        def step() -> None:
+            if (number := next(numbers)) > 15:
+                raise StopIteration
+            loss = plain().detach()
+            for _ in range(1 + more + odd * (number == 10)):
+                torch.distributed.all_reduce(loss)
+            if number == 10:
+                loss.exp()
+
+        return count(step)
+
+    gated, found = change_of("collective_calls", counts(0), counts(1))
+    assert gated is (odd == 0)
+    assert found is not None
 
 
 class Strict(Tensor):
@@ -503,6 +583,38 @@ def test_an_optimizer_that_a_step_makes_is_counted_at_its_line_and_its_own_numbe
     assert counts.totals["synchronisations"] == 0
     assert counts.details["optimizers_made"] == {"torch.optim.Optimizer.__init__": 1.0}
     (site,) = counts.sites["optimizers_made"]
+    assert (Path(site.file).name, site.function) == ("test_counting.py", "step")
+
+
+@pytest.mark.parametrize(
+    ("train", "recorded", "trained", "passes"), [(0, 1, 1, 1), (1, 1, 1, 0), (0, 0, 1, 0), (0, 1, 0, 0)]
+)
+def test_a_model_that_trains_in_eval_mode_is_counted(train: int, recorded: int, trained: int, passes: int) -> None:
+    model = nn.Linear(4, 4).train(bool(train)).requires_grad_(bool(trained))
+
+    def step() -> None:
+        with torch.set_grad_enabled(bool(recorded)):
+            model(torch.ones(3, 4))
+
+    counts = count(step)
+    assert counts.totals["eval_passes"] == passes
+
+
+def test_micro_batches_that_drop_the_gradients_of_the_last_one_are_counted_at_their_line() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(*, each: bool) -> None:
+        for number in range(3):
+            if each or not number:
+                optimizer.zero_grad()
+            model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    assert count(partial(step, each=False)).totals["gradients_dropped"] == 0
+    counts = count_step(partial(step, each=True), Countable(device=CPU, modules=[model]))
+    assert counts.totals["gradients_dropped"] == 2
+    (site,) = counts.sites["gradients_dropped"]
     assert (Path(site.file).name, site.function) == ("test_counting.py", "step")
 
 
@@ -598,6 +710,31 @@ def test_operators_of_other_threads_are_recorded_as_those_of_this_one_are() -> N
         thread.join()
         torch.ones(3).exp()
     assert counter.details()["recorded_operators"] == {"operators recorded for backward": 3}
+
+
+def test_a_loss_that_another_thread_reads_first_in_a_step_is_not_recorded() -> None:
+    """A script's thread stays in the mode while steps begin elsewhere, and reads the loss after the optimizer step."""
+    counter = OperatorCounter(TensorTracker("cpu"), "cpu", lambda: Running(OUTSIDE))
+    begin, done = SimpleQueue[bool](), SimpleQueue[float]()
+
+    def script() -> None:
+        loss = nn.Parameter(torch.ones(3)).exp().sum()
+        with counter:
+            while begin.get(timeout=60):
+                read, loss = loss.item(), loss.tanh()
+                done.put(read)
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(script)
+        try:
+            for _ in range(3):
+                counter.begin_step()
+                begin.put(True)  # noqa: FBT003
+                done.get(timeout=60)
+                assert counter.details()["recorded_operators"] == {"operators recorded for backward": 1}
+        finally:
+            begin.put(False)  # noqa: FBT003
+        ended.result(60)
 
 
 def test_the_backward_passes_of_a_step_are_its_micro_batches() -> None:

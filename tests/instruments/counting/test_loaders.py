@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -176,6 +175,37 @@ def test_loaders_of_earlier_epochs_that_are_still_there_are_kept(kept: int, foun
         assert [place.function for place in loaders.of_epochs(4)["loaders_kept"]] == ["loader"] * found
 
 
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "samples", "repeating"), [("set_epoch", 8, 0), ("forgotten", 8, 1), ("forgotten", 7, None)]
+)
+def test_epochs_that_come_in_one_order_repeat(kind: str, samples: int, repeating: int | None, anew: bool) -> None:  # noqa: FBT001
+    data = TensorDataset(torch.zeros(samples))
+    sampler: Any = DistributedSampler(data, 1, 0)
+    batches: Any = None
+    with Loaders().followed() as loaders:
+        for epoch in range(3):
+            if kind == "set_epoch":
+                sampler.set_epoch(epoch)
+            batches = DataLoader(data, 2, sampler=sampler) if anew or not epoch else batches
+            for _ in batches:
+                loaders.look()
+        found = loaders.of_epochs(12).get("loaders_repeating")
+    assert (None if found is None else len(found)) == repeating
+
+
+def test_an_epoch_that_has_not_ended_is_not_compared() -> None:
+    with Loaders().followed() as loaders:
+        batches = DataLoader(TensorDataset(torch.zeros(8)), shuffle=True)
+        list(batches)
+        loaders.look()
+        assert "loaders_repeating" not in loaders.of_epochs(8)
+        next(iter(batches))
+        assert "loaders_repeating" not in loaders.of_epochs(8)
+        list(batches)
+        assert loaders.of_epochs(8)["loaders_repeating"] == []
+
+
 def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
     with Loaders().followed() as loaders:
         data = TensorDataset(torch.zeros(2))
@@ -272,17 +302,18 @@ def test_a_loader_counts_that_loads_in_the_training_process_and_one_that_does_no
     assert len(found["loaders_unpinned"]) == (not pinned)
 
 
-class Numbers(IterableDataset[Tensor]):
+class Numbers(IterableDataset[Any]):
     """Numbers that all workers read, or that they divide among themselves; or the same number again and again."""
 
-    def __init__(self, *, divided: bool = False, constant: bool = False) -> None:
-        self.divided, self.constant = divided, constant
+    def __init__(self, *, divided: bool = False, constant: bool = False, words: bool = False) -> None:
+        self.divided, self.constant, self.words = divided, constant, words
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         first, by = (worker.id, worker.num_workers) if worker is not None and self.divided else (0, 1)
         for number in range(first, 48, by):
-            yield torch.full((3,), 7 if self.constant else number)
+            value = torch.full((3,), 7 if self.constant or self.words else number)
+            yield (value, f"line {number} of worker {worker and worker.id}") if self.words else value
 
 
 @pytest.mark.parametrize(
@@ -292,6 +323,7 @@ class Numbers(IterableDataset[Tensor]):
         pytest.param(Numbers(), 1, 0, id="one worker"),
         pytest.param(Numbers(divided=True), 2, 0, id="workers divide the stream"),
         pytest.param(Numbers(constant=True), 2, 0, id="all batches are equal"),
+        pytest.param(Numbers(words=True), 2, 0, id="texts of each worker"),
         pytest.param(TensorDataset(torch.zeros(48)), 2, 0, id="a dataset with indices"),
     ],
 )

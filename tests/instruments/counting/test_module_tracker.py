@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -127,3 +129,31 @@ def test_products_that_tf32_may_compute_do_not_count(precision: str, expected: d
         torch.set_float32_matmul_precision(before)
     assert found.totals["flops"] == 256.0
     assert found.details["full_precision_flops"] == expected
+
+
+def test_modules_that_a_thread_of_the_user_runs_change_nothing() -> None:
+    """The thread is inside of a teacher while the model runs, and leaves it only then."""
+    model, teacher = nn.Linear(8, 4), nn.Sequential(nn.Linear(8, 8))
+    inside, left = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        inside.set()
+        assert left.wait(60)
+
+    teacher[0].register_forward_pre_hook(wait)
+
+    def step() -> None:
+        inside.clear()
+        left.clear()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(teacher, torch.ones(2, 8))
+            assert inside.wait(60)
+            loss = model(torch.ones(2, 8)).sum()
+            left.set()
+            running.result(60)
+        loss.backward()
+
+    found = counted(step)
+    assert found.details["flops_forward"] == {"model": 2 * 2 * 8 * 4}
+    assert found.details["batch_rows"] == {"batches of 2 x 8": 2.0}
+    assert found.unstable == {}

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from pytest_ddpperf.instruments.counting import operators
+from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
+from pytest_ddpperf.instruments.counting.module_tracker import OUTSIDE, Running
+from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 
 aten = torch.ops.aten
 
@@ -96,3 +102,31 @@ def test_moved_bytes_are_those_of_different_elements_each_once() -> None:
     assert operators.moved_bytes([rows.t()[:2]]) == 32
     assert operators.moved_bytes([torch.ones(0, 5), torch.tensor(1.0)]) == 4
     assert operators.moved_bytes([torch.eye(3).to_sparse()]) == 3 * 4 + 6 * 8  # three numbers, each with two indices
+
+
+def test_what_an_operator_of_the_user_calls_is_counted() -> None:
+    @torch.library.custom_op("ddpperf_test::product", mutates_args=())
+    def product(rows: Tensor) -> Tensor:
+        dist.all_reduce(rows.clone())
+        return (rows @ rows.T).relu()
+
+    @torch.library.custom_op("ddpperf_test::known", mutates_args=())
+    def known(rows: Tensor) -> Tensor:
+        return rows @ rows.T
+
+    register_flop_formula(torch.ops.ddpperf_test.known)(lambda *_, **__: 7)
+    counter = OperatorCounter(TensorTracker("cpu"), "cpu", lambda: Running(OUTSIDE))
+    store = dist.HashStore()  # type: ignore[attr-defined]  # torch
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with counter:
+            found = product(torch.ones(2, 3))
+            known(torch.ones(2, 3))
+    finally:
+        dist.destroy_process_group()
+        flop_registry.pop(torch.ops.ddpperf_test.known)
+    assert found.tolist() == [[3.0, 3.0]] * 2
+    counts = counter.details()
+    assert counts["collective_calls"] == {"all_reduce": 1}
+    assert sum(counts["flops"].values()) == 2 * 2 * 3 * 2 + 7
+    assert counts["operators"]["aten.mm"] == counts["operators"]["ddpperf_test.product"] == 1

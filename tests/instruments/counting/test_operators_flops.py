@@ -253,6 +253,21 @@ def test_experts_have_the_flops_of_their_rows() -> None:
     assert (found.totals["flops_forward"], found.totals["flops_backward"]) == (8192, 2 * 8192)
 
 
+@pytest.mark.skipif(not hasattr(functional, "scaled_mm"), reason="torch has it since 2.10")
+def test_products_with_scales_have_the_flops_of_their_shapes() -> None:
+    """16 x 32 times 32 x 16: 2 x 16 x 32 x 16. 8 rows of 16, each times one of two 16 x 32: 2 x 8 x 16 x 32."""
+    each = functional.ScalingType.TensorWise
+    rows, scale = torch.ones(16, 32).to(torch.float8_e4m3fn), torch.tensor(1.0)
+
+    def run() -> None:
+        with torch.no_grad():
+            functional.scaled_mm(rows, rows.t(), scale, each, scale, each, output_dtype=torch.bfloat16)
+
+    assert counted(run).totals["flops"] == 2 * 16 * 32 * 16
+    experts = torch.ones(8, 16), torch.ones(2, 16, 32), [scale], [0], [0], [scale], [0], [0]
+    assert flops_of(aten._scaled_grouped_mm_v2.default, experts, {}, None) == 2 * 8 * 16 * 32
+
+
 @pytest.mark.skipif(not hasattr(aten, "_grouped_mm"), reason="torch has it since 2.8")
 def test_groups_of_columns_are_shared_out() -> None:
     """Two of 4 x 16, each times its part of 16 x 32."""

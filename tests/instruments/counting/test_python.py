@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
-from pytest_ddpperf.instruments.counting.python import calls_counted
+from pytest_ddpperf.instruments.counting.python import calls_counted, drops_seen, mark_used
 
 
 @contextmanager
@@ -85,3 +87,53 @@ def test_a_backward_pass_in_a_mode_that_slows_it_counts(mode: Callable[[], Any],
         with mode():
             tensor.sum().backward()  # type: ignore[no-untyped-call, unused-ignore]
     assert calls == {("backward_passes", "backward"): 1, **({("slow_modes", name): 1} if name else {})}
+
+
+@pytest.mark.parametrize(("value", "slow"), [(None, 0), ("", 0), ("0", 0), ("1", 1)])
+def test_a_variable_that_makes_each_kernel_wait_is_a_slow_mode(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, slow: int
+) -> None:
+    monkeypatch.delenv("CUDA_LAUNCH_BLOCKING", raising=False)
+    if value is not None:
+        monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
+    with counted() as calls:
+        torch.ones(2, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call, unused-ignore]
+    assert calls["slow_modes", "CUDA_LAUNCH_BLOCKING"] == slow
+
+
+def test_a_step_of_a_scheduler_counts_once_also_if_it_steps_others() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    warm, cosine = lr_scheduler.LinearLR(optimizer), lr_scheduler.CosineAnnealingLR(optimizer, 9)
+    both = lr_scheduler.SequentialLR(optimizer, [warm, cosine], [3])
+    chained = lr_scheduler.ChainedScheduler([warm, cosine])
+    plateau = lr_scheduler.ReduceLROnPlateau(optimizer)
+    optimizer.step()
+    with counted() as calls:
+        warm.step()
+        both.step()
+        chained.step()
+        plateau.step(1.0)
+    assert calls == {("scheduler_steps", "scheduler.step"): 4}
+
+
+def drops(*, gradients: bool = True, used: bool = False, to_none: bool = True, twice: bool = False) -> int:
+    """Count the drops of gradients by a model's and an optimizer's ``zero_grad`` after a backward pass."""
+    model, found = nn.Linear(2, 2), list[int]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    with drops_seen(lambda: found.append(1)):
+        if gradients:
+            model(torch.ones(1, 2)).sum().backward()
+        if used:
+            optimizer.step()
+            mark_used(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
+        optimizer.zero_grad(set_to_none=to_none)
+        if twice:
+            model.zero_grad(set_to_none=to_none)
+    return len(found)
+
+
+def test_gradients_are_dropped_if_no_optimizer_used_them_since_backward() -> None:
+    assert drops() == drops(to_none=False) == drops(to_none=False, twice=True) == 1
+    assert drops(used=True) == drops(used=True, to_none=False, twice=True) == 0
+    assert drops(gradients=False) == 0  # of before, perhaps used

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections import UserDict
-from collections.abc import Callable
+from collections import UserDict, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from pytest_ddpperf.instruments.counting.copies import CopyWatch
 from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.instruments.counting.python import shape_of
 from tests.counted import count_step
@@ -137,3 +139,56 @@ def test_a_later_step_of_another_length_is_seen() -> None:
 def test_a_loader_has_a_say_in_the_rows(collate: Any, taken: Callable[[Any], Tensor], found: Any) -> None:
     batches = iter(DataLoader(TensorDataset(torch.ones(800, 4)), batch_size=8, collate_fn=collate))
     assert rows(trained(lambda model: [model(taken(next(batches))).square().mean()])) == found
+
+
+class Strict(Tensor):
+    """Refuses all functions of torch except linear layers, such as ``dim`` and ``shape``."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], _types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        assert func is nn.functional.linear, f"unsupported {func}"
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*(arg.as_subclass(Tensor) for arg in args if arg is not None), **(kwargs or {}))
+
+
+class StrictBelow(Tensor):
+    """Refuses all operators except those of a linear layer."""
+
+    held: Tensor
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch's is no classmethod
+        cls, func: Any, _types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        assert func in {torch.ops.aten.addmm.default, torch.ops.aten.mm.default, torch.ops.aten.t.default}
+        return func(*(arg.held if isinstance(arg, StrictBelow) else arg for arg in args), **(kwargs or {}))
+
+
+def below(inner: Tensor) -> StrictBelow:
+    made: StrictBelow = Tensor._make_wrapper_subclass(StrictBelow, inner.shape, dtype=inner.dtype)
+    made.held = inner
+    return made
+
+
+@pytest.mark.parametrize("kind", [lambda batch: batch.as_subclass(Strict), below])
+def test_classes_that_refuse_other_functions_are_looked_at_without_calling_them(kind: Callable[[Tensor], Any]) -> None:
+    model, watch = nn.Linear(8, 4), CopyWatch()
+    subject = Countable(device=torch.device("cpu"), called=watch.called)
+    found = count_step(lambda: model(kind(torch.ones(4, 8))).sum().backward(), subject, warmup=1, steps=0)
+    assert found.totals["flops_forward"] == 2 * 4 * 8 * 4
+    assert found.details["batch_rows"] == {"batches of 4 x 8": 4.0}
+
+
+def test_batches_that_a_thread_loads_ahead_do_not_make_rows_uncertain() -> None:
+    model, batches = nn.Linear(8, 4), iter(DataLoader(TensorDataset(torch.ones(1024, 8)), 2))
+    ahead = deque([next(batches)[0] for _ in range(2)])
+
+    def step() -> None:
+        with ThreadPoolExecutor(1) as pool:  # two batches in a step, none in the next
+            ahead.extend(pool.submit(lambda: [next(batches)[0] for _ in range(2 * (len(ahead) < 2))]).result(60))
+        model(ahead.popleft()).sum().backward()
+
+    found = count_step(step, Countable(device=torch.device("cpu")), warmup=1, steps=0)
+    assert found.details["batch_rows"] == {"batches of 2 x 8": 2.0}

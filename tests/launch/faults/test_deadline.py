@@ -130,7 +130,7 @@ def test_ranks_that_call_different_collectives_are_told_with_these(launcher: Lau
 
     late = deadline_of(launcher, differ, 3)
     assert late.rank == 2
-    different = "ranks called different ones as collective 2: ranks 0, 1: all_reduce of float[8]; rank 2: barr"
+    different = "ranks called different collectives as number 2: ranks 0, 1: all_reduce of float[8]; rank 2: barr"
     assert f"gloo: {different}" in str(late)
 
 

@@ -76,7 +76,7 @@ BLOCKED = "blocked after 10 s"
 REDUCES, REDUCING = "blocked after 10 s in all_reduce (/x/t.py:12 in step)", "in all_reduce (/x/t.py:12 in step)"
 GRADIENTS, BUILDING = "blocked after 10 s in backward (/x/t.py:14 in step)", "at /x/t.py:30 in build"
 ENDING, RUNS = "in barrier (/x/t.py:20 in end)", "still running after 10 s"
-NO_STACK, IF_SLOW = "at an unknown place (it gave no stack)", "if the launch is slow, raise timeout"
+NO_STACK, IF_SLOW = "at an unknown place (no stack was received)", "if the launch is slow, raise timeout"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,7 @@ NO_STACK, IF_SLOW = "at an unknown place (it gave no stack)", "if the launch is 
         ({0: ""}, [1], f"rank 0 of 2 {RUNS} {NO_STACK}; rank 1 had finished", 0),
         ({0: START, 1: ""}, [], f"rank 0 of 2 {RUNS} in the start of the rank; rank 1 {NO_STACK}", 1),
         ({0: BUILD}, [], f"rank 0 of 1 {RUNS} {BUILDING}; {IF_SLOW}", 0),
+        ({0: BACKWARD}, [], f"rank 0 of 1 {RUNS} in backward (/x/t.py:14 in step); {IF_SLOW}", 0),
         ({0: BUILD, 1: BUILD}, [], f"ranks 0, 1 of 2 {RUNS} {BUILDING}; {IF_SLOW}", None),
     ],
 )
@@ -261,7 +262,7 @@ def test_ranks_that_hang_in_one_collective_must_have_called_different_ones(
 def test_equal_stacks_are_listed_once_and_ours_not_at_all() -> None:
     assert stacks.listing({0: BUILD, 1: BUILD, 2: ""}) == (
         'ranks 0, 1:\n  File "/x/t.py", line 50 in test\n  File "/x/t.py", line 30 in build\n\n'
-        "rank 2:\n  gave no stack: it was stopped, or in a system call that cannot be interrupted"
+        "rank 2:\n  gave no stack: the rank was stopped, or in a system call that cannot be interrupted"
     )
 
 

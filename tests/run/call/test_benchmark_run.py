@@ -357,7 +357,7 @@ def test_what_fits_no_more_is_a_regression_until_that_is_accepted(inner: pytest.
     run.stdout.fnmatch_lines(["Intended?  pytest * --ddpperf-save --ddpperf-force-save"])
     run, _ = run_suite(inner, THREE, "--ddpperf-save")
     run.stdout.fnmatch_lines(
-        ["does not fit into memory, so a baseline stays without --ddpperf-force-save: test_it hun*"]
+        ["does not fit into memory, and its baseline is kept (--ddpperf-force-save removes it): test_it hun*"]
     )
     run_suite(inner, THREE)[0].assert_outcomes(failed=1)
     run, results = run_suite(inner, THREE, "--ddpperf-save", "--ddpperf-force-save")
@@ -411,7 +411,7 @@ def test_both(ddpperf):
     run, _ = run_suite(inner, saved, "--ddpperf-save", "-rs", *counted)
     run.assert_outcomes(passed=1, skipped=1)  # one asks for a time that there is not, when it has been judged
     line = (SUITE + saved).strip().partition("> 0")[0].count("\n") + 1
-    run.stdout.fnmatch_lines([f"*leaves it out; the test ended at *:{line} in test_own, and checked nothing after it"])
+    run.stdout.fnmatch_lines([f"*only counts; the test ended at *:{line} in test_own, and checked nothing after it"])
     options = '    ddpperf.check(workload, strategy="flat", accumulation_steps=2, no_sync=False)\n'
     again = same + options + SAVED_AND_CHANGED.format("dist.all_reduce(torch.ones(3))") + more
     run, (result, new, changed, *_) = run_suite(inner, again, *counted)

@@ -140,7 +140,10 @@ def test_times_are_those_of_both_commits_and_counts_those_that_are_stored(projec
     assert slower["metrics"]["collective_calls"]["baseline"] == 1
     # The commit's own step does not run; of the local one both sides would run this checkout's.
     fragile, local = found["test_fragile"], found["test_local"]
-    for result, words in ((fragile, "cannot run it: *this package is too new*"), (local, "*move it to the top of its")):
+    for result, words in (
+        (fragile, "cannot run this test: *this package is too new*"),
+        (local, "*move it to the top of the file"),
+    ):
         assert result["verdict"] == "inconclusive", "the baseline was saved on a busy machine"
         assert result["paired_with"] is None
         assert not result["metrics"]["step_time"].get("paired")

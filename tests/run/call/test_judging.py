@@ -122,7 +122,7 @@ def judged_beside_commit(
     side = session.sides._side(Revision("1" * 40, "1" * 40, root), tests=True, opposite=True)
     monkeypatch.setattr(BenchmarkLaunches, "start", start)
     monkeypatch.setattr(JudgedRun, "measure", measure)
-    monkeypatch.setattr("pytest_ddpperf.run.call.judging.side_of_baselines", lambda *_: side)
+    monkeypatch.setattr("pytest_ddpperf.run.call.references.side_of_baselines", lambda *_: side)
     monkeypatch.setattr(JudgedRun, "_with_baselines", lambda _, variants: (list(variants), (STORED,) * len(variants)))
     JudgedRun(session, TEST, Settings(**settings), []).judged([HUNGRY, PLAIN], alone)
     (reason,) = {str(getattr(result.reference, "unpaired", None)) for result in session.outputs.results}
@@ -134,7 +134,7 @@ def judged_beside_commit(
     [
         (LaunchError("git cannot check it out\nfor want of space"), "git cannot check it out"),
         (SAME_CODE, "both run this checkout's; move it"),
-        (ReferenceStopped("rank 0 of 2 was killed"), "rank 0 of 2 was killed; run it again"),
+        (ReferenceStopped("rank 0 of 2 was killed"), "rank 0 of 2 was killed; run the test again"),
     ],
 )
 def test_what_ends_a_pair_leaves_stored_times_and_launches_of_all_benchmarks_again(
@@ -159,7 +159,7 @@ def test_without_time_for_launches_the_commit_of_the_baselines_is_not_checked_ou
 
     monkeypatch.setattr(JudgedRun, "prepared", prepared)
     monkeypatch.setattr(JudgedRun, "_with_baselines", lambda _, variants: (list(variants), (STORED,) * len(variants)))
-    monkeypatch.setattr("pytest_ddpperf.run.call.judging.side_of_baselines", lambda *_: pytest.fail("checked out"))
+    monkeypatch.setattr("pytest_ddpperf.run.call.references.side_of_baselines", lambda *_: pytest.fail("checked out"))
     session = Session(Settings(budget=60.0), tmp_path, LiveLine(None, None))
     session.budget.two_passes = True
     left = iter([-1.0])

@@ -216,7 +216,7 @@ def test_a_commit_without_the_test_does_not_serve(tmp_path: Path) -> None:
     record = saved(tmp_path)
     assert (record.commit, record.dirty) == (head, False)
     assert side(tmp_path, record) == lacking(
-        f"{head[:7]}, the commit of the baseline, does not have the test: commit the test, then save again"
+        f"{head[:7]}, the commit of the baseline, lacks the test: commit the test, then save the baseline again"
     )
     with_test = committed(tmp_path, "the test and its baseline")
     committed(tmp_path, "slower", training=SLOW)
@@ -256,8 +256,9 @@ def gone(record: BaselineRecord, other: str) -> Unpaired:
     """That the commit of a baseline is gone, and the commit that added the baseline has other code."""
     assert record.commit is not None
     return lacking(
-        f"{record.commit[:7]}, the commit of the baseline, is gone after a squash or a rebase, and {other[:7]}, which "
-        "added the baseline, has other code: save again on the main branch, or compare with --ddpperf-against"
+        f"{record.commit[:7]}, the commit of the baseline, is gone after a squash or a rebase, and commit {other[:7]}, "
+        "which added the baseline, has other code: save the baseline again on the main branch, or compare "
+        "with --ddpperf-against"
     )
 
 
@@ -296,8 +297,8 @@ def test_a_commit_that_is_gone_without_a_digest_is_replaced_by_none(feature: tup
     squash(work)
     committed(work, "squashed")
     assert side(fresh_clone(work), replace(record, code=None)) == lacking(
-        f"{str(record.commit)[:7]}, the commit of the baseline, is gone after a squash or a rebase: save again on the "
-        "main branch, or compare with --ddpperf-against"
+        f"{str(record.commit)[:7]}, the commit of the baseline, is gone after a squash or a rebase: save the baseline "
+        "again on the main branch, or compare with --ddpperf-against"
     )
 
 
@@ -319,7 +320,7 @@ def test_a_shallow_clone_names_the_commit_and_the_cure_and_fetches_nothing(
     clone, record = shallow
     assert side(clone, record) == lacking(
         f"{str(record.commit)[:7]}, the commit of the baseline, is not in this clone, which is shallow: "
-        "git fetch --unshallow (in CI: fetch-depth: 0), or --ddpperf-recheck=fetch"
+        "run git fetch --unshallow (in CI: fetch-depth: 0), or give --ddpperf-recheck=fetch"
     )
     assert side(clone, replace(record, dirty=True)) == lacking(
         "the baseline was saved with uncommitted changes, and no commit has the code that was measured: "
@@ -365,7 +366,7 @@ def test_baselines_of_several_commits_are_to_be_saved_together(tmp_path: Path) -
     one, other = saved(tmp_path), replace(RECORD, commit=committed(tmp_path, "another", training="steps = 2\n"))
     committed(tmp_path, "slower", training=SLOW)
     assert side(tmp_path, one, other) == lacking(
-        "the baselines of this test are of several commits: save them together"
+        "the baselines of this test are of several commits: save all of them in one run"
     )
 
 
@@ -380,7 +381,7 @@ def test_without_a_repository_the_folder_of_another_checkout_helps(tmp_path: Pat
 def test_without_git_no_commit_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = saved(repository(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert side(tmp_path, record) == lacking("git is not installed: install it")
+    assert side(tmp_path, record) == lacking("git is not installed: install git")
 
 
 def test_baselines_that_lie_in_no_repository_have_the_commit_that_they_name(tmp_path: Path) -> None:
@@ -390,8 +391,8 @@ def test_baselines_that_lie_in_no_repository_have_the_commit_that_they_name(tmp_
     committed(root, "slower", training=SLOW)
     assert side(root, record, baseline_dir=folder) == record.commit
     assert side(root, replace(record, commit="b" * 40), baseline_dir=folder) == lacking(
-        "bbbbbbb, the commit of the baseline, is gone after a squash or a rebase: save again on the main branch, or "
-        "compare with --ddpperf-against"
+        "bbbbbbb, the commit of the baseline, is gone after a squash or a rebase: save the baseline again on the main "
+        "branch, or compare with --ddpperf-against"
     )
     assert side(root, replace(record, dirty=True), baseline_dir=folder) == lacking(
         f"{folder} is in no git repository: keep the baselines in a git repository, committed with the "
@@ -415,7 +416,7 @@ def test_if_git_fails_to_search_a_named_commit_helps(tmp_path: Path, monkeypatch
     committed(tmp_path, "slower", training=SLOW)
     git_that_also(tmp_path, monkeypatch, 'case "$*" in *" log "*) echo fatal: bad object >&2; exit 128 ;; esac')
     assert side(tmp_path, replace(record, dirty=True)) == lacking(
-        "git cannot find the baselines' commit: bad object; save them again without uncommitted changes"
+        "git cannot find the baselines' commit: bad object; commit all changes, then save the baselines again"
     )
     assert side(tmp_path, record) == record.commit
 

@@ -106,7 +106,7 @@ def test_owned(ddpperf_group):
             "  ranks 0, 1 have 0.0",
             "  rank 2 has 0.25",
             "ddpperf_group.run: mesh 2 x 2 has 4 ranks, and the test has 2: give a *",
-            "env={'MASTER_PORT': ...}: the plugin sets MASTER_PORT for ranks; leave it out",
+            "env={'MASTER_PORT': ...}: the plugin sets MASTER_PORT for ranks; leave MASTER_PORT out",
         ]
     )
 

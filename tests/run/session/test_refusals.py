@@ -63,7 +63,9 @@ def test_two_reports_in_one_file_are_refused_unless_it_is_standard_output(tmp_pa
     require_reports((("text", Path(file)), ("text", Path(file))), tmp_path)
     both = (("text", Path(file)), ("markdown", Path(file)))
     if file == "out.txt":
-        with pytest.raises(SettingError, match=r"^--ddpperf-report=markdown:out\.txt: the report text would be lost, "):
+        with pytest.raises(
+            SettingError, match=r"^--ddpperf-report=markdown:out\.txt: the report text goes to the same file: "
+        ):
             require_reports(both, tmp_path)
     else:
         require_reports(both, tmp_path)
