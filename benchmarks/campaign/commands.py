@@ -26,7 +26,9 @@ TREND, NETWORK = (COMMANDS[name][0] for name in ("trends_of_a_hostile_history", 
 LAUNCHING = ("pytest", "advise", "network")  # what imports torch and starts ranks
 INI = "[pytest]\npython_files = *.py\naddopts = --import-mode=importlib\n"
 REFUSED = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.")  # which git allows in no name of a branch
-RUN = {"out.html": "<script>alert", "out.markdown": r"(?<![\\`])<script>alert", "out.csv": ",=cmd"}
+# In Markdown what is escaped, or in backticks, is no element.
+IN_MARKDOWN = r"(?m)^(?:[^`\n]|`[^`\n]*`)*?(?<!\\)<script>alert"
+RUN = {"out.html": "<script>alert", "out.markdown": IN_MARKDOWN, "out.csv": ",=cmd"}
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")  # by a terminal
 
 
