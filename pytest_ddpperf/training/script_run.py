@@ -211,12 +211,10 @@ class ScriptRun:
         """Returns how many ranks have not joined yet; raises an error if this rank trains fewer steps than they do."""
         others = ask(join)
         if others and not join._throw_on_early_termination:  # noqa: SLF001  else the others end, too
-            reason = (
-                f"{self._script.name} trains fewer steps on rank {self._ctx.rank} than on others, and waits in Join"
+            fact = (
+                f"{self._script.name}: rank {self._ctx.rank} has fewer batches than others, and waits for them in Join"
             )
-            raise WorkloadError(
-                f"{reason}, but all ranks are measured in the same steps: give all equally many batches"
-            )
+            raise WorkloadError(f"{fact}, but all ranks are measured in the same steps: give all equally many batches")
         return others
 
     def _refusing_ranks(self, start: Callable[..., T]) -> Callable[..., T]:
