@@ -20,7 +20,7 @@ class DdpperfError(Exception):
     Attributes:
         benchmark: name and number of ranks of the benchmark that failed; None if unknown.
         sections: titles and texts of the ranks' output, for the test's report.
-        where: the innermost line of the user's code on the rank that failed, as ``file:line in function``; else empty.
+        where: the innermost line of the user's code on the rank that failed, as ``file:line in function``; or empty.
     """
 
     where = ""

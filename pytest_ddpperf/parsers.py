@@ -88,7 +88,7 @@ def steps_or_warmup(value: object) -> int | str:
 
 
 def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | None]:
-    """Wraps ``parse`` so that the value None, and the word given as ``none``, are parsed as None."""
+    """Wraps ``parse`` to return None for two values: None, and the word in ``none``."""
 
     def parse_optional(value: object) -> T | None:
         if value is None or (isinstance(value, str) and value.strip().lower() == none):

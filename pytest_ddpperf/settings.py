@@ -36,12 +36,12 @@ class Knob(NamedTuple):
     metavar: str | None
     per_test: bool = True  # whether the marker and the fixture's verbs take it, too
     training: bool = False  # whether it changes the work of a step, which makes another benchmark of it
-    bare: str | None = None  # the option's value without a word behind it, such as --ddpperf-save; None if it needs one
+    bare: str | None = None  # the value of the bare option, such as --ddpperf-save; None if it needs a value
     flag: bool = False  # whether the option needs no value, and takes one only after =
     needs: str | None = None  # the setting without which this one has no effect
     repeats: bool = False  # whether the option may be given several times: one value per line
     example: str | None = None  # an example of an option that most users need; None for the other options
-    given: str = "option"  # and ini file; "ini": that only; "call": call, marker only; "command": our commands only
+    given: str = "option"  # where users give it: "option" (or ini file), "ini" (only), "call" (or marker), "command"
 
     @property
     def option(self) -> str:

@@ -32,7 +32,7 @@ def located(root: Path, path: Path) -> Path:
 
 
 def require_regular(file: Path, most: float = math.inf) -> None:
-    """Raises OSError for a pipe or a device, but not for an open stream, and for a file of more than ``most`` bytes."""
+    """Raises OSError for a pipe, a device, or a file of more than ``most`` bytes; open streams are allowed."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
         raise OSError(errno.EINVAL, "this is a pipe or a device: name a file", str(file))
     if file.exists() and file.stat().st_size > most:

@@ -22,7 +22,7 @@ _FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject
 def add_option(
     parser: argparse.ArgumentParser, name: str, parse: Callable[[object], Any], metavar: str, text: str, **more: Any
 ) -> None:
-    """Declares an option whose value ``parse`` reads; its help is ``text``, with the default if there is one."""
+    """Declares an option; ``parse`` converts its value, and ``text`` is its help, with the default if there is one."""
     default = " (default: %(default)s)" if "default" in more else ""
     parser.add_argument(name, type=argument(parse), metavar=metavar, help=f"{text}{default}", **more)
 

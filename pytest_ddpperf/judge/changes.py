@@ -88,7 +88,7 @@ def _expected_alone(series: Series) -> Expected | None:
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """Returns the expected scatter of the change in pairs of launches; ``turns``: whether launches interleave."""
+    """Returns the expected scatter of the change in pairs of launches; ``turns``: whether they take turns."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
     if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)

@@ -206,7 +206,7 @@ def _same_data(ranks: tuple[int, ...], now: Counts, alike: Alike, *, paired: boo
 def gate_changed_work(every: Sequence[Comparison], now: Measurement, reference: Reference) -> tuple[Comparison, ...]:
     """Returns the comparisons; if the step does other work, such as smaller batches, only counts of work can fail.
 
-    If it has more backward passes, calls and waits that grew by a larger factor can fail, too, and so can barriers.
+    If the step has more backward passes, barriers can fail, too. So can calls and waits that grew by a larger factor.
     """
     other = {each.series.metric: each for each in every if _is_other_work(each)}
     if not other:

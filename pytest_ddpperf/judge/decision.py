@@ -221,8 +221,8 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     """Returns the comparisons, with the CPU time gated only if it has to replace an undecided step time.
 
     More CPU time is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided
-    and not shorter. It is ``regressed`` only if ``proves``: this interim verdict may also prove metrics no worse. If
-    the CPU time looks worse and this verdict is not the ``last``, an ``unchanged`` step time becomes undecided.
+    and not shorter. It is ``regressed`` only if ``proves`` is true (this verdict may also prove that metrics are no
+    worse). If the CPU time looks worse before the ``last`` verdict, an ``unchanged`` step time becomes undecided.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -314,7 +314,7 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
 
 
 def decide_unfit(*, fitted: bool, counted: Sequence[Comparison] = ()) -> Verdict:
-    """Returns ``regressed`` if the reference ``fitted`` into memory or a count got worse, else ``does_not_fit``."""
+    """Returns ``regressed`` if a count got worse, or if the reference fits (``fitted``); else ``does_not_fit``."""
     worse = fitted or any(each.gated and each.verdict is Verdict.REGRESSED for each in counted)
     return Verdict.REGRESSED if worse else Verdict.DOES_NOT_FIT
 

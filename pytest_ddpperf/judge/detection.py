@@ -90,7 +90,7 @@ def worsening(change: Change, better: Better) -> float:
 class Proofs:
     """The error probability that interim verdicts on a benchmark have used to prove that metrics are no worse.
 
-    All of them may use ``UNPROVEN``; the permitted part grows linearly with the elapsed time (Lan and DeMets 1983).
+    Together, they may use ``UNPROVEN``; the permitted part grows linearly with the elapsed time (Lan and DeMets 1983).
     """
 
     share: float = 0.0  # of the time, at the last look that could prove

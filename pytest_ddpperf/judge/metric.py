@@ -111,7 +111,7 @@ def _compared(evidence: Evidence, decision: Decision, **more: Any) -> Comparison
 
 
 def _judged_alone(series: Series, measurement: Measurement) -> bool:
-    """Returns whether a metric may fail the test by stored times alone; a rate may not if the step time may."""
+    """Returns whether a metric may fail the test by stored times alone; a rate only if the step time may not."""
     step = _series_in(measurement, STEP_TIME)
     return series.gated and not (series.rules.repeats_step_time and step is not None and step.gated)
 
@@ -128,7 +128,7 @@ def _by_stored_times(evidence: Evidence, base: Series, decision: Decision, *, ga
 def _beside_stored(series: Series, measurement: Measurement, stored: StoredBaseline) -> Evidence:
     """Returns the change of a metric from stored values, and any doubt about this change.
 
-    The environments may differ. One of the two measurements may be interleaved, which makes steps a little longer.
+    The environments may differ. In one of the two measurements, launches may have taken turns, so steps are longer.
     """
     record, base = stored.record, _series_in(stored.record, series.metric)
     found = Evidence(series=series, base=base, obstacle=_obstacle(series, base, measurement, stored))
@@ -187,7 +187,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns a finding if the baseline had another interleaving, base of speedups, or number of steps."""
+    """Returns a finding if the baseline had another base of speedups or number of steps, or if one side interleaved."""
     if (series.rules.timed or series.rules.partnered) and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:

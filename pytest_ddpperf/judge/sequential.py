@@ -74,7 +74,7 @@ class Interim:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The action after an interim verdict or diagnosis: stop, or run ``launches`` more, maybe to confirm suspects."""
+    """The action after an interim verdict or diagnosis: stop, or run more launches, perhaps to confirm suspects."""
 
     kind: Literal["stop", "more", "confirm"]
     launches: int = 0

@@ -79,14 +79,14 @@ def _samples(measurement: Measurement, figure: Callable[[float, float], float]) 
 
 
 def _within(measurement: Measurement, figure: Callable[[float, float], float], own: float) -> Within:
-    """Returns the scatter of ``figure`` between pairs of blocks: one with, one without averaging of gradients."""
+    """Returns the scatter of ``figure`` between pairs of blocks of steps, one with and one without averaging."""
     launches = (without for _, *without in filter(None, map(_steps, measurement.every)) if without)
     return Within(tuple(influences([figure(*steps) for steps in without]) for without in launches), own)
 
 
 @once
 def _steps(launch: Launch) -> list[tuple[float, float]]:
-    """Returns mean (synchronised, unsynchronised) step times: over all blocks, then without each pair of blocks."""
+    """Returns mean (synchronised, unsynchronised) step times: of all blocks of steps, then omitting each pair once."""
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
         return []

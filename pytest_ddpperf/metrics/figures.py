@@ -93,7 +93,7 @@ def precision_of_products(measurement: Measurement) -> str | None:
 
 
 def _of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Turns a figure of the whole machine, such as power, into a metric, which is None for interleaved launches."""
+    """Turns a figure of the whole machine, such as power, into a metric, which is None if launches take turns."""
     samples = of_launches(figure)
     return lambda measurement: None if measurement.turns else samples(measurement)
 
@@ -113,7 +113,7 @@ def energy_per_step(launch: Launch) -> float | None:
 
 
 def _of_gpus(launch: Launch, figure: Callable[[GpuHealth], float | None]) -> Samples | None:
-    """Returns a figure of each GPU of the ranks; None if one is unknown, as of instances of a GPU (MIG)."""
+    """Returns a figure of each GPU of the ranks; None if one is unknown, as it is for MIG instances."""
     gpus = gpus_of(launch)
     known = complete(None if gpu.mig else figure(gpu) for gpu in gpus)
     return known if len(gpus) == len(used_gpus(launch)) else None
@@ -136,7 +136,7 @@ def compute_to_communication(measurement: Measurement) -> Samples | None:
 
 
 class Peak(NamedTuple):
-    """Peak FLOP/s of one GPU by precision, without sparsity and at boost clocks; None if the GPU lacks a precision.
+    """Peak FLOP/s of one GPU by precision, at boost clocks and without sparsity; None if it does not have a precision.
 
     ``half`` is the peak of fp16 with fp32 accumulation. ``bf16`` says whether bf16 has the same peak.
     """

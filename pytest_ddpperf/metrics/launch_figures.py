@@ -115,7 +115,7 @@ def used_gpus(launch: Launch) -> set[str | None]:
 def mean_step(launch: Launch) -> float:
     """Returns the seconds of a step of the group, the mean of all timed steps.
 
-    If the host timed the steps, each step lasts as long as on its slowest rank. If device events timed them, each block
+    If the host timed the steps, each step lasts as long as on its slowest rank. If device events timed blocks, a block
     lasts as long as on its slowest rank: taking the slowest rank of every single step would add up the events' jitter.
     """
     return _mean_of_blocks(_device_blocks(launch) or [(seconds, 1) for seconds in launch.step_times])
@@ -154,7 +154,7 @@ def _phase_of_long_steps(measurement: Measurement) -> str | None:
 
 
 def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
-    """Returns (seconds on the slowest rank, steps) of each block; empty if the host, not a device, timed the steps."""
+    """Returns (seconds on the slowest rank, steps) of each block of steps; empty if the host timed the steps."""
     if launch.ranks[0].unseen is None:
         return []
     sizes = _sizes_of_steps(launch)

@@ -152,7 +152,7 @@ def growing_memory(measurement: Measurement) -> Finding | None:
 
 
 def mean_allocated(measurement: Measurement) -> Samples | None:
-    """Returns bytes of live CUDA tensors after a step, mean over steps, most of any rank, for each launch that knows.
+    """Returns bytes of live CUDA tensors after a step (mean of steps) on the rank with most, for each measured launch.
 
     None on the CPU: the reading would cover the whole heap, including a process's imports.
     """

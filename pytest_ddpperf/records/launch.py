@@ -73,7 +73,7 @@ class DeviceMemory:
     uuid: str  # CUDA's id of the rank's device: ranks that share its memory have the same id
     used: int  # by all processes together, as the driver reports
     total: int
-    reserved: int | None  # held by the allocator of this rank; None without statistics, and if launches are interleaved
+    reserved: int | None  # by this rank's allocator; None if it has no statistics, or if launches take turns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,43 +96,43 @@ class SlowImport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankLaunch:
-    """The report of one rank on one launch.
+    """The report of one rank on one launch; a block is a group of consecutive timed steps that are timed together.
 
     Attributes:
         rank: number of the rank.
         step_times: seconds of each timed step on this rank, in order, without steps that updated no parameters. If a
             strategy does some work only in every n-th step, each value is the mean of n steps.
         skipped_steps: numbers of the timed steps, from 0, that updated no parameters because fp16 gradients overflowed.
-        picked: the settings of data loading that ``auto`` chose, and a sentence about them; None without ``auto``.
+        picked: DataLoader settings that ``loader=auto`` chose, and a sentence about them; None without ``loader=auto``.
         memory: bytes by kind: ``peak_resident`` on the CPU (peak resident memory above the level before the model was
             built), ``peak_allocated`` and others of the caching allocator on CUDA. See ``instruments.memory.LABELS``.
         device_memory: memory in use on this rank's GPU; None on the CPU.
         loss: the last timed step's loss on this rank; None if steps return no loss.
         mean_loss: mean loss of the timed steps that updated parameters; None if steps return no loss, and on GPUs,
             because the host would have to wait for each loss.
-        learning_rate: the learning rate of a Workload's first parameter group after the timed steps; else None.
-        phases: times of phases, in separate steps after the timed ones; None if they were not measured.
-        communication: later steps with and without synchronisation of gradients; None if they were not run.
-        no_headroom: the memory that was lacking for copies of the training state, if steps without synchronisation were
-            not run because of this; equal on all ranks.
-        kept: why the user's step always synchronises gradients; empty if it can also run without synchronising them.
-        rates: speeds of this rank's device in micro-benchmarks; None without phases or enough memory.
-        held: bytes that this process held before and after each of a few separate steps; empty if unknown.
+        learning_rate: of a Workload's first parameter group, after the timed steps; None for a step or a script.
+        phases: times of phases (forward, backward ...) in separate steps after the timed ones; None if not measured.
+        communication: times of separate steps with and without synchronisation of gradients; None if not measured.
+        no_headroom: needed and free memory, if ``communication`` was not measured because copies of the training state
+            did not fit; else None. It is equal on all ranks.
+        kept: why the user's step cannot skip the synchronisation of gradients; empty if the step can skip it.
+        rates: speeds of this rank's device in micro-benchmarks; None if phases were not measured or memory was short.
+        held: bytes of memory that this process used before and after each of a few separate steps; empty if unknown.
         samples_per_step: this rank's samples in one step; None if unknown.
         tokens_per_step: this rank's tokens in one step; None if unknown.
         epoch_steps: steps of one pass over the data of this rank's loader; None if the loader has no length.
         background: whether the rank had other processes or threads, which continue while steps wait.
-        taken: peak memory of this process in bytes, with imports; None if launches are interleaved, or if unknown.
+        taken: peak bytes of this process, including imports; None if launches take turns (interleaved), or if unknown.
         cpu_time: mean CPU seconds of a timed step, summed over the threads of this process, without child processes;
-            None if a GPU does the work, steps overflowed, or the system does not report it.
-        blocks: number of ``step_times`` of each block; empty if the host timed steps that were not interleaved.
-        cpu_blocks: ``cpu_time`` of each block; empty without blocks, or if it is unknown.
+            None if a GPU does the work, if fp16 gradients overflowed in a step, or if the system does not report it.
+        blocks: number of steps in each block, if launches took turns or GPU events timed the steps; else empty.
+        cpu_blocks: mean CPU seconds of a step, for each block; empty if ``blocks`` is empty, or if they are unknown.
         worked: seconds from the start of this rank's first step to its last result.
         first_step: seconds from building the training to the end of the first step.
-        compiling: seconds of the first step and the warm-up in which torch.compile compiled; None without it.
+        compiling: seconds that torch.compile spent compiling, in first step and warm-up; None without torch.compile.
         tracers: names of the tools that traced Python during the timed steps, such as ``coverage``.
         imported: the slowest import of rank 0; None on other ranks, and if no import was slow.
-        unseen: largest share of a block's wall time that GPU events missed; None if the host timed the steps.
+        unseen: share of wall time that GPU events did not cover, in the worst block; None if the host timed the steps.
         window: begin and end of this rank's timed steps, by ``time.monotonic``; None without timed steps.
     """
 

@@ -88,7 +88,7 @@ class BenchmarkId:
         strategy: strategy with its options; ``custom`` for a step whose own code is parallel.
         mode: ``weak`` or ``strong`` for a point of a scaling curve; None for another benchmark.
         environment: the machine, the software and the group.
-        recipe: settings of the training besides defaults; the name omits environment variables and memory limit.
+        recipe: settings of the training that are not defaults; ``name`` omits environment variables and memory limit.
         world_size: number of ranks.
     """
 
@@ -131,14 +131,14 @@ class Measurement(BenchmarkId):
     Attributes:
         plan: the number of steps of each launch.
         launches: timed launches, in the order measured.
-        fresh_from: number of launches until a metric looked worse; only later launches can confirm the regression.
+        fresh_from: number of launches up to the one after which a metric looked worse; only later ones can confirm it.
         diagnoses: launches after the timed ones, which measure phases, communication and growth of memory.
         findings: notes on the numbers; ``reports.findings`` has their sentences.
         series: the metrics; ``measurement["step_time"]`` is one of them.
         counts: counts of a step on all ranks; None if nothing was counted.
         profile: communication in the profiler's records; None if no launch was profiled.
         over: name of the variant that the speedup is relative to; None if there is no speedup.
-        turns: whether the launches were interleaved with other launches, which makes steps a little longer.
+        turns: whether launches took turns with others, a few steps each (interleaved); steps are then longer.
     """
 
     plan: Plan
@@ -180,7 +180,7 @@ class Measurement(BenchmarkId):
 
     @property
     def busy(self) -> bool:
-        """Returns whether other processes took more than ``BUSY`` of the cores, or a GPU was disturbed, or unknown."""
+        """Returns True if other processes took over ``BUSY`` of the cores, if a GPU was disturbed, or if unknown."""
         if self.environment.device == "cpu" or not self.launches:
             return bool(self.launches) and (self._lost is None or self._lost > BUSY)
         return not self._gpus or any(gpu.disturbed for gpus in self._gpus for gpu in gpus)
@@ -255,13 +255,13 @@ class MetricRules:
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether it is measured in launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
-        stands_in: whether it can fail a test in place of an undecided step time, if launches are paired.
+        stands_in: whether it can fail a test for an undecided step time, if the reference runs in the same rounds.
         drifts: whether it changes with the machine's speed, as times and rates do, unlike bytes, counts and losses.
         usual_scatter: usual standard deviation between launches, for runs with few launches; None if unknown.
         negligible: the amount below which a difference is ignored.
         after_steps: whether values are comparable only after the same number of steps.
-        weight: its relative share of the significance level among gated metrics; 0 if it has no noise.
-        alarm_only: whether it can fail a test, but does not make a benchmark undecided if a time passes.
+        weight: its share of the significance level, relative to others that can fail a test; 0 if it has no noise.
+        alarm_only: whether it can fail a test, but is ignored while undecided, if a time of the benchmark passes.
     """
 
     timed: bool = False
@@ -293,7 +293,7 @@ class Series:
         interval: confidence interval of ``value``; None if the scatter is unknown.
         within: for each launch, the influence of each block of steps on the launch's sample (or on its logarithm, for
             ratios), by jackknife: see ``influences`` in ``stats.launches``; empty if it is not computed from steps.
-        own: the part of the standard deviation between launches that differences between blocks do not explain.
+        own: the part of the standard deviation between launches that the scatter between blocks does not explain.
         rules: special rules of this metric.
     """
 

@@ -1,4 +1,4 @@
-"""Records of the time and memory of a step by phase and section, and of the step's communication."""
+"""Records of a step: time and memory by phase (such as backward) and by the user's sections, and communication."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PHASES = (DATA_WAIT, FORWARD, BACKWARD, GRADIENT_SYNC, OPTIMIZER, OTHER)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryUse:
-    """The effect of one phase or section of a step on the rank's memory, in bytes."""
+    """The effect of one phase (such as backward) or section of a step on the rank's memory, in bytes."""
 
     kind: MemoryKind  # see ``MemoryKind``
     change: int  # memory after the part minus memory before
@@ -43,7 +43,7 @@ class SectionTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseTimes:
-    """The seconds of each phase in the steps of a launch that measures phases, on one rank."""
+    """The times of phases (forward, backward ...) and sections on one rank, in a launch that measures phases."""
 
     seconds: Mapping[str, tuple[float, ...]]  # of each step, by phase: all of PHASES, which add up to the step
     sections: tuple[SectionTimes, ...] = ()  # in the order in which steps first entered them
@@ -90,7 +90,7 @@ def collective_kind(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockTimes:
-    """The seconds of steps with and without synchronisation of gradients, from alternating blocks on one rank."""
+    """The seconds of one rank's steps with and without synchronisation of gradients, in alternating blocks of steps."""
 
     synchronised: tuple[float, ...]  # seconds of each whole step, in order
     unsynchronised: tuple[float, ...]  # seconds of each step that averaged no gradients

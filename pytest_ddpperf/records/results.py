@@ -142,12 +142,12 @@ class Comparison:
         change_interval: interval of the change, with 95 % confidence for all interim verdicts together.
         standard_error: standard error of the change, or of the change's logarithm if all samples are above 0.
         tolerance: the change that the test accepts.
-        margin: the worsening that ``unchanged`` would exclude; None if the verdict does not depend on scatter.
+        margin: the worsening that a verdict ``unchanged`` rules out; None if the verdict does not depend on scatter.
         mde: minimal detectable effect: the smallest worsening that this run finds with 95 % probability, if it uses all
             the available time for a metric that looks worse.
         bound: the smallest worsening that this run excludes, one-sided with 95 % confidence; None if unknown.
-        interval_alpha: two-sided error of the interval, for this verdict alone.
-        bound_alpha: one-sided error of the bound, for this verdict alone; None if an earlier verdict proved the bound.
+        interval_alpha: two-sided error probability of ``change_interval``, for this verdict alone.
+        bound_alpha: one-sided error probability of ``bound``, for this verdict; None if an earlier verdict proved it.
         verdict: verdict on this metric alone.
         note: the reason for the verdict, if the numbers do not show it; else None.
         difference: the change of a count that is not comparable (the note says why); else None.
@@ -196,7 +196,7 @@ class StepAnalysis:
     # By kind, each rank's memory, averaged over launches; in bytes, except alloc_retries and ooms.
     memory_by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     memory_by_phase: Mapping[str, MemoryUse] = field(default_factory=dict)  # the largest over ranks and launches
-    still_sent: str = ""  # communication that exposed communication does not include, as every step sends it
+    still_sent: str = ""  # what steps still send if they skip the averaging of gradients
     synchronised_step: float | None = None  # seconds while exposed communication was measured; None if it was not
 
 

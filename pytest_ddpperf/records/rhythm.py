@@ -81,7 +81,7 @@ def rhythm_of_all(components: Components) -> Rhythm:
 
 
 def in_few_periods(components: Components, steps: int) -> float:
-    """Returns by how much one more event of each component seen in fewer than three periods raises the mean."""
+    """Returns how much the mean grows if each component with fewer than three periods gets one more event."""
     periods = ((values, period_of(values)) for values in components)
     return math.fsum((max(values) - min(values)) / steps for values, each in periods if 0 < steps < 3 * each)
 

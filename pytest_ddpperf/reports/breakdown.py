@@ -1,4 +1,4 @@
-"""Makes tables of times: phases, sections and communication of a step, and what a test's calls spent time on."""
+"""Makes tables of times: a step's phases, the user's sections, communication, and the purposes of a test's calls."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _axis_name(axis: Axis) -> str:
 
 
 def _ticks(chart: Chart, axes: Axes) -> None:
-    """Sets the ticks of the x axis: at its labels, or without labels, at the points' values if there are few points."""
+    """Sets the ticks of the x axis: at its labels if it has any, else at the points' values if there are few points."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     if chart.x.log:

@@ -70,7 +70,7 @@ class TrainingScript:
     longer: tuple[str, ...] = ()  # arguments with which it trains for longer than any launch
     devices: str = ""  # the option for the number of Lightning's processes
     processes: int = 1  # of Lightning, if its Trainer names a number
-    needs: tuple[str, ...] = ()  # arguments that it does not run without
+    needs: tuple[str, ...] = ()  # arguments that it requires
     joins: bool = False  # whether it trains on several ranks, as far as its code says
     starts: bool = False  # whether it starts processes of its own
     # Parts of the path of the README or run script next to the root that names it, and its place in that file.

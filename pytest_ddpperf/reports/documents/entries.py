@@ -257,7 +257,7 @@ class ResultsFile(RunFacts, frozen=True, kw_only=True):
     """The file of --ddpperf-report=json:FILE: every benchmark of a run with its measurement and judgement."""
 
     schema: Literal["pytest-ddpperf/results/3"]  # name and version of this format
-    environments: dict[str, Environment]  # by key, the environment of each benchmark; of several the first
+    environments: dict[str, Environment]  # by key, the environment of each benchmark; the first if several share a key
     overall: OverallEntry  # all benchmarks together
     results: tuple[ResultEntry, ...]  # one entry for each benchmark, in the order measured
     calibration: tuple[CalibratedEntry, ...]  # one entry for each benchmark that was measured beside itself

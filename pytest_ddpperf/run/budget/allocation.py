@@ -44,8 +44,8 @@ class TimeRequest:
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     """Distributes ``seconds`` among requests; returns the seconds of each request, at least its ``least``.
 
-    Urgent requests are served first. If fewer than its ``wanted`` seconds are left, a request gets all that are left;
-    but only ``least`` if its priority is PROVE, or if fewer than ``useful`` seconds are left.
+    Urgent requests are served first. If fewer than its ``wanted`` seconds are left, a request gets all of them. But
+    with the priority PROVE, or if fewer than ``useful`` seconds are left, it then gets only ``least``.
     """
     shares = [request.least for request in requests]
     left = max(0.0, seconds - math.fsum(shares))

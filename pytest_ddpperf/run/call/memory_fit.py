@@ -58,7 +58,7 @@ def under_limit_of(record: BaselineRecord, variant: Variant) -> Variant:
 def largest(
     fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
 ) -> int | None:
-    """Returns the largest number that ``fits``, found by doubling and bisection; None if ``start`` does not fit."""
+    """Returns the largest number for which ``fits`` is true (doubling, bisection); None if ``start`` is too large."""
     if not fits(start):
         return None
     fitting = start

@@ -40,7 +40,7 @@ class NamedVariants:
     """All trainings that one call of ``ddpperf.compare`` compares, by name."""
 
     by_name: Mapping[str, NamedVariant]  # in the order given
-    over: str  # the name of the way that the others are compared with
+    over: str  # the name of the training that the others are compared with
     canonical: Callable[[Any], str]  # turns any spelling of a variant's name into the spelling in ``by_name``
 
 
@@ -54,7 +54,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> NamedVariants:
-    """Returns the trainings that a call compares, with the one named ``over``; ``more``: strategies that hooks add."""
+    """Returns the trainings that a call compares; ``over``: the base to compare with; ``more``: strategies of hooks."""
     canonical: Callable[[Any], str] = str
     if variants is not None:
         return _with_settings(subject, strategies, over, strategy, variants, verb=verb)

@@ -173,7 +173,7 @@ class Archive:
         return {id(result): warned(result) for result, _ in accepted}
 
     def never_met(self, test: str, measured: Measurement, series: Series, wanted: float | None = None) -> list[Finding]:
-        """Returns a finding if all recorded values are worse than ``wanted`` (None: all above or below ``series``)."""
+        """Returns a finding if all recorded values are worse than ``wanted`` (None: all on one side of ``series``)."""
         from pytest_ddpperf.baselines.history.database import outside
 
         value, file = series.value if wanted is None else wanted, self._root / (self._settings.history or "")

@@ -30,7 +30,7 @@ _SHOWN = 200  # characters of a value in an error
 
 @dataclass(frozen=True)
 class RankResults(Generic[T]):
-    """The results of the ranks of a run; ``errors`` is empty unless ``run`` was called with ``check=False``."""
+    """The results of the ranks of a run; ``errors`` has exceptions only with ``check=False`` or ``raises_all``."""
 
     _values: tuple[T, ...]
     errors: Mapping[int, RankError]

@@ -164,7 +164,7 @@ class Session:
             self.extensions.judged(self.outputs.results[-1:])
 
     def end_test(self, test: str, failure: str) -> None:
-        """Ends a test, and stores its results if this was requested and no benchmark failed, not even under xfail."""
+        """Ends a test, and stores its results if this was requested and no benchmark failed; xfail counts as failed."""
         self.sides.end_test()
         if not self.budget.holds(test):
             self.budget.forget(test)
