@@ -211,9 +211,7 @@ class ScriptRun:
         """Returns how many ranks have not joined yet; raises an error if this rank trains fewer steps than they do."""
         others = ask(join)
         if others and not join._throw_on_early_termination:  # noqa: SLF001  else the others end, too
-            fact = (
-                f"{self._script.name}: rank {self._ctx.rank} has fewer batches than others, and waits for them in Join"
-            )
+            fact = f"{self._script.name}: rank {self._ctx.rank} has fewer batches than others and waits in Join"
             raise WorkloadError(f"{fact}, but all ranks are measured in the same steps: give all equally many batches")
         return others
 

@@ -212,7 +212,7 @@ def test_a_script_whose_ranks_join_after_different_numbers_of_steps_is_refused(l
                     optimizer.step()
 
     assert len(launched(launcher, job(Script(partial(script, 0)))).values) == 2
-    with pytest.raises(WorkloadError, match="trains fewer steps on rank 0 than on others, and waits in Join"):
+    with pytest.raises(WorkloadError, match="rank 0 has fewer batches than others and waits in Join"):
         launched(launcher, job(Script(partial(script, 1))))
 
 
