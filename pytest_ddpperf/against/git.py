@@ -139,7 +139,7 @@ def fetch(root: Path, commit: str) -> None:
 
 
 def is_shallow(root: Path) -> bool:
-    """Returns whether a clone lacks the older commits; may raise GitError."""
+    """Returns whether a clone has only the latest commits; may raise GitError."""
     return git(root, "rev-parse", "--is-shallow-repository") == "true"
 
 

@@ -63,10 +63,10 @@ class PairedLaunches:
         variables: Variables = (),
         **group: Any,
     ) -> LaunchResult[Any]:
-        """Calls ``Launcher.run(*call, **group)`` on a launcher of the reference, if ``reference``, or the candidate.
+        """Calls ``Launcher.run(*call, **group)`` on a launcher of the candidate, or if ``reference`` of the reference.
 
         ``launchers`` are the candidate's, and ``number`` is the launcher's index. The reference's ranks get the
-        environment variables ``variables``. ReferenceFailed names ``benchmark`` if the reference fails.
+        environment variables ``variables``. Raises ReferenceFailed, which names ``benchmark``, if the reference fails.
         """
         __tracebackhide__ = True
         if not reference:
@@ -134,7 +134,7 @@ class PairedLaunches:
         return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
 
     def with_imports(self, result: Result) -> Result:
-        """Adds the imported modules to a paired result, and a finding if candidate and reference ran the same code."""
+        """Adds the imported modules to a comparison's result, and a finding if both revisions ran the same code."""
         pair = result.pair
         if pair is None:
             return result

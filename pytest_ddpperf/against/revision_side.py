@@ -1,4 +1,4 @@
-"""The revision in a paired run: its files, its virtual environment (if it needs a separate one), and its ranks."""
+"""A revision that takes part in a comparison: its files, its virtual environment (if it needs one), its ranks."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns the revision's launchers; also those that ``opposite`` started for the checkout with the tests."""
+        """Returns the revision's launchers, and the launchers of the checkout with the tests if this object has any."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:

@@ -102,14 +102,14 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Collects garbage once, but not what a fork shares, then pauses Python's garbage collector in this context."""
+    """Collects garbage, except objects that a fork inherited; then pauses the garbage collector in this context."""
     gc.collect()
     with uncollected():
         yield
 
 
 def tracers() -> tuple[str, ...]:
-    """Returns the names of active tools that trace Python, in this or new threads, and slow it: ``coverage``, say."""
+    """Returns the names of tools, such as ``coverage``, that trace Python in this or new threads and so slow it."""
     functions = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
     modules = [getattr(each, "__module__", None) or type(each).__module__ for each in functions if each is not None]
     found = [str(module).partition(".")[0] for module in modules]

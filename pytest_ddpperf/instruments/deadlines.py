@@ -17,7 +17,7 @@ uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.n
 
 
 def late(told: T) -> T:
-    """Shows the stacks of this process, after the first line of a text or error about a deadline; returns this."""
+    """Shows the stacks of this process, after the first line of ``told``, a text or an error; returns ``told``."""
     with contextlib.suppress(Exception), uncaptured():
         line = str(told).partition("\n")[0]
         os.write(2, f"\nddpperf: {line}; the stacks of process {os.getpid()}:\n".encode())
@@ -27,9 +27,9 @@ def late(told: T) -> T:
 
 @contextlib.contextmanager
 def watched(told: str, seconds: float, end: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
-    """Shows the stacks if this context lasts more than ``seconds``, then calls ``end``; yields an event that says so.
+    """Yields an event. If this context lasts over ``seconds``, shows stacks, sets the event and calls ``end``.
 
-    A thread does this, because this code may wait for ever; ``end``, which can make it raise, never comes after it.
+    A thread does this, because code in the context may wait for ever. ``end`` is never called after the context.
     """
     done, ended, ending = threading.Event(), threading.Event(), threading.Lock()
 

@@ -69,7 +69,7 @@ class Sampler(Generic[T]):
 def read_counters(pids: Collection[int], root: Path = _ROOT) -> Counters:
     """Reads the kernel's counters; fast enough to be called before and after every launch.
 
-    ``busy``, ``steal`` and ``total`` are clock ticks of the usable cores; busy cores are neither idle nor stolen.
+    ``busy``, ``steal`` and ``total`` are clock ticks of the usable cores; ``busy`` has neither idle nor stolen ticks.
     ``ours`` are the ticks of the processes ``pids`` and of their ended children. ``throttled`` is the time in seconds
     that a control group waited for its quota. ``overheated`` is how often cores were too hot. ``swapped`` is the number
     of pages to and from swap. Values that the system does not report are missing.

@@ -137,7 +137,7 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
 
 
 def compiled_since(first: int) -> dict[str, dict[str, float]]:
-    """Returns ``graph_breaks`` and ``recompiles`` by reason; ``first`` graphs, compiled earlier, are not recompiles."""
+    """Returns ``graph_breaks`` and ``recompiles`` by reason; the ``first`` graphs compiled are not recompiles."""
     again = compiled_graphs() - first
     told = Counter(reason for reason, _ in compilations()[first : first + again])
     unknown = again - told.total()

@@ -33,7 +33,7 @@ class RankContext:
         device: the device that this rank computes on; a CUDA device is also the current device.
         backend: ``gloo`` or ``nccl``.
         mesh: the device mesh that the setting ``mesh`` describes; None without that setting.
-        mode: ``weak`` or ``strong`` at a point of a scaling curve; None for a plain benchmark.
+        mode: ``weak`` or ``strong`` in a benchmark of scaling to more ranks; None in any other benchmark.
     """
 
     rank: int
@@ -85,7 +85,7 @@ class Gpus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchMachine:
-    """The torch build and the GPUs of a machine. A rank finds them, because the controller does not import torch."""
+    """The torch build and the GPUs of a machine. A rank finds them, because pytest's process does not import torch."""
 
     torch: str  # full version, e.g. 2.13.0+cpu
     cuda: str | None  # the version of CUDA, or of ROCm's HIP, that torch was built for; None for a CPU build

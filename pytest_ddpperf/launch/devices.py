@@ -60,7 +60,7 @@ def settled_memory(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Returns, as text, how much GPU memory other processes use, if it is over a quarter after a wait; else empty.
+    """Returns a text if, after a wait, other processes still use over a quarter of a GPU's memory; else an empty text.
 
     ``read`` returns the free bytes and all bytes of the GPU.
     """

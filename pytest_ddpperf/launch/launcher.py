@@ -122,7 +122,7 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
     def preload(self, wanted: Wanted, judged: Judged, like: Launcher | None = None) -> None:
         """Imports the ``wanted`` modules in copies of the fork server, from which later ranks are then forked.
 
-        ``judged``: modules not to import once for all ranks. ``like``: a launcher whose fork servers can be copied.
+        ``judged``: modules that each rank has to import itself. ``like``: a launcher whose fork servers can be copied.
         Raises SettingError if a module that the user named cannot be imported before ranks are forked.
         """
         with self._lock:
@@ -180,11 +180,11 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
     ) -> LaunchResult[T]:
         """Calls ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
-        The function may be a closure or a lambda: objects that it refers to are sent to the ranks. ``timeout`` limits
-        the whole launch, in seconds, without the one-off import of torch. ``mode`` becomes ``ctx.mode``. ``preload``
-        names modules to import before ranks are forked. With ``own_group`` the function makes the group. With ``turns``
-        the launch is interleaved with other launches. With ``bind`` no two ranks share a core. Ranks use copies of the
-        files in the folders ``projects``.
+        The function may be a closure or a lambda: objects that it refers to are sent to the ranks. ``timeout`` is for
+        the whole launch, in seconds; the first import of torch does not count. ``mode`` becomes ``ctx.mode``.
+        ``preload`` names modules to import before ranks are forked. With ``own_group`` the function makes the group.
+        With ``turns`` other launches run at the same time, and launches take turns. With ``bind`` no two ranks share a
+        core. Ranks use copies of the files in the folders ``projects``.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first rank to fail.

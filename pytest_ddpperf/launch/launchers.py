@@ -18,7 +18,7 @@ AUTO = "auto"
 
 
 class Launchers:
-    """A list of equal launchers, one for each launch that runs at the same time. Any thread may use the list.
+    """A list of equal launchers, as many as there are launches at the same time. Any thread may use the list.
 
     ``make(first)`` creates a launcher. ``first`` is the list's first launcher, whose fork server can be copied, or
     None. ``preload`` names modules; ``auto`` stands for the modules that earlier ranks imported.

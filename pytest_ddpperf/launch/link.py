@@ -113,7 +113,7 @@ class Link(Channel):
         return first
 
     def received(self) -> list[object]:
-        """Returns the messages that have arrived completely; LinkEnded comes after the last message."""
+        """Returns the messages that have arrived completely; raises LinkEnded if none is left and the peer is gone."""
         messages, self._arrived = self._arrived, []
         try:
             messages += super().received()
@@ -222,7 +222,7 @@ def welcome(link: Link) -> None:
 
 
 def _greeted(connected: socket.socket, key: bytes, deadline: float, *, serving: bool) -> Frames:
-    """Exchanges random numbers with the peer; returns ``Frames`` whose MAC key is made from both numbers and ``key``.
+    """Exchanges random numbers with the peer; makes the key of later messages from both numbers and ``key``.
 
     A valid first message then proves that its sender knows ``key``. The connecting process sends first, so a port
     scanner receives nothing that is derived from the key.

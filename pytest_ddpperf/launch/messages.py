@@ -197,7 +197,7 @@ class Preload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preloaded:
-    """The fork server's answer after an import; unless ``reason`` is empty, this fork server must not fork ranks."""
+    """The fork server's answer after an import; if there is a ``reason``, this fork server must not fork ranks."""
 
     reason: str = ""
     own_rank: bool = False  # whether the only reason is that the module reads the number of its rank

@@ -2,9 +2,9 @@
 
 Folders are created, files are copied, and all other paths are links. An overlay would copy nothing, but Docker and
 Ubuntu 24.04 forbid it. The next launch of the same launcher only restores changed files, because ext4 takes a second to
-make thousands of files. At most ``_ENTRIES`` entries and ``_BYTES`` bytes are copied, outer folders first, and no file
-with more than half of the remaining bytes. Before Python, torch or safetensors write through a link, a rank copies the
-link's target, unless it has more than ``_BYTES`` bytes or ``_MOST`` entries.
+make thousands of files. At most ``_ENTRIES`` entries and ``_BYTES`` bytes are copied, outer folders first. A file with
+more than half of the remaining bytes becomes a link. Before Python, torch or safetensors write through a link, a rank
+copies the link's target. Targets over ``_BYTES`` bytes or ``_MOST`` entries stay links.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EVENTS |= {"import": 0, "shutil.rmtree": 1, "sqlite3.connect": 1, **_OF_ENTRIES
 def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str, str]) -> Iterator[Job]:
     """Yields the job, changed so that its ranks use a folder with copies of its projects' files.
 
-    If ``other`` leads to another checkout, the folder has that checkout's files, and this one's untracked files.
+    If ``other`` leads to another checkout, the folder has that checkout's files, and untracked files of the project.
     ``mark`` is part of the folder's name. The fork server, the controller or, after a crash, a later launch removes the
     folder. ``remarks`` gets a warning if the launch changed the project itself. Raises LaunchError if making it fails.
     """
@@ -230,7 +230,7 @@ def _announce(owner: Any, name: str) -> None:
 
 
 def _own(path: str, base: str, *, empty: bool = False) -> str:
-    """Replaces links in ``path`` out of ``base`` by folders of links, or a copy of the file; returns the new path."""
+    """Replaces links in ``path`` that leave ``base`` by folders of links, or by a copied file; returns the new path."""
     if path == base or not within(path, base) or not {".git", "__pycache__"}.isdisjoint(path.split("/")):
         return path  # git's folder and bytecode are the project's own
     folder, _, name = path.rpartition("/")

@@ -145,7 +145,7 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
 
 @contextlib.contextmanager
 def _modules_kept() -> Iterator[None]:
-    """Restores modules that users' code has removed from ``sys.modules``, because pickling and imports need them."""
+    """Restores, at the end of this context, modules removed from ``sys.modules``, which pickling and imports need."""
     modules = {**sys.modules}
     try:
         yield

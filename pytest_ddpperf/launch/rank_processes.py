@@ -82,7 +82,7 @@ def enough_files(ranks: int) -> Iterator[None]:
 
 
 class RankProcesses(contextlib.AbstractContextManager["RankProcesses"]):
-    """The ranks of a job on this machine, with sockets and files; ``sweep`` ends all processes of the launch."""
+    """The ranks of a job on this machine, with their sockets and files; ``sweep()`` ends all the launch's processes."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class Birth(NamedTuple):
 class Zygote:
     """The fork server of one controller: requests come over ``control``, the numbers of signals over ``signals``.
 
-    The fork server ends with ``parent``. The kernel then sends SIGCONT, so that even a stopped fork server ends.
+    The fork server ends when the process ``parent`` ends. The kernel then sends SIGCONT, which wakes a stopped server.
     """
 
     control: socket.socket
@@ -81,7 +81,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Executes and answers a request; returns a Birth in a new rank. ``cut``: files of the request are missing."""
+        """Executes and answers a request; returns a Birth in a new rank. ``cut``: not all its files arrived."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:

@@ -32,7 +32,7 @@ def fsdp1(
     reduce_dtype: str | None = None,
     replicas: int | None = None,
 ) -> Parallel:
-    """Returns the module wrapped in FSDP1, with a unit for each block and a unit for the rest of the model.
+    """Returns the module wrapped in FSDP1; each module in ``blocks`` is a unit, and so is the rest of the model.
 
     Without ``use_orig_params``, a unit must not have both frozen and trainable parameters. All ranks have to use the
     same units in a step. If a step uses only some parameters of a unit, the others get gradients of zeros.

@@ -1,4 +1,4 @@
-"""torch's fully_shard (FSDP2): gathers each block's parameters when the block runs, and scatters its gradients."""
+"""torch's fully_shard (FSDP2): gathers a unit's parameters when the unit runs, and scatters its gradients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fsdp2(
     reduce_dtype: str | None = None,
     replicas: int | None = None,
 ) -> Parallel:
-    """Shards the module in place by FSDP2, with a unit for each block and a unit for the rest of the model.
+    """Shards the module in place by FSDP2; each module in ``blocks`` is a unit, and so is the rest of the model.
 
     Parameters become DTensors with the same names. All ranks have to use the same parameters in a step.
     """

@@ -129,7 +129,7 @@ class RankView(Protocol):
 
     @property
     def mode(self) -> Mode | None:
-        """Returns ``strong`` or ``weak`` for a point of a scaling curve; None for a plain benchmark."""
+        """Returns ``strong`` or ``weak`` in a benchmark of scaling to more ranks; None in any other benchmark."""
 
 
 def nothing() -> None:
@@ -182,7 +182,7 @@ class Parallel:
 
 
 def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
-    """Makes a mesh of all ranks (a collective); returns None in the single process of a verification."""
+    """Makes a mesh of all ranks (a collective); returns None in the process that the ranks are compared with."""
     if ctx.world_size != math.prod(sizes.values()):
         return None
     from torch.distributed.device_mesh import init_device_mesh

@@ -111,7 +111,7 @@ def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
 def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
     """Times the job's steps, rounded up to whole periods of ``step.period`` steps; the result has no memory peaks.
 
-    ``warmup`` steps ran before. Raises WorkloadError if a loss is not finite, steps compile or all periods overflow.
+    ``warmup`` steps ran before. Raises WorkloadError if a loss is not finite, if steps compile, or if all overflow.
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
     sizes = (steps,) if ctx.device.type == "cpu" else timing.device_sizes(steps, step.period)
@@ -181,7 +181,7 @@ def met_by_hosts(ctx: RankView, step: Step) -> Step:
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
-    """Waits until the device is idle, all ranks arrive and no other launch runs; ``progress``: part of steps timed."""
+    """Waits until the device is idle, all ranks arrive and no other launch runs; ``progress``: share of steps done."""
     settle(device)
     if turns is not None:
         turns.rest()

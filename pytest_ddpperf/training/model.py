@@ -157,7 +157,7 @@ def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
 
 
 def recompute(blocks: Sequence[nn.Module]) -> None:
-    """Enables activation checkpointing for each block: only its inputs are kept. Names of modules stay as they are."""
+    """Enables activation checkpointing for each block: backward recomputes it. Names of modules stay as they are."""
     for block in blocks:
         forward: Callable[..., Any] = block.forward
         block.forward = partial(checkpoint, forward, use_reentrant=False)

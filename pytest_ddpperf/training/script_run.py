@@ -61,7 +61,7 @@ class _Order(NamedTuple):
 
 
 class ScriptRun:
-    """A run of a script in this rank's main thread; of it and the measuring code in another thread, only one runs."""
+    """A run of a script in this rank's main thread, which takes turns with the measuring code in another thread."""
 
     def __init__(self, ctx: RankView, script: Script, needed: int, roots: tuple[str, ...]) -> None:
         self._ctx, self._script, self._needed = ctx, script, needed
@@ -191,7 +191,7 @@ class ScriptRun:
             self._await_order()
 
     def _ending_late(self, backward: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``backward``: a step inside it ends after it, because autograd then restores the thread's modes."""
+        """Wraps ``backward``: an optimizer step inside backward ends after backward, when autograd restores modes."""
 
         @functools.wraps(backward)
         def run(*args: Any, **kwargs: Any) -> T:
@@ -216,7 +216,7 @@ class ScriptRun:
         return others
 
     def _refusing_ranks(self, start: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``start``, which starts a process; before this rank trains, raises an error if it would start ranks."""
+        """Wraps ``start``, which starts a process; until this rank trains, raises an error for a process of ranks."""
 
         @functools.wraps(start)
         def started(*args: Any, **how: Any) -> T:

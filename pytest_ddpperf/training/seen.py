@@ -1,4 +1,4 @@
-"""Observes two things that counters miss: Python objects that steps do not free, and DataLoaders. Needs torch."""
+"""Observes Python objects that steps do not free, and DataLoaders, because operators show neither. Needs torch."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Step:
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
-    """Builds a workload's step or calls ``subject(ctx)``; the job's samples and tokens override its; a collective."""
+    """Builds the job's step, a collective; the job's numbers of samples and tokens override the subject's numbers."""
     progress.stage(progress.BUILD)
     subject, settings = job.subject, job.settings
     if not isinstance(subject, Workload):

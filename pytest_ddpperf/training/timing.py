@@ -1,4 +1,4 @@
-"""Runs untimed steps, timed blocks, and blocks with and without synchronisation. Importable without torch."""
+"""Runs untimed steps, timed blocks of steps, and blocks with and without synchronisation. Needs no torch."""
 
 from __future__ import annotations
 
@@ -195,14 +195,14 @@ def timed_blocks(
 
 
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
-    """Returns the steps of each of at most ``blocks`` blocks, of ``least`` periods or more, of a launch in turns."""
+    """Returns each block's steps for launches that take turns: at most ``blocks``, of at least ``least`` periods."""
     periods = steps // period
     number = min(blocks, max(1, periods // least))
     return tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number))
 
 
 def device_sizes(steps: int, period: int) -> tuple[int, ...]:
-    """Returns the number of steps of each block of a launch on CUDA, whether it alternates with another or not."""
+    """Returns the number of steps in each timed block of a launch on CUDA, whether launches take turns or not."""
     return turn_sizes(steps, period, DEVICE_BLOCKS, least=math.ceil(MIN_DEVICE_STEPS / period))
 
 

@@ -202,7 +202,7 @@ class Trainer:
                 self._scheduler = None
 
     def _require_whole_optimizer(self) -> None:
-        """Raises an error for fp16 if the optimizer lacks trainable parameters, whose gradients would stay scaled."""
+        """Raises an error for fp16 if a trainable parameter is not in the optimizer: its gradient would stay scaled."""
         if not self._untrained:
             return
         named = self.parallel.module.named_parameters()

@@ -144,7 +144,7 @@ def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], tracker: TensorTracker) -> Any:
-    """Runs a collective on a CPU, and waits for its result; ``tracker`` learns which tensors the backend holds."""
+    """Runs a collective on a CPU, and waits for its result; ``tracker`` learns which tensors gloo holds."""
     if func.namespace == _BACKENDS:
         out = func(*tree_map_only(torch.Tensor, tracker.lend, args), **kwargs)
         _await(func, out)

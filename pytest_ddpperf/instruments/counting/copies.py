@@ -39,7 +39,7 @@ def _joins_data(tensor: Tensor) -> bool:
 
 
 class CopyWatch:
-    """Records which models the counted steps train, and a checksum of the models' inputs."""
+    """Records which models the counted steps train, and a checksum of the data that these models get."""
 
     def __init__(self) -> None:
         # A step may make a model for itself, so none is kept alive.

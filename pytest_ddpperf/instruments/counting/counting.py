@@ -225,8 +225,8 @@ class _Pass:
     def survey(self, others: of_steps.OtherSteps, steps: int, *, after: int) -> None:
         """Counts more steps without memory, until ``steps`` steps are counted; ``after`` steps were counted before.
 
-        If ``watch`` found a step with other work, the earlier counts are dropped. But if training or the time ends
-        after a few more steps, the earlier counts are kept, and ``after`` is set.
+        If ``watch`` found a step with other work, the earlier counts are dropped. But if only a few more steps could be
+        run, the earlier counts stay, and ``self.after`` gets the counts of the others.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -301,7 +301,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns by how many bytes a step increases live tensors, by category; activations and temporaries are one."""
+    """Returns by how many bytes a step increases live tensors, by category (activations and temporaries in one)."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

@@ -63,8 +63,8 @@ METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "opera
 class OperatorCounter(LowestMode, TorchDispatchMode):
     """A dispatch mode that counts operators below autograd and below tensor subclasses.
 
-    It also counts in autograd's threads, but not in threads of DataLoaders and backends, and inside a user's operators,
-    but not torch's. It waits for each collective on a CPU, so that hooks of DDP run in this thread, in a fixed order.
+    It counts in autograd's threads, but in no thread of a DataLoader or process group. It counts inside a user's
+    operators, but not torch's. It waits for each collective on a CPU, so DDP's hooks run here in a fixed order.
     """
 
     supports_higher_order_operators = True
@@ -108,7 +108,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
         return {metric: dict(found) for metric, found in self._counts.items()}
 
     def sites(self) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns the counts of the current step, by metric, and then by part (as in ``details``) and line of code."""
+        """Returns the counts of the current step, by metric, and then by pairs of part and line of code."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     def lines(self, metrics: Iterable[str]) -> dict[str, Mapping[tuple[str, Place], float]]:
@@ -172,7 +172,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, decomposed: bool) -> bool:
-        """Returns whether autograd recorded the operator; it records only the parts of a ``decomposed`` operator."""
+        """Returns whether autograd recorded the operator; of a ``decomposed`` one, only parts are recorded."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above

@@ -60,7 +60,7 @@ class _Followed:
                 self.drawn.append(checksum(filter(torch.is_tensor, leaves), zlib.crc32(plain), HEAD))
 
     def unsharded(self) -> bool:
-        """Returns whether all workers read the same stream: they give equal batches in turn, and these change."""
+        """Returns whether all workers read one stream: in each round all give the same batch, but rounds differ."""
         many = max(1, self.workers)
         rounds = [{*self.drawn[i : i + many]} for i in range(0, len(self.drawn) - many + 1, many)]
         return many > 1 and self.data[1] == 0 and all(len(each) == 1 for each in rounds) and rounds[1:] != rounds[:-1]
@@ -126,10 +126,10 @@ class Loaders:
         self._looked, self._looks = self._given, self._looks + 1
 
     def used(self, steps: int) -> list[list[_Followed]]:
-        """Returns the DataLoaders that feed training, each in a list after the ones that it replaced.
+        """Returns the DataLoaders that feed training, each as the last of a list of loaders that replaced each other.
 
         A list counts if it gives at least one batch per step on average, and batches in at least half of the steps.
-        This excludes loaders for evaluation. If no list does so, all lists of one line of code count together.
+        This excludes loaders for evaluation. If no list does, all lists of a line of code are counted together.
         """
         found: list[list[_Followed]] = []
         for each in self._known:

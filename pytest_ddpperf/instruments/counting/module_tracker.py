@@ -85,9 +85,9 @@ def _recomputes() -> bool:
 
 
 def threads_of_step() -> Callable[[], bool]:
-    """Returns a function that returns whether this thread, the main one or one of autograd's calls it.
+    """Returns a function that tells whether it is called in this thread, the main thread or a thread of autograd.
 
-    What other threads do in a step depends on the clock.
+    Other threads do not count, because the clock decides how much they do in a step.
     """
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
     return lambda: threading.get_ident() in own or backward_under_way() != -1
@@ -98,7 +98,7 @@ _PARALLEL = (DistributedDataParallel, DataParallel)
 
 
 class ModuleTracker:
-    """The modules and optimizers of a step, found when they are used, and not kept alive."""
+    """The modules and optimizers of a step, found when they are used, and held by weak references only."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class ObjectCensus:
         return {"python_objects": left, "graphs_kept": self._graphs_kept()}
 
     def _graphs_kept(self) -> dict[str, float]:
-        """Returns how many graph nodes each step leaves, of those that the second-last count found; empty if few."""
+        """Returns how many graph nodes of each step both of the last two calls of ``take`` found; empty if few."""
         ((begun, _), (middle, _), (end, _)), (_, before, after) = self._taken[-3:], self._graphs[-3:]
         kept = after.count(len(self._taken) - 1) / (middle - begun)
         grows = 2 * (len(after) - len(before)) >= kept * (end - middle)  # a cache grows only for a while
@@ -117,9 +117,9 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 def lines_of_left(run: Callable[[], object], *, traces: bool, graphs: bool = False) -> dict[str, dict[Place, float]]:
     """Runs three more steps; returns, by metric and line of code, the memory blocks and graphs that a step leaves.
 
-    The result is empty unless this rank ``traces`` memory, and has no graphs unless steps leave ``graphs`` behind.
-    Tracing goes on until the process ends, because stopping it can crash another thread (fixed in Python 3.12.9 and
-    3.13.2).
+    Memory is traced only if ``traces`` is True; otherwise the result is empty. Graphs are included if ``graphs`` is
+    True. Tracing goes on until the process ends, because stopping it can crash another thread (fixed in Python 3.12.9
+    and 3.13.2).
     """
     if traces and not tracemalloc.is_tracing():
         tracemalloc.start(_FRAMES)
@@ -145,7 +145,7 @@ def _line(frame: tracemalloc.Frame | FrameSummary) -> tuple[int, str]:
 
 
 def _made_at(node: Any) -> Place:
-    """Returns the line that made a node of a graph, if detection of anomalies was on."""
+    """Returns the line that made a node of a graph, if torch's anomaly detection was on."""
     lines = reversed("".join(node.metadata.get("traceback_", ())).splitlines())
     frames = [FrameSummary(at[1], int(at[2]), "") for at in map(_TRACE_LINE.match, lines) if at]
     return place_of(frames, file_of_trace, _line, backward=False)

@@ -173,7 +173,7 @@ def is_composite(func: Any) -> bool:
 
 
 def kernel_of(func: Any, given: Iterable[Any]) -> DispatchKeySet | None:
-    """Returns the key of the kernel of an operator that is not torch's, to look into; None if its FLOPs are known."""
+    """Returns the dispatch key of an operator not of torch, to count what it calls; None if its FLOPs are known."""
     if not isinstance(func, OpOverload) or func.namespace in _CALLING_NONE or func._overloadpacket in flop_registry:  # noqa: SLF001  as above
         return None
     keys = [torch._C._dispatch_keys(tensor) for tensor in tensors_in(given)]  # noqa: SLF001  as above
@@ -183,7 +183,7 @@ def kernel_of(func: Any, given: Iterable[Any]) -> DispatchKeySet | None:
 
 @cache
 def is_plain(func: Any) -> bool:
-    """Returns whether an operator never communicates, waits for the device, copies to the device, or has FLOPs."""
+    """Returns whether an operator has no FLOPs, does not communicate, copies nothing to the device, and never waits."""
     packet = getattr(func, "_overloadpacket", func)
     sends = getattr(func, "namespace", "") in NAMESPACES
     return not (sends or packet in flop_registry or packet in _FORMULAS or packet in {*_WAITS, *_INDEXED, *_COPIES})

@@ -1,4 +1,4 @@
-"""Counts the work of a step in Python that no operator shows: calls, started processes, objects left behind."""
+"""Counts the work of a step in Python that no operator shows: calls, started processes, and rows of batches."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def calls_counted(
 
 @contextmanager
 def drops_seen(dropped: Callable[[], None]) -> Iterator[None]:
-    """Calls ``dropped``, in this context, for each call of ``zero_grad`` that drops gradients before ``mark_used``."""
+    """Calls ``dropped``, in this context, for each ``zero_grad`` that drops gradients that no optimizer has used."""
 
     def emptying(function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
@@ -124,13 +124,13 @@ def drops_seen(dropped: Callable[[], None]) -> Iterator[None]:
 
 
 def mark_used(gradients: Iterable[Tensor]) -> None:
-    """Marks gradients that an optimizer has used, so that ``zero_grad`` drops nothing with them."""
+    """Marks gradients as used by an optimizer: in ``drops_seen``, ``zero_grad`` may then clear these gradients."""
     for each in gradients:
         vars(each)[_USED] = each._version  # noqa: SLF001  there is no public name
 
 
 def _followed(function: Callable[..., Any], report: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """Wraps a function: ``report`` gets the first argument of each outermost call on ``device``; "" means any."""
+    """Wraps a function: ``report`` gets the first argument of each outermost call on ``device`` ("": any)."""
     of_step = threads_of_step()
 
     @functools.wraps(function)

@@ -62,7 +62,7 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the ``counted`` steps that do the usual work: their counts in ``shown`` are the most frequent ones."""
+    """Returns the ``counted`` steps that do the usual work: their counts in ``shown`` are most frequent in ``seen``."""
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
@@ -71,7 +71,7 @@ def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence
     """Returns a step's counts: the mean over steps for metrics in ``seen``, the largest count for other metrics.
 
     ``seen`` has cheap counts of all steps. ``alike`` has full counts of steps that do the same work. ``of_device`` has
-    counts of the profiler. ``unusual``: whether the steps in ``alike`` do rare work, so that the usual work is unknown.
+    counts of the profiler. ``unusual``: whether the steps in ``alike`` do other work than most steps do.
     """
     details: dict[str, Mapping[str, float]] = {}
     totals, unstable, varying = {}, {}, {}
@@ -134,7 +134,7 @@ def graph_so_far() -> tuple[int, int]:
 
 
 class LowestMode:
-    """A mixin of modes that are entered below other modes, and left wherever in the stack they are, if at all."""
+    """A mixin of torch modes that enter the mode stack below other modes, and can leave it from any position."""
 
     def __enter__(self) -> Any:
         with self._changed_modes() as modes:  # the mode of ``torch.set_default_device`` has to stay at the bottom
@@ -149,7 +149,7 @@ class LowestMode:
 
     @contextmanager
     def _changed_modes(self) -> Iterator[list[Any]]:
-        """Yields this thread's modes, the lowest first; then the thread has the modes that the list has by then."""
+        """Yields a list of this thread's modes, lowest first; after this context, the thread has the list's modes."""
         now, push, pop = _FUNCTION_MODES if isinstance(self, TorchFunctionMode) else _DISPATCH_MODES
         modes = [mode for mode in now() if getattr(mode, "_mode_key", None) is None]  # others are below, and stay
         for _ in modes:

@@ -31,7 +31,7 @@ class _Record:
 
 
 class TensorTracker:
-    """A tracker that follows the storages of the tensors that it is shown, until the storages die.
+    """A tracker that follows the storages of the tensors that are passed to it, until the storages die.
 
     A storage counts once, with all its bytes, however many views it has. It dies with its last tensor, even if only C++
     holds this tensor. So the numbers depend only on the program. The tracker does not see memory that an operator
@@ -69,7 +69,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor of unknown origin once a second step uses it: a backend's buffers live for one step only."""
+        """Follows a tensor of unknown origin once a second step uses it: buffers of gloo live for one step only."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -115,10 +115,10 @@ class TensorTracker:
         return any(record is not None and record.category == "optimizer_state" for record in records)
 
     def lend(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor with the same memory, but with a separate storage, for a backend that has threads.
+        """Returns a tensor with the same memory, but a separate storage, which a process group of gloo may hold.
 
-        Chance decides when such a thread releases a tensor, so memory that only a backend holds must count as dead. The
-        separate storage shows whether only the backend holds the memory.
+        Chance decides when a thread of gloo releases a tensor, so memory that only gloo holds must count as dead. The
+        separate storage shows whether only gloo holds the memory.
         """
         try:
             other = torch.utils.dlpack.from_dlpack(tensor.detach())
@@ -168,7 +168,7 @@ class TensorTracker:
             return places
 
     def settle(self) -> None:
-        """Counts as dead all storages that have died or that only a backend still holds."""
+        """Counts as dead all storages that have died or that only a process group, such as gloo's, still holds."""
         with self._lock:
             self._bury()
             for record, loans in list(self._loans.items()):
@@ -200,7 +200,7 @@ class TensorTracker:
             yield
 
     def _storages(self, tensor: torch.Tensor) -> list[tuple[int, torch.UntypedStorage]]:
-        """Returns a tensor's storages on the device, with their keys; for a lent tensor, the original's storages."""
+        """Returns a tensor's storages on the device, with their keys; for a result of ``lend``, the original's."""
         found: list[tuple[int, torch.UntypedStorage]] = []
         for storage in storages_of(tensor):
             key = storage._cdata  # noqa: SLF001  torch has no other identity for it

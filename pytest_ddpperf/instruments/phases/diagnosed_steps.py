@@ -31,10 +31,10 @@ _TICK = 1e-9  # seconds: no work takes less
 
 
 def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind, Trace] | None = None) -> PhaseTimes:
-    """Returns the seconds of each phase and section; ``seconds`` are the times between the marks of ``trace``.
+    """Returns the seconds of each phase and section; ``seconds`` has the times between the marks of ``trace``.
 
-    The time between two marks belongs to one phase, and to all sections around this phase. So phases add up to the
-    step, and nested sections overlap. ``memory`` is a kind of memory, and a trace whose marks are readings of memory.
+    The time between two marks belongs to one phase, and to all sections around this phase. Phases add up to the step;
+    sections (parts that the user names) may overlap. ``memory``: its kind, and a trace of it.
     """
     steps = len(trace.starts)
     phases: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}

@@ -1,4 +1,4 @@
-"""Turns an exception of a rank into the rank's report to the controller."""
+"""Turns an exception of a rank into the rank's report to the controller (pytest's process)."""
 
 from __future__ import annotations
 

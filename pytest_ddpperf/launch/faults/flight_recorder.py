@@ -28,7 +28,7 @@ _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A text on the collectives in which ranks wait; ``rank`` is the one rank for which they wait, else None."""
+    """A text on the collectives in which ranks wait; ``rank`` is the rank for which all wait, or None."""
 
     text: str
     rank: int | None
@@ -91,7 +91,7 @@ def waits_in(calls: RankCalls) -> tuple[str, int] | None:
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
-    """Yields the rank's collectives at once without tensors, then with tensors, which may take long to read."""
+    """Yields this rank's collectives twice: at once without their tensors, then with tensors, which may take long."""
     for entries in (False, True):
         groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
         if entries or len(groups) == 1:

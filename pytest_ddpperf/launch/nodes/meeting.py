@@ -30,7 +30,7 @@ _OTHERS = 0o077  # the rights of group and others
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """The facts that a process of the launcher sends when it connects to the controller."""
+    """The facts that a task of torchrun, srun or mpirun sends when it connects to the controller."""
 
     rank: int
     host: str
@@ -62,7 +62,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Card:
-    """The address of the controller, and the secret key that other processes need to connect."""
+    """The address of the controller (pytest's process), and the secret key that other processes need to connect."""
 
     host: str
     port: int

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One of several processes that a launcher has started with the same command; rank 0 is the controller."""
+    """One of several processes that torchrun, srun or mpirun started by one command; rank 0 is the controller."""
 
     launcher: str  # torchrun, srun or mpirun
     rank: int

@@ -61,7 +61,7 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's imports; it calls ``around()`` before each, and the result afterwards."""
+    """A context that records this thread's imports; calls ``around()`` before each import, and its result after it."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []

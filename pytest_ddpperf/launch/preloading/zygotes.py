@@ -1,4 +1,4 @@
-"""Copies of the ranks' fork server that import modules once for all ranks; imports with side effects end a copy."""
+"""Copies of the ranks' fork server that import modules once for all ranks, and end if an import has side effects."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PreloadedZygotes:
         return (*self.of_ranks, self.base)
 
     def serve(self, wanted: Wanted) -> bool:
-        """Returns whether the fork servers have imported the wanted modules for enough ranks."""
+        """Returns whether these fork servers have imported the wanted modules, and are enough for all ranks."""
         return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:

@@ -130,7 +130,7 @@ class RankConsensus:
         self.judge_losses(step, error, tolerance, fault)
 
     def mean_loss(self, step: int, losses: Sequence[float], tolerance: float) -> float:
-        """Returns the mean of the ranks' losses; raises DiffersError, which names ``tolerance``, for inf and NaN."""
+        """Returns the mean of the ranks' losses. If it is inf or NaN, raises DiffersError, naming ``tolerance``."""
         for rank, loss in enumerate(losses):
             if not math.isfinite(loss):
                 fault = f"is {loss}, but finite in a single process"

@@ -129,7 +129,7 @@ class SingleProcess:
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
     def update(self, step: int, gradients: training_run.Gradients) -> None:
-        """Steps the optimizer with gradients, mostly the ranks' mean: its own may consist of rounding errors."""
+        """Steps the optimizer with ``gradients``: usually the ranks' mean, as this process's may be only rounding."""
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)
             if gradient is not None and parameter.grad is not None and parameter.grad.is_sparse:

@@ -92,7 +92,7 @@ def _different_losses(
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
-    """Returns the losses of optimizer step ``number``; without such steps, of call ``number`` of the user's step."""
+    """Returns the losses of optimizer step ``number``, or of call ``number`` of a step that has no optimizer."""
     if not trace.steps:
         return trace.losses[number : number + 1]
     first = trace.steps[number - 1].call + 1 if number else 0

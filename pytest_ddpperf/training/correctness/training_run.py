@@ -52,7 +52,7 @@ class MicroBatches:
     def feed(
         self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, given: Sequence[Pair] | None = None
     ) -> NextBatch:
-        """Returns a function that returns a step's micro-batches, or ``given`` copies, with weights, and seeds each."""
+        """Returns a function that seeds, then returns the next micro-batch (of ``given``, if any) and its weight."""
         order = zip(places, self.copies(places, step, device) if given is None else given, strict=True)
 
         def next_batch() -> Pair:

@@ -51,7 +51,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
 
 
 class StrategyVerifier:
-    """The training on all ranks, of which only rank 0 begins with the right weights, and in a single process there."""
+    """The training on all ranks, of which only rank 0 begins with the right weights, and in one process on rank 0."""
 
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
         self._consensus = consensus
@@ -102,7 +102,7 @@ class StrategyVerifier:
         self._consensus.compare("start buffers", 0, deviations, self._tolerance, cause)
 
     def compare_step(self, index: int) -> None:
-        """Trains one step on the ranks and in the single process; compares losses, gradients and then parameters.
+        """Trains one step on the ranks and in a single process on rank 0; compares losses, gradients, parameters.
 
         Strategies treat buffers (the statistics of a BatchNorm) differently, so ranks and single process begin each
         step with rank 0's buffers.
