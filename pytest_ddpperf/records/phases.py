@@ -196,5 +196,5 @@ class CommunicationProfile:
 
     @property
     def overlap(self) -> float | None:
-        """The share of busy time during which something was computed; None if nothing was sent."""
+        """The share of the communication time during which the rank also computed; None if nothing was sent."""
         return self.overlapped / self.busy if self.busy else None

@@ -69,7 +69,7 @@ def test_a_single_rank_needs_no_meeting() -> None:
             [collective(10, 20), collective(20, 40)],
             "overlaps no other collective",
         ),
-        ([collective(10, 20), collective(50, 60)], [collective(10, 20), collective(80, 90)], "1e-05 s are missing"),
+        ([collective(10, 20), collective(50, 60)], [collective(10, 20), collective(80, 90)], "at least 1e-05 s apart"),
     ],
 )
 def test_what_cannot_be_aligned_is_refused_with_the_reason(
