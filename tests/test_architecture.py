@@ -25,7 +25,7 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 13  # rooms, from the one that imports to the last one imported
-MAX_LINES = 51_623
+MAX_LINES = 51_620
 FALLS_FROM = 57_800  # once it is set to this or less, MAX_LINES never rises again
 MAX_FILE = 320
 LONGER = {

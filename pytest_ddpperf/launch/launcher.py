@@ -183,7 +183,7 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
         The function may be a closure or a lambda: objects that it refers to are sent to the ranks. ``timeout`` is for
         the whole launch, in seconds; the first import of torch does not count. ``mode`` becomes ``ctx.mode``.
         ``preload`` names modules to import before ranks are forked. With ``own_group`` the function makes the group.
-        With ``turns`` other launches run at the same time, and launches take turns. With ``bind`` no two ranks share a
+        With ``turns`` several launches exist at once, and run one after the other. With ``bind`` no two ranks share a
         core. Ranks use copies of the files in the folders ``projects``.
 
         Raises:

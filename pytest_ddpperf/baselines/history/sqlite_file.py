@@ -156,5 +156,5 @@ def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: b
 
 
 def _bare(sql: str) -> str:
-    """Returns an SQL statement without its comments and spaces, which earlier versions of this plugin wrote otherwise."""
+    """Returns an SQL statement without comments and spaces, in which earlier versions of this plugin wrote others."""
     return re.sub(r"--.*|\s", "", str(sql))
