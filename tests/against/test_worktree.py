@@ -386,11 +386,20 @@ def test_the_users_own_work_trees_stay(repository: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of other users")
+@pytest.mark.parametrize(
+    "plant",
+    [os.mkfifo, lambda lock: lock.symlink_to("/dev/zero"), lambda lock: lock.write_text("1")],
+    ids=["a pipe", "endless zeros", "a file"],
+)
 @pytest.mark.parametrize("linked", [False, True])
-def test_the_folder_of_another_user_is_left_alone(repository: Path, tmp_path: Path, *, linked: bool) -> None:
+def test_the_folder_of_another_user_is_left_alone(
+    repository: Path, tmp_path: Path, plant: Callable[[Path], object], *, linked: bool
+) -> None:
+    """Whoever reads the pipe waits for ever, and whoever reads the zeros runs out of memory."""
     named = tmp_path / f"{worktree.PREFIX}anothers"
     folder = tmp_path / "elsewhere" if linked else named
     folder.mkdir()
+    plant(folder / "lock")
     if linked:
         named.symlink_to(folder)
     os.chown(named, 65534, 65534, follow_symlinks=False)
