@@ -216,7 +216,7 @@ class ZygoteProcess:
             self.require_running()
 
     def require_running(self) -> None:
-        """If a signal has stopped the fork server, kills the fork server and raises LaunchError."""
+        """If a signal has suspended the fork server, kills the fork server and raises LaunchError."""
         if processes.is_stopped(self.pid):
             self.kill()
             raise LaunchError("a signal stopped the process that forks ranks, so all ranks were ended; run again")

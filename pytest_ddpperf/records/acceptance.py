@@ -23,8 +23,8 @@ class Acceptance:
     def covers(self, worse: Comparison) -> bool:
         """Returns whether a metric's worsening is within the accepted limit.
 
-        The worsening of a count is its largest growth on any rank: of the total, or of all growing parts together. A
-        finite limit never accepts fewer batch rows or backward passes.
+        The worsening of a count is by how much its total grew, or the sum of its parts that grew, whichever is larger,
+        on the rank with the most. A finite limit never accepts that a step has fewer batch rows or backward passes.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
             return self.limit == math.inf

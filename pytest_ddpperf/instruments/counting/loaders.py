@@ -146,10 +146,10 @@ class Loaders:
         return [*filter(feed, found)] or [loaders for loaders in found if feed(at_line[loaders[0].made])]
 
     def samples(self, steps: int, ranks: int) -> tuple[int, ...]:
-        """Returns a checksum of the first samples of each loader in ``used``, to compare ranks.
+        """Returns, for each loader in ``used``, a checksum of the indices of its first samples, to compare ranks.
 
-        The checksum is made of indices in the dataset. The result is empty if the indices are unknown or come from the
-        plugin's seed, or if a dataset has fewer samples than ranks.
+        The result is empty if the indices are unknown, if a loader shuffles with the seed that the plugin gave all
+        ranks, or if a dataset has fewer samples than ranks.
         """
         used = [each for loaders in self.used(steps) for each in loaders]
         known = all(each.drawn and not each.by_our_seed and each.data[1] >= ranks for each in used)
