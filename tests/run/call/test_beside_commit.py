@@ -153,4 +153,6 @@ def test_times_are_those_of_both_commits_and_counts_those_that_are_stored(projec
     assert len(git(root, "worktree", "list").splitlines()) == 1
     run = project.runpytest("-q", "-k", "fragile", "--ddpperf-require-baseline")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stdout.fnmatch_lines([f"*test_fragile: only gross slowdowns could fail: {saved}, the * cannot run this test: *"])
+    run.stdout.fnmatch_lines(
+        [f"*test_fragile: only gross slowdowns could fail: {saved}, the * cannot run this test: *"]
+    )
