@@ -27,10 +27,8 @@ CAPACITY = 0.90  # share of its memory above which a rank has no room for more
 DISTURBED = 0.15  # share of the cores' time above which other processes disturb the ranks
 SATURATED = 0.70  # share of the cores' time in use above which ranks waited for cores
 SCALED = 2.0  # times the micro-benchmarks' time on a CPU; if collectives were not timed, computing beyond it is unclear
-SENDING, PASSES = (
-    3e-4,
-    10,
-)  # a collective takes at most: seconds of a core, and passes over its bytes, as fast as copies
+SENDING = 3e-4  # seconds of a core that a collective takes at most, besides its bytes
+PASSES = 10  # over the bytes of a collective at most, each as fast as a copy
 EXPLAINED = 0.20  # share of computing: below, the time of operators explains too little of it
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
 SCATTER = 0.10  # of a step: a rank that alone takes longer than the group's step by more than this was disturbed

@@ -137,8 +137,8 @@ def throttled_seconds(text: str) -> float | None:
 
 
 def watch_power(root: Path = _ROOT, interval: float = _ENERGY_SECONDS) -> Callable[[Window | None], float | None]:
-    """Starts to measure the processors' power; the returned function returns the mean in W, None if unknown."""
-    zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))  # AMD's too
+    """Starts to measure the power of processor packages (RAPL); the returned function gives the mean in W, or None."""
+    zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))  # AMD's too; often for root alone
     packages = [
         zone for zone in zones if zone.name.count(":") == 1 and kernel_text(zone / "name").startswith("package")
     ]

@@ -140,12 +140,12 @@ def _beyond(comparison: Comparison, gross: float) -> bool:
 
 
 def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
-    """Returns the benchmarks, both of a quotient, that need more launches to decide their ``metrics``; None for all."""
+    """Returns the benchmarks that need more launches to decide their ``metrics``; None if all benchmarks do."""
     keys = {key for key, names in metrics.items() if names}
     for result in [result for result in results if result.measurement.key in keys]:
         if any(each.gated and each.series.rules.partnered and each.baseline is not None for each in result.comparisons):
             bases = [each.measurement.key for each in results if each.measurement.name == result.measurement.over]
-            keys.add((bases or [results[0].measurement.key])[0])
+            keys.add((bases or [results[0].measurement.key])[0])  # both benchmarks of a quotient get more launches
     return None if len(keys) == len(metrics) else frozenset(keys)
 
 

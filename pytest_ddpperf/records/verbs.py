@@ -23,7 +23,7 @@ class ScalingCurve:
     points: tuple[Measurement, ...]
 
     def point(self, world_size: int) -> Measurement:
-        """Returns the measurement with ``world_size`` ranks; KeyError, which names the measured numbers."""
+        """Returns the measurement with ``world_size`` ranks; KeyError, with the known numbers, if there is none."""
         __tracebackhide__ = True
         points = {point.world_size: point for point in self.points}
         if world_size not in points:

@@ -78,7 +78,7 @@ class LaunchJob:
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def steps_to_diagnose(self, steps: int = 1) -> int:
-        """Returns how many steps to diagnose: at least ``steps`` times the plan's period, unless that is too long."""
+        """Returns how many steps to diagnose: a period of long steps or more; each reported time covers ``steps``."""
         period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
         return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 
@@ -214,7 +214,7 @@ def growth_steps(steps: int) -> int:
 
 
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
-    """Returns how many pairs of blocks to time, and the steps in each block: about half of ``steps`` in all."""
-    periods = int(steps * _SHARE) // (2 * period)  # for each side
+    """Returns the number of pairs of timed blocks, and the number of steps in each block, in whole periods."""
+    periods = int(steps * _SHARE) // (2 * period)  # of blocks with, and of blocks without synchronisation
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))
     return pairs, max(1, periods // pairs - 1) * period

@@ -39,12 +39,12 @@ _UNKNOWN_FREE = 2**62  # bytes; where free memory is not known, every copy fits
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
-    """Measures step times, memory peaks and the last loss of this rank; no instrument runs during timed steps."""
+    """Measures step times in seconds, memory peaks in bytes and the last loss of this rank, and nothing else."""
     import torch
 
     from pytest_ddpperf.training.step import build_step
 
-    read_peaks, started = memory.watch_memory(ctx.device), time.monotonic()
+    read_peaks, started = memory.watch_memory(ctx.device), time.monotonic()  # on CUDA, peaks of the timed steps
     with ExitStack() as opened:
         opened.enter_context(within_limit(ctx, job))
         step = opened.enter_context(closing(build_step(ctx, job)))

@@ -210,9 +210,9 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None]:
-    """Returns a function that raises the learning rate linearly during ``steps`` steps, to be called after each."""
+    """Returns a function to call after each step, which raises the learning rate linearly during ``steps`` steps."""
     goals = [group["lr"] for group in optimizer.param_groups]
-    done = 0
+    done = 0  # torch's schedulers warn if fp16 skips a step, and depend on the optimizer's class
 
     def rise() -> None:
         nonlocal done

@@ -32,7 +32,7 @@ class Seen:
 
     def __init__(self, warmup: int, steps: int) -> None:
         self.loaders, self.objects, self._steps = Loaders(), ObjectCensus(), warmup + steps
-        self._after = {max(0, warmup - 2), warmup, warmup + steps}
+        self._after = {max(0, warmup - 2), warmup, warmup + steps}  # the steps after which objects are counted
 
     def look(self, ran: int) -> None:
         """Counts Python objects, if this is due after ``ran`` steps."""

@@ -38,7 +38,7 @@ class OwnSynchronisation:
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:
-        """Returns in words what a step sends without synchronisation; SynchronisationKept if as much as otherwise."""
+        """Returns in words what a step sends within ``unsynchronised()``; SynchronisationKept if as much as outside."""
         whole = _collectives_of(run)
         with self.unsynchronised():
             alone = _collectives_of(run)

@@ -195,7 +195,7 @@ def timed_blocks(
 
 
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
-    """Returns each block's steps for launches that take turns: at most ``blocks``, of at least ``least`` periods."""
+    """Returns each block's steps, if launches take turns: up to ``blocks`` blocks, of ``least`` periods or more."""
     periods = steps // period
     number = min(blocks, max(1, periods // least))
     return tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number))
@@ -214,8 +214,8 @@ def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
 
 
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
-    """Returns for each block whether its steps synchronise: in pairs, whose order reverses, so that drifts cancel."""
-    return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))
+    """Returns for each block whether its steps synchronise: one block of each pair does, first in every second pair."""
+    return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))  # so that drifts cancel
 
 
 def alternating_blocks(

@@ -254,8 +254,10 @@ def choose_kernels(settings: Settings, device: torch.device) -> None:
 
 
 def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set
-    """Allows or forbids TF32, first by torch's old settings, then by the new ones, which have to agree."""
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    """Allows or forbids TF32 in matrix products, convolutions and recurrent layers."""
+    torch.set_float32_matmul_precision(
+        "high" if allowed else "highest"
+    )  # an old setting; old and new ones have to agree
     torch.backends.cudnn.allow_tf32 = allowed
     for switch in fp32_switches():
         switch.fp32_precision = "tf32" if allowed else "ieee"

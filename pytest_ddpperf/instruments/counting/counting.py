@@ -22,7 +22,6 @@ from pytest_ddpperf.instruments.counting import module_tracker
 from pytest_ddpperf.instruments.counting import steps as of_steps
 from pytest_ddpperf.instruments.counting.dispatch import CALLS, OperatorCounter
 from pytest_ddpperf.instruments.counting.loaders import loading_left_out
-from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, gradients_of
 from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted, drops_seen, mark_used, rows_by_shape
 from pytest_ddpperf.instruments.counting.setup import checkpoints_seen, settings_of
 from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, break_sites, call_sites, compiled_sites
@@ -122,7 +121,7 @@ class _Pass:
 
     def __init__(self, subject: Countable) -> None:
         self._batches = BatchRows()
-        self.used = ModuleTracker(self._gradients_complete, self._stepped, self._module_called)
+        self.used = module_tracker.ModuleTracker(self._gradients_complete, self._stepped, self._module_called)
         for module in subject.modules:
             self.used.add(module)
         self._device, fake = subject.device.type, detect_fake_mode() is not None
@@ -272,7 +271,7 @@ class _Pass:
         parameters = used.parameters
         tracker.mark(used.buffers, "buffers")
         tracker.mark(used.optimizer_state, "optimizer_state")
-        tracker.mark(gradients_of(parameters), "gradients")
+        tracker.mark(module_tracker.gradients_of(parameters), "gradients")
         tracker.mark(parameters, "parameters")
 
     def _module_called(self, module: nn.Module, given: Any, outermost: bool) -> None:  # noqa: FBT001 - as it is called
@@ -284,7 +283,7 @@ class _Pass:
         if not self._operators.whole:
             return
         with self._operators.paused():
-            self._tracker.mark(gradients_of(parameters), "gradients")
+            self._tracker.mark(module_tracker.gradients_of(parameters), "gradients")
             self._tracker.mark(self.used.optimizer_state, "optimizer_state")
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:

@@ -176,7 +176,8 @@ class Loaders:
             parts = [(each.drawn, range(0, each.epochs * each.length, max(1, each.length))) for each in loaders]
             orders = [drawn[at : at + ends.step] for drawn, ends in parts for at in ends]
             repeats = [loaders[-1].made] * all(order == orders[0] for order in orders)
-            found |= {"loaders_repeating": found.get("loaders_repeating", []) + repeats} if len(orders) > 1 else {}
+            if len(orders) > 1:
+                found.setdefault("loaders_repeating", []).extend(repeats)
         if any(each.workers for each in last):
             anew = [each for *earlier, each in used if not each.persistent or any(other.epochs for other in earlier)]
             found["workers_restarted"] = [each.made for each in anew if each.workers]

@@ -70,9 +70,9 @@ class ObjectCensus:
         return {"python_objects": left, "graphs_kept": self._graphs_kept()}
 
     def _graphs_kept(self) -> dict[str, float]:
-        """Returns how many graph nodes of each step both of the last two calls of ``take`` found; empty if few."""
+        """Returns how many nodes a step leaves behind, of those that the second-last count found first."""
         ((begun, _), (middle, _), (end, _)), (_, before, after) = self._taken[-3:], self._graphs[-3:]
-        kept = after.count(len(self._taken) - 1) / (middle - begun)
+        kept = after.count(len(self._taken) - 1) / (middle - begun)  # the graph of the last step may be in use
         grows = 2 * (len(after) - len(before)) >= kept * (end - middle)  # a cache grows only for a while
         return {_GRAPHS: kept} if grows and kept >= LEAST else {}
 

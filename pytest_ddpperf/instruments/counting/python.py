@@ -84,7 +84,10 @@ def calls_counted(
         return run(*args, **kwargs)
 
     def tell(metric: str, name: str, first: Any) -> None:
-        waited(name, first) if metric == "synchronisations" else called(metric, name)
+        if metric == "synchronisations":
+            waited(name, first)
+        else:
+            called(metric, name)
 
     saver = sys.modules.get("torch.distributed.checkpoint.state_dict_saver")
     counted = _BARE if device != "cpu" else ()  # as operators

@@ -33,7 +33,6 @@ _OF_STEP = _LEVELS | {"retained_bytes"}  # counts that only steps counted in ful
 _UNUSUAL = "most steps do other work than the steps that were counted in full"
 _FUNCTION_MODES: Any = overrides._get_current_function_mode_stack, overrides._push_mode, overrides._pop_mode  # noqa: SLF001 - torch has no other
 _DISPATCH_MODES: Any = dispatching._get_current_dispatch_mode_stack, dispatching._push_mode, dispatching._pop_mode  # noqa: SLF001 - torch has no other
-_SIMULATED = "pytest_ddpperf.planner."  # modules whose modes run a simulation's collectives, below the counts
 _TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers change from step to step, as a learning rate
 
 
@@ -134,11 +133,14 @@ def graph_so_far() -> tuple[int, int]:
 
 
 class LowestMode:
-    """A mixin of torch modes that enter the mode stack below other modes, and can leave it from any position."""
+    """A mixin of torch modes that enter the mode stack below the user's modes, and can leave it from any position.
+
+    Below it stay the mode of ``torch.set_default_device``, and modes that say so by ``below_counts``.
+    """
 
     def __enter__(self) -> Any:
-        with self._changed_modes() as modes:  # the mode of ``torch.set_default_device`` has to stay at the bottom
-            low = [hasattr(mode, "old_device") or type(mode).__module__.startswith(_SIMULATED) for mode in modes]
+        with self._changed_modes() as modes:
+            low = [hasattr(mode, "old_device") or hasattr(mode, "below_counts") for mode in modes]
             modes.insert(low.index(False) if False in low else len(low), self)
         return self
 

@@ -63,7 +63,7 @@ _WHERE_LOADED = (
 
 
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
-    """Returns torch's functions whose time belongs to a phase; global module hooks would slow every module down."""
+    """Returns the functions of torch whose time belongs to a phase, if their modules are loaded."""
     import torch
     from torch._C import _distributed_c10d as c10d
     from torch.nn.utils import clip_grad
@@ -72,7 +72,7 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
 
     schedulers = (lr_scheduler.LRScheduler, *subclasses(lr_scheduler.LRScheduler))
     owners: list[tuple[Any, Sequence[str], str, str]] = [
-        (torch.nn.Module, ("__call__",), FORWARD, ""),
+        (torch.nn.Module, ("__call__",), FORWARD, ""),  # global hooks would slow all modules, and be compiled
         (torch.Tensor, ("backward",), BACKWARD, ""),
         (torch.autograd, ("_engine_run_backward", "backward", "grad"), BACKWARD, ""),
         (torch.optim.Optimizer, ("zero_grad",), OPTIMIZER, ZERO_GRAD),

@@ -103,7 +103,7 @@ class Recorder:
 class Section:
     """The context of ``with ctx.phase(name)``; its methods do nothing until a diagnosis replaces them."""
 
-    __slots__ = ("before", "name")
+    __slots__ = ("before", "name")  # no flag: reading it would cost time in timed steps, and cause recompilations
 
     def __init__(self, name: str) -> None:
         self.name = name

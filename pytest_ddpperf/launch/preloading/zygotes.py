@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.launch.environment import MARK
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
-_ALL_SECONDS = 300.0  # in which the imports of all modules begin that the user did not name
 _CHANGING = frozenset({"PYTEST_CURRENT_TEST", MARK})  # variables that no import depends on
 
 
@@ -111,28 +109,21 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     """Copies a fork server and imports the wanted modules in the copy, with the environment in ``request``.
 
     If an import fails or has side effects, the copy ends, and a new copy imports the other modules. ``judged`` records
-    such failures, and has the modules that failed before. After ``_ALL_SECONDS`` seconds only imports that the user
-    named begin, and ranks import the other modules. Raises SettingError if a module that the user named fails.
+    such failures, and has the modules that failed before. Raises SettingError if a module that the user named fails.
     """
-    until = time.monotonic() + _ALL_SECONDS
-    named = {one.module for one in wanted.asked}
-
-    def begins(one: SeenImport) -> bool:
-        return one.module in named or time.monotonic() < until
-
     while True:
-        for module, why in judged.refused.items():
-            if module in named:
-                raise SettingError(f"preload={module}: its import {why}; remove this module from the list")
+        for one in wanted.asked:
+            if (why := judged.refused.get(one.module)) is not None:
+                raise SettingError(f"preload={one.module}: its import {why}; remove this module from the list")
         with ExitStack() as closing:
             base = _copied(zygote, closing)
             variables: dict[str, str | None] = {}
-            wrong = _imported([base], [request], filter(begins, judged.common(wanted.modules)), variables)
+            wrong = _imported([base], [request], judged.common(wanted.modules), variables)
             late = judged.per_rank(wanted) if wrong is None else []
             zygotes = tuple(_copied(base, closing) for _ in range(wanted.ranks if late else 0))
             numbers = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(zygotes)))
             requests = [replace(request, environ={**request.environ, **own}, of_rank=True) for own in numbers]
-            wrong = wrong or _imported(zygotes, requests, filter(begins, late), variables)
+            wrong = wrong or _imported(zygotes, requests, late, variables)
             if wrong is None:
                 closing.pop_all()
                 return PreloadedZygotes(wanted=wanted, base=base, of_ranks=zygotes, variables=variables)
@@ -154,7 +145,7 @@ def _end(copy: ZygoteProcess, error: object, *_: object) -> None:
 def _imported(
     zygotes: Sequence[ZygoteProcess],
     requests: Sequence[Preload],
-    modules: Iterable[SeenImport],
+    modules: Sequence[SeenImport],
     variables: dict[str, str | None],
 ) -> tuple[str, Preloaded] | None:
     """Imports modules in all fork servers and returns the first failure; ``variables`` collects the variables read."""

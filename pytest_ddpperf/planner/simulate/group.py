@@ -58,6 +58,8 @@ class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     collective's Work, but the fake backend's Work has none. So this mode returns a Work with results.
     """
 
+    below_counts = True
+
     def __init__(self, recorder: TimelineRecorder | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._recorder = recorder

@@ -175,6 +175,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """A dispatch mode with the clock of a modelled accelerator: each operator takes the time of the roofline model."""
 
     supports_higher_order_operators = True
+    below_counts = True
 
     def __init__(self, accelerator: Accelerator, *, tf32: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's

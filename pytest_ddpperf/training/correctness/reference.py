@@ -129,14 +129,14 @@ class SingleProcess:
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
     def update(self, step: int, gradients: training_run.Gradients) -> None:
-        """Steps the optimizer with ``gradients``: usually the ranks' mean, as this process's may be only rounding."""
+        """Steps the single process's optimizer with the given gradients, usually the ranks' averaged gradients."""
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)
             if gradient is not None and parameter.grad is not None and parameter.grad.is_sparse:
                 gradient = gradient.to_sparse(parameter.grad.sparse_dim())  # SparseAdam takes no dense gradient
             parameter.grad = None if gradient is None else gradient.to(parameter)
         with _fitting():
-            self.training.update(step)
+            self.training.update(step)  # its own gradients may be mere rounding, from which Adam would make a full step
 
     def parts(self, name: str, step: int, buffers: training_run.Buffers) -> list[list[Tensor]]:
         """Returns the gradients of one parameter in a step, separately for each micro-batch: [rank][micro-batch]."""

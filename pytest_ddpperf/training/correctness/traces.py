@@ -24,7 +24,7 @@ def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
     discrepancy = next(_differences(ranks, twin), None)
     if discrepancy is not None or len(twin.steps) >= TRACED_STEPS:
         return Verification(discrepancy=discrepancy)
-    calls, made = len(ranks[0].losses), len(twin.steps) or "no"
+    calls, made = len(ranks[0].losses), len(twin.steps) or "no"  # equal losses alone do not prove equal training
     return Verification(
         unverified=f"{calls} calls of the step made {made} optimizer step{'s' * (len(twin.steps) > 1)} of torch.optim, "
         f"and {TRACED_STEPS} are compared"

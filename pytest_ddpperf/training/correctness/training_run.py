@@ -52,14 +52,14 @@ class MicroBatches:
     def feed(
         self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, given: Sequence[Pair] | None = None
     ) -> NextBatch:
-        """Returns a function that seeds, then returns the next micro-batch (of ``given``, if any) and its weight."""
+        """Returns a function that returns a step's micro-batches (or copies, ``given``) one by one, with weights."""
         order = zip(places, self.copies(places, step, device) if given is None else given, strict=True)
 
         def next_batch() -> Pair:
             (rank, number), (inputs, targets) = next(order)
             index = step * self.in_step + number
             weight = torch.tensor(self.weight((rank, number)), device=device)
-            seed(_FORWARD_SEED + index * len(self.shards) + rank)
+            seed(_FORWARD_SEED + index * len(self.shards) + rank)  # the same dropout masks on ranks and in one process
             return inputs, (targets, weight)
 
         return next_batch

@@ -51,7 +51,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
 
 
 class StrategyVerifier:
-    """The training on all ranks, of which only rank 0 begins with the right weights, and in one process on rank 0."""
+    """The training on all ranks, and the same in one process on rank 0; the other ranks begin with wrong weights."""
 
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
         self._consensus = consensus

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,6 @@ from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
-from pytest_ddpperf.launch.preloading import zygotes
 from pytest_ddpperf.launch.preloading.zygotes import Judged, PreloadedZygotes, Wanted, preloaded
 
 MIB = 2**20
@@ -274,24 +273,18 @@ class FakeZygote:
 
 
 @dataclass
-class SlowZygote:
-    """A zygote, and all its copies: a minute passes at each import, and some imports do harm or depend on the rank."""
+class Copied:
+    """A zygote, and all its copies: some imports do harm."""
 
     answers: dict[str, Preloaded]
-    minutes: int = 0
     imported: list[str] = field(default_factory=list)
-    usable = True
 
-    def monotonic(self) -> float:
-        return 60.0 * self.minutes
-
-    def duplicate(self) -> SlowZygote:
+    def duplicate(self) -> Copied:
         return self
 
     def preload(self, request: Preload) -> Callable[[], Preloaded]:
-        self.minutes += 1
         self.imported.append(request.module)
-        return lambda: Preloaded() if request.of_rank else self.answers.get(request.module, Preloaded())
+        return lambda: self.answers.get(request.module, Preloaded())
 
     def kill(self) -> None:
         pass
@@ -300,38 +293,13 @@ class SlowZygote:
         pass
 
 
-def preloaded_slowly(
-    monkeypatch: pytest.MonkeyPatch, zygote: Any, asked: list[str], seen: list[str], judged: Judged
-) -> list[str]:
-    monkeypatch.setattr(zygotes, "time", zygote)
-    modules = [tuple(SeenImport(name, "", 1.0) for name in names) for names in (asked, seen)]
-    request, wanted = Preload(environ={}, path=(), directory="/"), Wanted(asked=modules[0], seen=modules[1], ranks=1)
-    before = len(zygote.imported)
-    preloaded(zygote, request, wanted, judged)
-    return zygote.imported[before:]  # type: ignore[no-any-return]
-
-
-def test_seen_modules_share_five_minutes_after_which_only_modules_that_the_user_named_are_imported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also if imports that do harm took the time, and in the copies for each rank."""
-    seen = [f"seen_{number}" for number in range(9)]
-    assert preloaded_slowly(monkeypatch, SlowZygote({}), [], seen, Judged()) == seen[:5]
-    harmful = SlowZygote({name: Preloaded(reason="starts a thread") for name in seen})
-    imported = preloaded_slowly(monkeypatch, harmful, ["named"], seen, Judged())
-    assert imported == ["named", "seen_0", "named", "seen_1", "named"]
-    zygote = SlowZygote({"knows_rank": Preloaded(own_rank=True)})
-    judged = Judged()
-    judged.note("knows_rank", Preloaded(own_rank=True))
-    assert preloaded_slowly(monkeypatch, zygote, ["knows_rank"], seen, judged) == [*seen[:5], "knows_rank"]
-
-
-def test_a_module_that_was_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_was_refused_is_refused_again() -> None:
     """Not only for the first test."""
-    judged, zygote = Judged(), SlowZygote({"named": Preloaded(reason="starts a thread")})
+    judged, zygote = Judged(), Copied({"named": Preloaded(reason="starts a thread")})
+    wanted = Wanted(asked=(SeenImport("named", "", 1.0),), seen=(), ranks=1)
     for _ in range(2):
         with pytest.raises(SettingError, match=r"^preload=named: its import starts a thread; remove this module"):
-            preloaded_slowly(monkeypatch, zygote, ["named"], [], judged)
+            preloaded(cast("Any", zygote), Preload(environ={}, path=(), directory="/"), wanted, judged)
     assert zygote.imported == ["named"]
 
 
