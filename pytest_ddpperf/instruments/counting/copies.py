@@ -79,13 +79,13 @@ class CopyWatch:
                 self._reduced[module] = None
         if not self._open or self._calls == _CALLS:
             return
-        with torch._C.DisableTorchFunction(), _disable_current_modes():  # noqa: SLF001 - looking is no part of the step
+        # Looking is no part of the step. A layout may have no plain storage, and a class of the user may refuse.
+        with torch._C.DisableTorchFunction(), _disable_current_modes(), suppress(Exception):  # noqa: SLF001
             leaves = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
             data = [leaf for leaf in leaves if not leaf.requires_grad]
             if tensors := data or [leaf for leaf in leaves if outermost and _joins_data(leaf)]:
                 self._open, self._calls = not data, self._calls + 1
-                with suppress(Exception):  # a layout without a plain storage, or a class of the user
-                    self._batch = checksum(tensors, self._batch or 0, HEAD)
+                self._batch = checksum(tensors, self._batch or 0, HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
         """Returns, by metric, the lines of code that made DDP's buckets; ``size`` is the bytes of the buckets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from types import FrameType
 from typing import Any, NamedTuple
@@ -202,7 +202,12 @@ class ModuleTracker:
 
 def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the gradients of these parameters; parameters without a gradient are skipped."""
-    return [parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None]
+    found = list[torch.Tensor]()
+    for each in parameters:
+        with suppress(RuntimeError):  # for a view whose base changed in place, as FSDP1 leaves after a step
+            if each.is_leaf and each.grad is not None and not each.grad.is_inference():
+                found.append(each.grad)
+    return found
 
 
 def gradients_of_optimizer(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

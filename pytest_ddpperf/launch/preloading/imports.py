@@ -186,10 +186,6 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208  the same
 
 
-def _torch() -> Any:
-    return sys.modules["torch"]
-
-
 _TRACES: dict[str, Callable[[], object]] = {
     "starts a thread": threads,
     "starts a process": processes.children,
@@ -198,7 +194,7 @@ _TRACES: dict[str, Callable[[], object]] = {
     "opens a file or a socket": processes.open_files,  # ranks close it
     "changes the search path": lambda: list(sys.path),
     "changes the current folder": os.getcwd,
-    "changes the number of threads of torch": lambda: _torch().get_num_threads(),
+    "changes the number of threads of torch": lambda: sys.modules["torch"].get_num_threads(),  # noqa: PLW0108  imported later
     "uses a GPU": processes.touches_gpu,
     "initialises torch.distributed": lambda: _DISTRIBUTED in sys.modules and sys.modules[_DISTRIBUTED].is_initialized(),
 }

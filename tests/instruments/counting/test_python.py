@@ -137,3 +137,13 @@ def test_gradients_are_dropped_if_no_optimizer_used_them_since_backward() -> Non
     assert drops() == drops(to_none=False) == drops(to_none=False, twice=True) == 1
     assert drops(used=True) == drops(used=True, to_none=False, twice=True) == 0
     assert drops(gradients=False) == 0  # of before, perhaps used
+
+
+def test_gradients_are_found_beside_views_that_autograd_refuses_to_answer_for() -> None:
+    flat = nn.Parameter(torch.ones(4))
+    stale = torch.split(flat, 2)  # as the parameters of FSDP1 after a step
+    with torch.no_grad():
+        flat.mul_(2)
+    with pytest.raises(RuntimeError, match="modified inplace"):
+        _ = stale[0].is_leaf
+    assert drops() == 1
