@@ -97,7 +97,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
 
 
 def _follows(comparison: Comparison, metric: str) -> bool:
-    """Returns whether a comparison's metric follows from ``metric``: a related count, or a rate of the step time."""
+    """Returns whether a comparison's metric usually changes with ``metric``, as throughput does with the step time."""
     series = comparison.series
     return count_row(series.metric).follows == metric or (series.rules.repeats_step_time and metric == STEP_TIME)
 
@@ -143,10 +143,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
 
 
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding for each gated metric that a comparable reference has and this measurement lacks.
-
-    The CPU time may be missing. Metrics of a diagnosis may be missing if the budget left no time for a diagnosis.
-    """
+    """Returns a finding for each gated metric that a comparable reference has and this measurement lacks."""
     if reference.record is None or reference.differs:
         return ()
     there = {series.metric for series in measurement.series}
@@ -160,7 +157,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
         and not series.rules.stands_in
         and not count_row(series.metric).guessed
         and not (series.metric == scaling.SPEEDUP and reference.record.over != measurement.over)
-        and (measurement.diagnoses or not series.rules.diagnosed)
+        and (measurement.diagnoses or not series.rules.diagnosed)  # the budget may have left no time for a diagnosis
         and series.metric not in there
         and (series.scale == "exact") in looked_at
     )
@@ -178,7 +175,7 @@ def _warnings(measurement: Measurement, reference: Reference, context: decision.
 def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Returns a finding if long steps take a much larger share of the time than in the reference.
 
-    If the reference's steps are unknown (it ran in other rounds), only long steps at regular intervals are reported.
+    If no launches of the reference ran in the same rounds, only long steps at regular intervals are reported.
     """
     pair = reference if isinstance(reference, PairedRevision) else reference.pair
     now = launch_figures.long_steps_of(measurement)

@@ -49,12 +49,12 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The smallest slowdown of the step time that a run excludes, as a fraction (median of runs), or None."""
+        """The smallest slowdown of the step time that a run excludes: a fraction, the median over runs, or None."""
         return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property
     def mde(self) -> float | None:
-        """The slowdown of the step time that 95 of 100 runs detect, as a fraction (median of runs), or None."""
+        """The slowdown of steps that a run finds with 95 % probability: a fraction, the median over runs, or None."""
         return self._median(result[STEP_TIME].mde for result in self.results)
 
     @property

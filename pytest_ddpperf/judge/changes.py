@@ -39,20 +39,17 @@ def part_of(series: Series, launches: slice) -> Series:
 
 
 def worsening_of_all_steps(series: Series, base: Series) -> float | None:
-    """Returns by which fraction all steps, also rare long ones, are slower than the reference's; None if unknown.
-
-    The worst round is omitted, because a pause of the machine affects only one round.
-    """
+    """Returns the fraction by which the total time of steps grew, without the worst round; None if unknown."""
     new, old = series.samples, base.samples
     if not series.rules.timed or series.scale != "ratio" or len(new) != len(old) or min((*new, *old)) <= 0:
         return None
     seconds = [(1 / a, 1 / b) if series.better == "higher" else (a, b) for a, b in zip(new, old, strict=True)]
-    kept = sorted(seconds, key=lambda pair: pair[0] / pair[1])[: max(1, len(seconds) - 1)]
+    kept = sorted(seconds, key=lambda pair: pair[0] / pair[1])[: max(1, len(seconds) - 1)]  # a pause slows one round
     return math.fsum(one for one, _ in kept) / math.fsum(other for _, other in kept) - 1
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns how many launches are worse than the same round of ``base`` (unpaired: than its median round)."""
+    """Returns how many samples are worse than the sample of ``base`` in the same round (unpaired: than the median)."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None
@@ -81,14 +78,14 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
 
 
 def _expected_alone(series: Series) -> Expected | None:
-    """Returns the expected scatter between launches that are not paired with the reference's; None if unknown."""
+    """Returns the expected scatter between the launches of one revision; None if it is unknown."""
     if series.rules.usual_scatter is not None and series.scale != "ratio" and len(series.samples) == 1:
         return Expected(series.rules.usual_scatter**2, CERTAIN)
     return expected(series.within, series.own) if series.within else None
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """Returns the expected scatter of the change in pairs of launches; ``turns``: whether they take turns."""
+    """Returns the expected scatter of the change between paired launches; ``turns``: whether these were interleaved."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
     if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)
@@ -120,9 +117,8 @@ def what_it_takes(
 def enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
     """Estimates how many launches would give a verdict, if the estimated change and its scatter stay the same.
 
-    The result is rough, because the estimate will change. It is larger than the present number of launches, or None if
-    ``MAX_LAUNCHES`` are not enough or the scatter is unknown. ``resolution``: the worsening that the verdict has to
-    rule out.
+    The result is rough, and larger than the present number of launches; None if ``MAX_LAUNCHES`` are not enough or the
+    scatter is unknown. ``resolution``: the worsening that the verdict has to rule out.
     """
     if change.standard_error is None:
         return None

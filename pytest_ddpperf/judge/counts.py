@@ -204,9 +204,10 @@ def _same_data(ranks: tuple[int, ...], now: Counts, alike: Alike, *, paired: boo
 
 
 def gate_changed_work(every: Sequence[Comparison], now: Measurement, reference: Reference) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if the step does other work, such as smaller batches, only counts of work can fail.
+    """Returns the comparisons. If a step's work has changed (smaller batches), most comparisons cannot fail a test.
 
-    If the step has more backward passes, barriers can fail, too. So can calls and waits that grew by a larger factor.
+    Counts of work (batch rows, backward passes) can still fail a test. Counts that depend on no shape, such as calls of
+    collectives, can if only a batch's shape changed, or if they grew by a larger factor than the backward passes.
     """
     other = {each.series.metric: each for each in every if _is_other_work(each)}
     if not other:
@@ -240,7 +241,7 @@ def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[st
 
 
 def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding on counts that are not gated, because they differ between steps, now or in the reference."""
+    """Returns a finding on counts that cannot fail a test, because they differ between steps on one of the sides."""
     then, now = ({} if counts is None else counts.unstable for counts in (counts_of(reference), measurement.counts))
     restless = {**then, **now}
     ungated = [
@@ -274,7 +275,7 @@ def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, refere
 
 
 def _mean_moved(metric: str, then: Counts, now: Counts) -> bool:
-    """Returns whether a count's mean over irregular steps changed by more than the scatter of the steps explains."""
+    """Returns whether a count differs irregularly between steps, and its mean changed by more than chance explains."""
     sides = [(counts.varying.get(metric, {}).get("", ()), counts.steps) for counts in (then, now)]
     error = math.hypot(*(math.fsum(map(pstdev, values)) / math.sqrt(steps) for values, steps in sides))
     irregular = any(metric in counts.unstable and metric in counts.varying for counts in (then, now))
@@ -282,7 +283,7 @@ def _mean_moved(metric: str, then: Counts, now: Counts) -> bool:
 
 
 def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding on counts that changed between two versions of torch; such changes are not gated."""
+    """Returns a finding on counts that changed between two versions of torch; these changes cannot fail a test."""
     told = [c for c in exact if c.baseline is not None and c.series.gated and _differs(c.series.metric, reference)]
     if not reference.paired or not told:
         return ()

@@ -59,7 +59,7 @@ class DecisionContext:
         return max(self.margin * evidence.tolerance, self.resolution_of(evidence.series) or 0.0)
 
     def hides_long_steps(self, evidence: Evidence) -> bool:
-        """Returns whether all steps together got so much slower that the verdict cannot be ok or unchanged."""
+        """Returns whether the total time of all steps, including rare long ones, rules out ``ok`` and ``unchanged``."""
         return evidence.whole is not None and evidence.whole > self.may_hide(evidence)
 
 
@@ -93,13 +93,13 @@ def decide(change: Change, evidence: Evidence, context: DecisionContext) -> Verd
     ``REGRESSED`` needs two conditions: the change is a significant worsening (zero lies outside the two-sided
     ``1 - alpha`` interval), and the estimate exceeds the tolerance. On a logarithmic scale, the tolerance means the
     same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput divided by 1.03. If the
-    metric looked worse, new launches follow. Compared with a stored baseline, the new launches alone have to meet both
-    conditions. If launches are paired with the reference's, all launches together have to meet both conditions, and
-    the new launches have to look worse (``looks_worse``). ``IMPROVED`` has the mirrored conditions, for all launches.
-    ``UNCHANGED`` is a proof: the one-sided 95 % bound of the worsening lies within the margin, and the estimate within
-    the tolerance. ``OK`` is a weaker proof: the bound lies within the resolution. Otherwise the verdict is
-    ``INCONCLUSIVE``. If the sum of all steps grew by more than margin and resolution, the verdict is ``REGRESSED`` or
-    ``INCONCLUSIVE``, because the estimate gives little weight to rare long steps.
+    metric looked worse, new launches follow. If the reference is a stored baseline, the new launches alone have to meet
+    both conditions. If launches are paired with launches of the reference, all launches together have to meet both
+    conditions, and the new launches have to look worse (``looks_worse``). ``IMPROVED`` has the mirrored conditions, for
+    all launches. ``UNCHANGED`` is a proof: the one-sided 95 % bound of the worsening is at most ``margin`` times the
+    tolerance, and the estimate is at most the tolerance. ``OK`` is a weaker proof: the bound is at most ``resolution``,
+    10 % by default. Otherwise the verdict is ``INCONCLUSIVE``. If the total time of all steps grew by more than both of
+    these limits, the verdict is ``REGRESSED`` or ``INCONCLUSIVE``, because the estimate may miss rare long steps.
     """
     better, proofs, fresh = evidence.series.better, context.proofs, evidence.fresh
     alpha, resolution = context.alpha_of(evidence.series), context.resolution_of(evidence.series)
@@ -122,7 +122,7 @@ def decide(change: Change, evidence: Evidence, context: DecisionContext) -> Verd
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
-    """Returns whether a change is a significant worsening, at an interim verdict's level, and exceeds ``accepted``."""
+    """Returns whether a change is significant (by ``alpha``), and makes the metric worse by more than ``accepted``."""
     half = half_width(change, detection.level_of_look(change, alpha, last=last))
     return half is not None and detection.worsening(change, better) > max(half, accepted)
 
@@ -165,10 +165,7 @@ def decide_stored_times(evidence: Evidence, context: DecisionContext) -> Decisio
 
 
 def not_the_code(sides: Sequence[Evidence], context: DecisionContext) -> Decision | None:
-    """Returns ``REGRESSED`` if both ``sides`` are grossly slower than the stored times; else None.
-
-    Both revisions then share the cause of the slowdown: packages, data or the machine.
-    """
+    """Returns ``REGRESSED`` if both ``sides`` are grossly slower than stored times (code is no cause); else None."""
     gross = [
         side.change
         for side in sides
@@ -183,10 +180,10 @@ def not_the_code(sides: Sequence[Evidence], context: DecisionContext) -> Decisio
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """Returns ``regressed`` for more or other work on any rank, ``improved`` for less, ``unchanged`` otherwise.
 
-    Changes below the count's floor are ignored, and so are changes that the choice of the counted steps may explain. If
-    steps differ irregularly, a doubled count is ``inconclusive``. For a step's amount of work (rows of a batch), less
-    is ``regressed`` and more is ``incompatible``, if the FLOPs of forward change likewise. Rows of another shape are
-    ``incompatible``.
+    Changes up to ``CountRow.floor`` are ignored. So are changes that may come from counting other steps than before. If
+    steps differ irregularly, a doubled count is ``inconclusive``. Counts of a step's work, such as the rows of a batch,
+    have other rules. If the FLOPs of forward change in the same direction or are unknown, less work is ``regressed``,
+    and more work is ``incompatible``. Equally many rows of another shape are ``incompatible``, too.
     """
     row = counts.count_row(metric)
     gone = row.needed and not now.totals[metric] and bool(counts.beyond_floor(metric, then, now))
@@ -218,11 +215,11 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
 
 
 def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool) -> tuple[Comparison, ...]:
-    """Returns the comparisons, with the CPU time gated only if it has to replace an undecided step time.
+    """Returns the comparisons, in which the CPU time can fail the test only in place of an undecided step time.
 
-    More CPU time is no regression if steps are not longer. So the CPU time is gated only if the step time is undecided
-    and not shorter. It is ``regressed`` only if ``proves`` is true (this verdict may also prove that metrics are no
-    worse). If the CPU time looks worse before the ``last`` verdict, an ``unchanged`` step time becomes undecided.
+    More CPU time is no regression if steps became shorter. ``proves``: whether this verdict on the launches so far may
+    prove metrics no worse. If it may not, a CPU time that got worse is ``inconclusive``. If the CPU time looks worse
+    before the ``last`` verdict, an ``unchanged`` step time becomes ``inconclusive``.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -249,7 +246,7 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
 def decide_benchmark(
     comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, untimed: bool = False
 ) -> Verdict:
-    """Returns the worst verdict of the gated comparisons; if none is gated, the verdict depends on the reference only.
+    """Returns the worst verdict of the metrics that can fail a test (gated); without any, the reference decides.
 
     If the reference is another revision or if only counts are compared, the benchmark is ``improved`` if a metric
     improved, none is worse, and no time is undecided. Otherwise all gated metrics have to be improved: then the
@@ -295,15 +292,15 @@ def decided_anew(result: Result, comparisons: tuple[Comparison, ...]) -> Result:
 
 
 def _lost_metrics(result: Result) -> bool:
-    """Returns whether the candidate lacks gated metrics of the reference."""
+    """Returns whether the candidate lacks metrics of the reference that can fail a test (gated metrics)."""
     return any(finding.code == "lost_metric" for finding in result.findings)
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
     """Returns the worst verdict in ``failing`` that a benchmark has; None if the benchmark has none of them.
 
-    Besides its own verdict, a benchmark has ``incompatible`` (and, compared with a baseline, ``new``) if a gated metric
-    has it, because a worse verdict on another metric could hide these two.
+    The verdict ``incompatible`` on a gated metric, which can fail a test, counts, too. If the reference is a stored
+    baseline, ``new`` on a gated metric also counts. A worse verdict on another metric could hide these two.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}
@@ -314,7 +311,7 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
 
 
 def decide_unfit(*, fitted: bool, counted: Sequence[Comparison] = ()) -> Verdict:
-    """Returns ``regressed`` if a count got worse, or if the reference fits (``fitted``); else ``does_not_fit``."""
+    """Returns the verdict on a candidate that does not fit into memory; ``fitted``: whether the reference fits."""
     worse = fitted or any(each.gated and each.verdict is Verdict.REGRESSED for each in counted)
     return Verdict.REGRESSED if worse else Verdict.DOES_NOT_FIT
 

@@ -1,4 +1,4 @@
-"""Statistical tests on a change: does a metric look worse or better, is it proven no worse, what can a run detect."""
+"""Statistical tests of whether a metric looks worse, looks better or is proven no worse; the detectable effect."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def looks_better(change: Change, *, better: Better, tolerance: float) -> bool:
 
 
 def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None:
-    """Returns the minimal detectable effect: the worsening that the last verdict finds with probability ``POWER``.
+    """Returns the minimal detectable effect: the worsening that a complete run finds with probability ``POWER``.
 
     A significant change needs ``(t(1 - alpha/2) + t(POWER)) * standard_error`` (Bloom 1995, "Minimum detectable
     effects"), and an estimate above the tolerance needs ``tolerance + t(POWER) * standard_error``. The result is the
-    larger of both, in the unit of ``tolerance``; None if the scatter is unknown.
+    larger one of these two numbers, in the unit of ``tolerance``; None if the scatter is unknown.
     """
     half = half_width(change, level_of_look(change, alpha, last=True))
     if half is None or change.standard_error is None:
@@ -82,7 +82,7 @@ def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
 
 
 def worsening(change: Change, better: Better) -> float:
-    """Returns the size of a change, positive for a worsening; for ratios the change of the logarithm."""
+    """Returns the size of a change on the scale of ``change.shift``; positive for a worsening."""
     return change.shift if better == "lower" else -change.shift
 
 
@@ -90,7 +90,8 @@ def worsening(change: Change, better: Better) -> float:
 class Proofs:
     """The error probability that interim verdicts on a benchmark have used to prove that metrics are no worse.
 
-    Together, they may use ``UNPROVEN``; the permitted part grows linearly with the elapsed time (Lan and DeMets 1983).
+    All verdicts together, each on the launches so far, may use ``UNPROVEN`` (5 %). The part that is permitted grows
+    linearly with the elapsed time (Lan and DeMets 1983).
     """
 
     share: float = 0.0  # of the time, at the last look that could prove
@@ -101,9 +102,10 @@ class Proofs:
     proves: bool = False  # whether this look may prove
 
     def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
-        """Returns the ``Proofs`` at the next verdict, by which the fraction ``share`` of ``UNPROVEN`` may be used.
+        """Returns the ``Proofs`` at the next interim verdict; ``last``: whether no other verdict follows.
 
-        ``over`` is the fraction of ``UNPROVEN`` that gives the level of reported intervals (None: ``share``).
+        All verdicts up to this one may use the fraction ``share`` of the error probability ``UNPROVEN`` (5 %). For the
+        confidence intervals in reports, ``over`` replaces ``share`` (None: ``share`` applies).
         """
         most = UNPROVEN * (OF_LOOK if self.share else 1.0)
         found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))
@@ -117,13 +119,13 @@ ONE_LOOK = Proofs(proves=True)
 
 
 def upper_bound(change: Change, better: Better, level: float = UNPROVEN) -> float | None:
-    """Returns the upper bound of the worsening, with one-sided error ``level``; a logarithm for ratios."""
+    """Returns the upper bound of a worsening on the scale of ``change.shift`` (one-sided error: ``level``), or None."""
     half = half_width(change, 2 * level)
     return None if half is None else worsening(change, better) + half
 
 
 def limit(change: Change, tolerance: float) -> float:
-    """Converts a tolerance to the scale of ``change``: to a logarithm for ratios."""
+    """Converts a tolerance to the scale of ``change.shift``, which may be logarithmic."""
     return math.log1p(tolerance) if change.logarithmic else tolerance
 
 
@@ -135,7 +137,7 @@ def is_gross(change: Change, base: Series, gross: float) -> bool:
 
 
 class AlphaLedger:
-    """The error probability (``Proofs``) that each benchmark of a call has used until the current interim verdict."""
+    """A ``Proofs`` object for each benchmark of a call: the error probability that its interim verdicts have used."""
 
     def __init__(self) -> None:
         self._launches: Mapping[Key, int] = {}  # of each benchmark at this look
@@ -155,7 +157,7 @@ class AlphaLedger:
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Updates the ``Proofs`` of benchmarks with new launches by ``at_interim``; if ``last``, of all benchmarks."""
+        """Updates the ``Proofs`` of benchmarks with new launches (``at_interim``); if ``last``, of all benchmarks."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)
@@ -163,9 +165,9 @@ class AlphaLedger:
             self._now[key] = now if more else spent
 
     def commit(self) -> None:
-        """Makes the present ``Proofs`` final, so that later interim verdicts build on them."""
+        """Records that the current verdict has used its error probability; later verdicts may use only the rest."""
         self._committed = {key: (launches, self._now[key]) for key, launches in self._launches.items()}
 
     def keep(self) -> None:
-        """Keeps the last interim verdict from being replaced (``begin``) when a second run of the test goes on."""
+        """Keeps the used error probability when the test runs again, even if the next verdict has no new launches."""
         self._before = self._committed

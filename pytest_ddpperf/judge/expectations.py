@@ -155,7 +155,7 @@ class MetricTarget:
 
     @property
     def text(self) -> str:
-        """The metric, its interval and the target in a line, with the machine's load if it leaves the outcome open."""
+        """A line with metric, interval and target, and with the machine's load if the load leaves the outcome open."""
         name = f"{self.series.metric}{self.whose and f' of {self.whose}'}"
         bound = "at least" if self.series.better == "higher" else "at most"
         others = f"; other processes took {format_percent(self.measurement.lost)} of the cores"
@@ -173,9 +173,10 @@ class MetricTarget:
 
 
 def targets(measured: Measured, wanted: Mapping[str, object]) -> list[MetricTarget]:
-    """Returns the targets that a test names, each with its metric; raises SettingError, or NotTimed without times.
+    """Returns the targets that a test names, each with its metric.
 
     ``wanted`` maps a metric to a number, or to numbers by name (for a comparison) or by number of ranks (for a curve).
+    Raises SettingError for an unknown metric or benchmark or an invalid number, and NotTimed if nothing was timed.
     """
     return [
         MetricTarget(

@@ -21,7 +21,7 @@ from pytest_ddpperf.settings import Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class References:
-    """The references for the benchmarks of one call, such as a call of ``ddpperf.compare``."""
+    """The stored baselines or the other revision that one call, such as ``ddpperf.check``, compares benchmarks with."""
 
     paired: ClassVar[bool]  # whether candidates and references are measured in the same rounds
     derive: DeriveSeries  # derives metrics from several candidates, such as a speedup; also from their references
@@ -121,7 +121,7 @@ class Judge:
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
     def _look_for_blind(self, interim: sequential.Interim) -> dict[sequential.Key, list[Comparison]]:
-        """Returns, by benchmark, the metrics too uncertain to show a slowdown; empty without a session budget."""
+        """Returns the metrics of each benchmark that are too uncertain to show a slowdown; empty without a budget."""
         if not interim.shared:
             return {}
         blind = {result.measurement.key: sequential.blind_metrics(result) for result in self.results}
@@ -174,7 +174,7 @@ class Judge:
         )
 
     def _after_diagnosis(self) -> sequential.Action:
-        """Returns the action after a diagnosis: stop, or a second diagnosis if the first one has to be confirmed."""
+        """Returns the action after a diagnosis, which measures phases: stop, or diagnose again for confirmation."""
         worse = {
             result.measurement.key: [
                 comparison.series.metric
@@ -190,9 +190,9 @@ class Judge:
         return sequential.Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:
-        """Returns how many launches could judge a metric that looks worse now, until the time is up.
+        """Returns the number of launches on which a verdict ``regressed`` could be based when the time is up.
 
-        If launches are not paired with the reference's, only those after it looked worse count.
+        Launches that are not paired with launches of the reference count only if the metric looked worse before them.
         """
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
@@ -203,11 +203,11 @@ class Judge:
         )
 
     def _looks_better(self, comparison: Comparison) -> bool:
-        """Returns whether a metric looks better and is proven no worse, so that its measurement continues."""
+        """Returns whether a metric is proven no worse and looks better, so that more launches may prove it improved."""
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:
-        """Records the metrics that look better and are proven no worse, if no gated metric is undecided."""
+        """Records the metrics that look better and are proven no worse, unless another metric is undecided."""
         if any(comparison.verdict in OPEN for comparison in gated):
             return
         for result in self.results:

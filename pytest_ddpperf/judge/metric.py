@@ -111,7 +111,7 @@ def _compared(evidence: Evidence, decision: Decision, **more: Any) -> Comparison
 
 
 def _judged_alone(series: Series, measurement: Measurement) -> bool:
-    """Returns whether a metric may fail the test by stored times alone; a rate only if the step time may not."""
+    """Returns whether a metric can fail a test, and does not only repeat a step time that can, as throughput does."""
     step = _series_in(measurement, STEP_TIME)
     return series.gated and not (series.rules.repeats_step_time and step is not None and step.gated)
 
@@ -126,9 +126,9 @@ def _by_stored_times(evidence: Evidence, base: Series, decision: Decision, *, ga
 
 
 def _beside_stored(series: Series, measurement: Measurement, stored: StoredBaseline) -> Evidence:
-    """Returns the change of a metric from stored values, and any doubt about this change.
+    """Returns a metric's change from its stored values, and a doubt if hosts or clocks differ or a machine was busy.
 
-    The environments may differ. In one of the two measurements, launches may have taken turns, so steps are longer.
+    The change is computed even if environments differ, or if launches were interleaved in only one measurement.
     """
     record, base = stored.record, _series_in(stored.record, series.metric)
     found = Evidence(series=series, base=base, obstacle=_obstacle(series, base, measurement, stored))
@@ -173,7 +173,7 @@ def _bound(change: Change, series: Series, context: DecisionContext, decision: D
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:
-    """Returns a finding that says why this metric cannot be compared; None if it can, or without a reference."""
+    """Returns a finding that says why a metric cannot be compared; None if it can be, or if there is no reference."""
     record = reference.record
     if base is None or record is None:
         return None if record is None else Finding("not_in_reference", {"paired": reference.paired})
@@ -187,7 +187,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """Returns a finding if the baseline had another base of speedups or number of steps, or if one side interleaved."""
+    """Returns a finding if interleaving, the base of a speedup or the number of steps differs from the baseline's."""
     if (series.rules.timed or series.rules.partnered) and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:

@@ -44,9 +44,9 @@ def held(
     """Compares each strategy with the first one; returns a Standing for the loss and a Standing for the metric.
 
     The n comparisons share the level of one test: each interval has 1 - 0.05 / n confidence (Bonferroni 1936). The
-    strategies in ``exact``, which average gradients as exactly as the first one, are also compared with ``moved``: the
-    first one, trained again from weights that differ only by rounding. Without ``same_buffers`` on all ranks, this is
-    not done for the metric: with DDP, all ranks get the buffers of rank 0, such as the statistics of a BatchNorm.
+    strategies in ``exact`` average gradients as exactly as the first strategy. They are also compared with ``moved``,
+    the first strategy trained again from weights that differ only by rounding. Their metric is compared with ``moved``
+    only if all ranks have equal buffers (``same_buffers``), because only DDP gives all ranks the buffers of rank 0.
     """
     first, *others = strategies
     rows = [(other, quantity) for other in others for quantity in dict.fromkeys((LOSS, rules.metric))]

@@ -1,11 +1,12 @@
 """The stopping rule: when to add a launch, when to stop, and when to confirm that a metric got worse.
 
-A screening phase judges after every launch until all metrics are decided or half of the time is up. A metric that looks
-worse in a weak test is only a suspect: a second phase has new launches, at least as many as the first phase. Compared
-with a stored baseline, only the new launches judge memory and losses, with a strict test. If launches are paired with
-the reference's, new launches have to be worse in the weak test, and all launches together in the strict test. A weak
-test finds more slowdowns, and a false alarm still has to pass both tests. If a metric did not look worse in the first
-phase, further launches may prove that the metric is not worse, but cannot find it worse.
+The first phase judges after every launch until all metrics are decided or half of the time is up. A weak test, which
+raises many false alarms, finds metrics that look worse (suspects). A second phase then has new launches, at least as
+many as the first phase. A strict test, which raises few false alarms, decides whether a suspect is worse. If memory or
+a loss is compared with a stored baseline, the strict test uses only the new launches. If launches are paired with
+launches of the reference, the strict test uses all launches, and the new launches also have to be worse in the weak
+test, which finds more slowdowns than a second strict test would. If a metric did not look worse in the first phase,
+further launches may prove that the metric is not worse, but cannot find it worse.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ ALPHA = 0.01  # two-sided, for one benchmark
 SUITE_ALPHA = 0.04
 """The two-sided level for all benchmarks of a suite; half of it is for worsenings: 2 % of suites raise a false alarm.
 
-Compared with a stored baseline, screening and confirmation share the baseline's error. A metric that looks worse in one
-phase by chance is likely to look worse in the other, so the confirmation alone has to keep the level.
+If the reference is a stored baseline, both phases share the baseline's error. A metric that looks worse in one phase by
+chance is likely to look worse in the other phase. So the second phase alone has to keep the level.
 """
 
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
 """The same levels if candidate and reference are measured in the same rounds.
 
-All launches together have to be worse at this level, and those of the second phase alone in the weak test;
+All launches together have to be worse at this level, and the launches of the second phase alone in the weak test.
 benchmarks/decision.py prints how often unchanged code fails.
 """
 
@@ -74,7 +75,7 @@ class Interim:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The action after an interim verdict or diagnosis: stop, or run more launches, perhaps to confirm suspects."""
+    """The action after an interim verdict or a diagnosis: stop, launch again, or confirm that metrics got worse."""
 
     kind: Literal["stop", "more", "confirm"]
     launches: int = 0
@@ -94,7 +95,7 @@ def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
 
 
 def phase_after(action: Action, phase: Phase, *, screened: bool = False) -> Phase:
-    """Returns the phase of the next interim verdict; ``screened``: whether no time is left to confirm new suspects."""
+    """Returns the phase after ``action``; ``screened``: whether no time is left to confirm that a metric got worse."""
     if action.kind == "confirm":
         return Phase.CONFIRM
     return Phase.CLEAR if phase is Phase.SCREEN and screened else phase
@@ -127,7 +128,7 @@ def wants_launches(comparison: Comparison) -> bool:
 
 
 def of_launches(result: Result) -> list[Comparison]:
-    """Returns the gated comparisons whose verdicts more launches could decide."""
+    """Returns the comparisons that can fail a test (gated ones) and whose verdicts more launches could change."""
     return [each for each in result.comparisons if each.gated and wants_launches(each)]
 
 
@@ -152,7 +153,10 @@ def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[obje
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the benchmarks to launch again: if any have ``blind`` metrics, only these; None stands for all."""
+    """Returns the benchmarks that have undecided metrics, or metrics that look better; None stands for all benchmarks.
+
+    If benchmarks have ``blind`` metrics, in which a slowdown could hide, only these benchmarks are returned.
+    """
     if any(blind.values()):
         return benchmarks_of(results, blind)
     open_ones = {
@@ -174,7 +178,7 @@ def blind_metrics(result: Result) -> list[Comparison]:
 
 
 def suspicious_metrics(result: Result) -> tuple[str, ...]:
-    """Returns the names of gated metrics that look worse, which new launches have to confirm."""
+    """Returns the names of the metrics that look worse and can fail a test; new launches have to confirm them."""
     worse = (each for each in of_launches(result) if each.suspicious or each.verdict is Verdict.REGRESSED)
     return tuple(each.series.metric for each in worse)
 

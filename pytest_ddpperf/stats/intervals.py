@@ -91,7 +91,7 @@ def center(
 def change(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None
 ) -> Change | None:
-    """Returns the change from ``base`` to ``new``, samples of launches in other rounds; None if it is undefined.
+    """Returns the change from ``base`` to ``new``, samples of launches that are not paired; None if it is undefined.
 
     The smaller sample gives the degrees of freedom (Hsu 1938), because Welch's approximation is too optimistic if
     launches are few and the scatter is examined after each launch. A single launch is assigned the scatter of the other
@@ -117,11 +117,11 @@ def change(
 def paired(
     new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None, robust: bool = False
 ) -> Change | None:
-    """Returns the change from ``base`` to ``new``, samples of launches in the same rounds; None if it is undefined.
+    """Returns the change from ``base`` to ``new``, samples of paired launches; None if the change is undefined.
 
-    A disturbance of a whole round cancels out in the round's difference (Student 1908). ``expected`` is the expected
-    scatter of these differences. ``robust`` caps outliers. Ratios of samples that are not all positive are analysed
-    without logarithms.
+    A pair of launches ran in one round. A disturbance of the whole round cancels out in the difference of the pair
+    (Student 1908). ``expected`` is the expected scatter of these differences. ``robust`` caps outliers. Ratios of
+    samples that are not all positive are analysed without logarithms.
     """
     if not all(map(math.isfinite, (*new, *base))):
         return None

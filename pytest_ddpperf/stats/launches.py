@@ -1,7 +1,6 @@
 """Statistics of launches: long steps, blocks of steps, and the mean over launches with its error.
 
-Blocks of consecutive steps are nearly independent. So their scatter shows how precisely one launch measures, even if
-there are few launches.
+Blocks of consecutive steps are nearly independent. So their scatter shows the precision even of a single launch.
 """
 
 from __future__ import annotations
@@ -58,10 +57,9 @@ def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
 
 
 def cheapest_mean(blocks: Sequence[float], sizes: Sequence[int]) -> float:
-    """Returns the mean cost of a step in the cheapest blocks.
+    """Returns the mean cost of a step in the cheapest blocks, which together have the fraction ``LEAST`` of all steps.
 
-    The cheapest blocks together have the fraction ``LEAST`` of all steps. ``blocks`` has the cost of a step in each
-    block, and ``sizes`` has each block's number of steps.
+    ``blocks`` has the cost of a step in each block, and ``sizes`` has each block's number of steps.
     """
     steps = left = LEAST * sum(sizes)
     total = 0.0
@@ -75,9 +73,9 @@ def growth_per_step(readings: Sequence[float]) -> float:
     """Returns how much each step adds permanently to ``readings``, which were taken once per step.
 
     First, each reading is replaced by the lowest of itself and all later readings, because permanent growth never
-    disappears. If the large increases then come at equal distances, as of a leak in every fifth step, the result is the
-    growth of one period. Otherwise the largest two and the smallest two increases are dropped, so that a cache that
-    fills in one or two steps is no growth, and the result is the mean of the others.
+    disappears. If the large increases then come at equal distances, such as in every fifth step, the result is the
+    growth over one such period, divided by its steps. Otherwise the largest two and the smallest two increases are
+    dropped, so that a cache that fills in one or two steps is no growth. The result is then the mean of the others.
 
     In 5800 series of ten steps without a leak, this slope rose by up to 17 KiB per step. A least-squares line rose by
     up to 152 KiB, and the median of pairwise slopes (Theil 1950; Sen 1968) by 129 KiB.
@@ -132,15 +130,14 @@ def even_sizes(steps: int) -> tuple[int, ...]:
 def influences(without: Sequence[float]) -> tuple[float, ...]:
     """Returns the jackknife influence of each block of steps on a launch's estimate (Quenouille 1956; Tukey 1958).
 
-    ``without`` has, for each block, the estimate from all other blocks. A block with a positive influence increases the
-    estimate.
+    ``without`` has, for each block, the estimate from all other blocks. A positive influence increases the estimate.
     """
     mean = fmean(without)
     return tuple((len(without) - 1) * (mean - number) for number in without)
 
 
 def variance_of(moved: Sequence[float]) -> float:
-    """Returns the squared standard error of a launch's estimate, from the influences of its blocks of steps."""
+    """Returns the squared standard error of a launch's estimate; ``moved``: the ``influences`` of its blocks."""
     return math.fsum(influence * influence for influence in moved) / (len(moved) * (len(moved) - 1))
 
 
@@ -164,8 +161,7 @@ def paired_influences(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[
 def expected(within: Sequence[Sequence[float]], between: float) -> Expected | None:
     """Returns the expected scatter of launches, from their blocks of steps; None if no launch has enough blocks.
 
-    ``within`` has the influences of each launch's blocks. ``between`` is the standard deviation of launches beyond the
-    scatter of blocks.
+    ``within``: the influences of each launch's blocks. ``between``: the standard deviation that blocks do not explain.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     if not telling:
@@ -257,8 +253,8 @@ def _capped(ordered: Sequence[float]) -> Center:
 def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
     """Returns the center, the capping distance and the number of uncapped samples; None if there is no solution.
 
-    The set of capped samples gives center and distance in closed form. The solution is found if both give this set
-    again.
+    Each guess of the capped samples gives a center and a distance in closed form. They are the solution if exactly the
+    guessed samples are farther from the center than the distance.
     """
     n = len(ordered)
     mean = math.fsum(ordered) / n
@@ -277,7 +273,7 @@ def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
 
 
 def _reach(deviations: Sequence[float]) -> float:
-    """Computes the distance from the center at which samples are capped, from their capped deviations."""
+    """Computes a new capping distance from deviations from the center, which were capped at the previous distance."""
     squares = math.fsum([deviation * deviation for deviation in deviations])
     return CAP * math.sqrt(squares / (len(deviations) - 1) / CAPPED_VARIANCE)
 
@@ -287,10 +283,7 @@ def _beyond(ordered: Sequence[float], mean: float, reach: float) -> tuple[int, i
 
 
 def _solved(inside: Sequence[float], below: int, above: int) -> tuple[float, float] | None:
-    """Returns center and capping distance if ``inside`` are the uncapped samples; None if there is no solution.
-
-    ``below`` and ``above`` are the numbers of capped samples.
-    """
+    """Returns center and capping distance from the uncapped samples and the numbers of capped samples, or None."""
     if not inside:
         return None
     among = math.fsum(inside) / len(inside)
