@@ -44,8 +44,9 @@ class TimeRequest:
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     """Distributes ``seconds`` among requests; returns the seconds of each request, at least its ``least``.
 
-    Urgent requests are served first. If fewer than its ``wanted`` seconds are left, a request gets all of them. But
-    with the priority PROVE, or if fewer than ``useful`` seconds are left, it then gets only ``least``.
+    Urgent requests are served first. A request gets its ``wanted`` seconds if so many are left. If fewer are left, a
+    request with the priority PROVE gets only ``least``. Any other request then gets all seconds that are left, or only
+    ``least`` if fewer than ``useful`` seconds are left.
     """
     shares = [request.least for request in requests]
     left = max(0.0, seconds - math.fsum(shares))
@@ -60,7 +61,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """Returns the time that a call needs in the second pass, judged by its results so far; None if it needs no time."""
+    """Returns the time that a call needs if its test runs again, by its results so far; None if it needs no time."""
     compared = [(result, comparison) for result in results for comparison in of_launches(result)]
     red = any(result.verdict is Verdict.REGRESSED for result in results)
     explains, most = DIAGNOSIS_MARGIN * interim.diagnosis, MAX_FACTOR * interim.elapsed

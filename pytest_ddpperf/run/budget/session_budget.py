@@ -64,13 +64,13 @@ class SessionBudget:
         self._start = self.now() if self._start is None else self._start
 
     def begin_test(self, test: str) -> None:
-        """Records that a run of a test begins, and starts the session's clock if it is the first."""
+        """Records that a run of a test begins; the first run starts the session's clock."""
         self.start()
         self._calls.pop(test, None)
         self.ended(test)
 
     def ended(self, test: str) -> None:
-        """Records that a test has ended; if pytest skipped it before it began, other tests get its time."""
+        """Records that a test has ended; if pytest skipped the test before it began, other tests get its time."""
         if self.again:
             self._run_again.add(test)
         elif test not in self._calls:
@@ -106,7 +106,7 @@ class SessionBudget:
         return self._others * self._prepared / max(1, self._benchmarks)
 
     def note_preparation(self, begun: float, benchmarks: int) -> None:
-        """Records that a call has counted and verified since the time ``begun``; ``benchmarks``: their number."""
+        """Records the time since ``begun`` in which a call counted and verified this number of ``benchmarks``."""
         if not self.again:
             self._prepared += self.now() - begun
             self._benchmarks += benchmarks
@@ -119,8 +119,7 @@ class SessionBudget:
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool, benchmarks: int) -> bool:
         """Sets the time limit of a call; returns whether it comes from the session's budget, not from ``max_time``.
 
-        In the first pass, the budget is divided equally among benchmarks. ``compared``: whether to reserve half of the
-        time to confirm suspected slowdowns.
+        In the first pass, benchmarks get equal times. If ``compared``, half of the time is kept to confirm slowdowns.
         """
         now, ends = self.now(), begun + settings.max_time
         if self.again:
@@ -185,7 +184,10 @@ class SessionBudget:
         return asks and self.two_passes and not self.again
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Records the time that a call needs in the second pass; ends the call's time now unless its need is urgent."""
+        """Records the time that a call needs in the second pass, in which undecided tests run again.
+
+        If only a proof that nothing changed is missing, the call's time ends now, unless it was given for this proof.
+        """
         self._late.setdefault(call, -self.call_left - interim.round_seconds if interim.shared else 0.0)
         if not self.leaves_time:
             return

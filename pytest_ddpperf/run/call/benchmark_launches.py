@@ -69,7 +69,7 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """Returns the launchers (fork servers) of each revision and each ``env=``, with the number to start."""
+        """Returns pairs for each revision and set of environment variables: fork servers, and the number to start."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
@@ -117,7 +117,7 @@ class BenchmarkLaunches:
             side.abort()
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
-        """Returns limits for planning launches in ``screening`` seconds, which the budget has set if ``shared``."""
+        """Returns limits for planning launches; ``shared``: whether the session's budget gave ``screening`` seconds."""
         return LaunchLimits(
             settings=self.settings, screening=screening, slots=self._together, memory=self._memory, shared=shared
         )
@@ -190,7 +190,7 @@ class BenchmarkLaunches:
 
 
 class TimedLaunches:
-    """Runs timed and diagnosing launches of variants, and reports the first output of each variant."""
+    """Runs launches that time or diagnose variants; reports the ranks' output in each variant's first launch."""
 
     def __init__(self, launches: BenchmarkLaunches, sections: list[tuple[str, str]]) -> None:
         self._launches = launches
@@ -204,7 +204,7 @@ class TimedLaunches:
         self._several = False
 
     def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-        """Runs one launch of each variant; several launches are interleaved: they take turns, a few steps each."""
+        """Runs one launch of each variant and returns the outcomes; several launches take turns, a few steps each."""
         for variant, _ in launches:
             alike = sum(variables == variant.variables for variables, _ in self._slots.values())
             self._slots.setdefault(variant.key, (variant.variables, alike))

@@ -258,5 +258,5 @@ class BenchmarkRun:
 
 
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
-    """Returns an identity of each variant that stays equal if the test runs again."""
+    """Returns, for each variant, the fields that identify its benchmark, and whether it runs the reference's code."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]

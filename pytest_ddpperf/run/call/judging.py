@@ -208,14 +208,14 @@ class JudgedRun(BenchmarkRun):
     def _stored_times(
         self, variants: Sequence[Variant], baselines: Sequence[StoredBaseline], why: refs.Unpaired
     ) -> refs.StoredReferences:
-        """Returns the stored baselines as references; ``why``: the reason not to measure the baselines' commit."""
+        """Returns the stored baselines as references; ``why``: the reason, for reports, not to measure their commit."""
         if why.lacking:
             self._end_if_needed(why.reason)
         told = tuple(replace(stored, unpaired=why.reason) for stored in baselines)
         return refs.StoredReferences(baselines=told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
-        """Makes ``paired`` preload the modules that launches imported when the test ran first."""
+        """Copies the imports and the reference's failures of the call's earlier run, if any, to ``paired``."""
         if self.progress.kept.get("paired") is not paired:
             paired.learn(self.progress.kept.get("paired"))
         self.progress.kept["paired"] = paired
@@ -251,7 +251,7 @@ class JudgedRun(BenchmarkRun):
         return self.measured
 
     def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
-        """Returns the variants, with the numbers of steps of their comparable baselines, and all baselines."""
+        """Returns the variants, each with its baseline's number of steps (if comparable), and the baselines."""
         found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
         steps = [None if base.differs or base.record is None else base.record.plan.steps for base in found]
         return [replace(variant, steps=each) for variant, each in zip(variants, steps, strict=True)], found
@@ -272,7 +272,7 @@ class JudgedRun(BenchmarkRun):
         self._session.add([replace(one, spent=spent, failure=broken_reason(one) if fails else "") for one in results])
 
     def _spent(self) -> TimeSpent:
-        """Returns the seconds of the call so far, in both passes, and adds them to the test's report."""
+        """Returns the seconds of the call in all runs of its test so far, and adds them to the test's report."""
         self.progress.spent = spent = self._spent_before + self.launches.times.spent
         self.sections.append(("ddpperf time", time_text(spent)))
         return spent

@@ -149,7 +149,7 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
 def prepare_job(
     settings: Settings, variant: Variant, picked: tuple[str, str] | None = None, *, timed: bool = True
 ) -> PrepareJob:
-    """Returns the job of a variant's preparing launch; ``picked``: settings that ``loader=auto`` chose, and why."""
+    """Returns the job of the launch that prepares a variant; ``picked``: what ``loader=auto`` chose, and the reason."""
     timed = timed and settings.counts != "only"
     settings = variant.effective_settings(settings)
     counted = settings.counts != "off"
@@ -173,7 +173,7 @@ def prepare_job(
 
 
 def task_text(job: PrepareJob) -> str:
-    """Returns the tasks of a preparing launch as text for the status line, such as ``counting``."""
+    """Returns the tasks of a launch that prepares a training as text for the status line, such as ``counting``."""
     tasks = {
         "timing a few steps": job.timed,
         "counting": job.counted,
@@ -202,7 +202,7 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
 
 
 def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
-    """Combines the results of the ranks of a preparing launch, and returns them."""
+    """Returns the results of a launch that prepares a training, combined from the results of its ranks."""
     ranks = result.values
     timed = tuple(rank.timed for rank in ranks if rank.timed is not None)
     counts = [rank.counts for rank in ranks if rank.counts is not None]

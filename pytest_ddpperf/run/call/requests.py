@@ -62,7 +62,7 @@ def grows(subject: object) -> bool:
 def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) -> Mapping[int, Subject]:
     """Returns the subject for each number of ranks; a function ranks -> Workload is called with each number.
 
-    Such a function needs the ``mode`` weak, and FLOPs must be ``counted``; otherwise SettingError is raised.
+    Raises SettingError for a function if ``mode`` is strong, or if no FLOPs are ``counted`` to compute the efficiency.
     """
     if not grows(subject):
         return dict.fromkeys(sizes, subject)

@@ -87,7 +87,7 @@ class Measuring:
         return action.launches, max(MIN_LAUNCHES, self.rounds.begin_again(action.suspects))
 
     def _judged(self) -> tuple[Interim, Action]:
-        """Returns the facts passed to the judge, and its action; judges again with ``last=True`` if no time is left."""
+        """Returns the judge's input and the judge's action; judges again with ``last=True`` if no time is left."""
         of_each = {key: part * self._of_all for key, part in self.rounds.parts.items()}
         time, of_all = self._time, self._of_all
         interim = Interim(
@@ -113,7 +113,7 @@ class Measuring:
             interim = again
 
     def _in_time(self, interim: Interim, seconds: float | None = None) -> Interim:
-        """Returns ``interim`` with updated flags: whether the call has ``seconds`` (default: one round) left."""
+        """Returns ``interim`` with flags that say whether a round of ``seconds`` (None: as expected) still fits."""
         seconds = self._round_seconds if seconds is None else seconds
         last = interim.last or not self._time.goes_on(seconds)
         confirmable = self._confirming or interim.defers or self._time.goes_on(seconds, screening=True)
@@ -214,7 +214,7 @@ class Rounds:
         self._diagnoses: list[list[Launch]] = [[] for _ in variants]
 
     def resumed(self, variants: Sequence[Variant], run: LaunchRunner, watch: Watch) -> Rounds:
-        """Returns the same rounds, prepared to continue when the test runs again."""
+        """Returns this object, prepared to continue when the test runs again."""
         self._variants, self._run, self._watch = variants, run, watch
         self.choose(None)
         return self

@@ -54,7 +54,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> NamedVariants:
-    """Returns the trainings that a call compares; ``over``: the base to compare with; ``more``: strategies of hooks."""
+    """Returns the trainings to compare, with the base ``over``; ``more``: strategies that pytest hooks of users add."""
     canonical: Callable[[Any], str] = str
     if variants is not None:
         return _with_settings(subject, strategies, over, strategy, variants, verb=verb)
@@ -101,7 +101,7 @@ def _named(
     *,
     verb: str,
 ) -> NamedVariants:
-    """Returns the trainings to compare with the training ``over``; raises SettingError for fewer than two trainings."""
+    """Returns trainings with the base ``over`` (default: the first); raises SettingError for fewer than two."""
     given = f"{list(named)}" if what == "subjects" else f"{what}={list(named)}"
     if len(named) < MIN_VARIANTS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")

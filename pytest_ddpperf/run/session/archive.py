@@ -83,7 +83,7 @@ class Archive:
         return read_network(network_file(self._baselines, environment))
 
     def on_network(self, measurement: Measurement) -> tuple[Finding, ...]:
-        """Returns a finding that compares a measurement's collectives with the stored network, if there is one."""
+        """Returns a finding that compares collectives with the stored speed of the network, or an empty tuple."""
         if not measurement.launches or measurement.world_size == 1:
             return ()
         try:
@@ -134,7 +134,7 @@ class Archive:
         )
 
     def _came_with(self, test: str, record: BaselineRecord) -> str | None:
-        """Returns the commit that added a baseline's step times, even if its file has moved since; else None."""
+        """Returns the commit that added a baseline's step times to a file, also if it moved; None if no commit did."""
         samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
         file = self._store.file(test, record.environment)
         return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
@@ -173,7 +173,10 @@ class Archive:
         return {id(result): warned(result) for result, _ in accepted}
 
     def never_met(self, test: str, measured: Measurement, series: Series, wanted: float | None = None) -> list[Finding]:
-        """Returns a finding if all recorded values are worse than ``wanted`` (None: all on one side of ``series``)."""
+        """Returns a finding if all values in the history are worse than ``wanted``.
+
+        If ``wanted`` is None, the finding is made if all values are above the value of ``series``, or all are below.
+        """
         from pytest_ddpperf.baselines.history.database import outside
 
         value, file = series.value if wanted is None else wanted, self._root / (self._settings.history or "")

@@ -65,7 +65,7 @@ def _command_words(config: Any) -> Iterator[str]:
 
 
 class _Switched(argparse.Action):
-    """An argparse action that stores the value of an option with ``=``, such as ``--ddpperf-NAME=off``."""
+    """An argparse action for an option whose name contains the value to store, such as ``--ddpperf-NAME=off``."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None

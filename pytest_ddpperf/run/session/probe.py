@@ -16,7 +16,7 @@ BenchmarkKey = tuple[str, int]  # name and number of ranks
 
 @dataclass(frozen=True)
 class Probe:
-    """The changes that a bisection makes to the settings of each pytest run that it starts (a probe)."""
+    """The instructions of a bisection for one pytest run (a probe), which measures a single commit."""
 
     measured: str  # full hash of the commit that is measured in place of this checkout
     settings: Mapping[str, object] = field(default_factory=dict)  # raw values by knob; they override those of tests

@@ -1,4 +1,4 @@
-"""The resources of a pytest session: its settings, time, checkouts with launchers, outputs, and hooks."""
+"""The resources of a pytest session: settings, time budget, revisions with their fork servers, results and hooks."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Sides:
         return PairedLaunches(self.reference, sections, self.candidate)
 
     def of_commit(self, commit: str) -> RevisionSide:
-        """Returns the checkout of a baseline's commit, with launchers; LaunchError if git does not have the commit."""
+        """Returns the checkout of a baseline's commit, with launchers; raises LaunchError if git lacks the commit."""
         from pytest_ddpperf.against.worktree import baseline_revision
 
         if commit not in self._of_commits:
@@ -156,7 +156,7 @@ class Sides:
         return RevisionSide(revision, setup, PRELOADED, asked=asked, threads=self.threads, nodes=nodes, **how)
 
     def end_test(self) -> None:
-        """Ends most idle launchers, and removes the checkouts of all baselines' commits except the last one."""
+        """Ends idle launchers, except a few per revision; removes checkouts of baselines, except the newest."""
         for commit in [*self._of_commits][:-1]:  # the next test mostly needs the last one
             self._of_commits.pop(commit).close()
         for launchers in self._started:

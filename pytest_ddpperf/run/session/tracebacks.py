@@ -98,7 +98,7 @@ def finding_in(error: BaseException | None) -> errors.FoundWrong | None:
 
 
 def error_of_repeat(error: errors.DdpperfError, file: str, test: str) -> errors.DdpperfError:
-    """Returns ``error`` with a note that the repeated test was not measured again, because a verdict is final."""
+    """Returns the error for a repetition of a failed test: ``error``, and a note that nothing was measured again."""
     words = "not measured again: a verdict is final, so that a failed test cannot be repeated until it passes"
     return errors.extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
 

@@ -29,7 +29,10 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
-    """Returns whether the tests use the plugin's fixtures; raises SettingError if only some do, or after a restart."""
+    """Returns whether the tests use the plugin's fixtures.
+
+    Raises SettingError if only some tests use the fixtures, or after a restart by torchrun, which repeats failed tests.
+    """
     ours = [item for item in items if uses_ranks(item)]
     if not ours:
         return False
@@ -76,7 +79,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Holds back the output of all processes except rank 0's, until it is known whether they follow rank 0."""
+        """Holds back the output of all processes except rank 0, until it is known whether they run tests themselves."""
         self._session = session
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         self._task = task_of(os.environ, terminal=getattr(reporter, "isatty", False))
@@ -86,7 +89,7 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Returns whether this process only follows rank 0; in rank 0, connects to the others or raises UsageError."""
+        """Returns whether this process only starts ranks for rank 0, which connects to it or raises UsageError."""
         config, task = session.config, self._task
         try:
             alone = task is None or config.option.collectonly or hasattr(config, "workerinput")
@@ -131,7 +134,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Starts ranks for rank 0 instead of running tests, if this process is a follower."""
+        """Starts ranks for rank 0 instead of running tests, if this process only helps rank 0."""
         if not self._following or self._task is None:
             return None
         from pytest_ddpperf.against.worktree import check_out
@@ -156,7 +159,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
-        """Ends a follower with rank 0's exit status, before other plugins write files that rank 0 also writes."""
+        """Ends each process except rank 0 with rank 0's status, before other plugins write files that rank 0 writes."""
         if self._following:  # however the run has ended
             if session.exitstatus == pytest.ExitCode.INTERNAL_ERROR and self._held is not None:
                 sys.stderr.write(self._held[0]._file.getvalue())  # noqa: SLF001 - there is no public way
@@ -170,7 +173,7 @@ class UnderLauncher:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """Ends the followers with this process's status; in a follower, restores stderr."""
+        """Ends the other processes with rank 0's status, if this is rank 0; in the other processes, restores stderr."""
         if self._stderr is not None:
             sys.stderr = self._stderr
         if self._cluster is not None:
