@@ -16,20 +16,21 @@ uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.n
 """Returns a context in which pytest does not capture standard error."""
 
 
-def late(told: T) -> T:
-    """Shows the stacks of this process, after the first line of ``told``, a text or an error; returns ``told``."""
+def late(message: T) -> T:
+    """Prints the first line of ``message``, and the stacks of this process, to stderr; returns ``message``."""
     with contextlib.suppress(Exception), uncaptured():
-        line = str(told).partition("\n")[0]
+        line = str(message).partition("\n")[0]
         os.write(2, f"\nddpperf: {line}; the stacks of process {os.getpid()}:\n".encode())
         faulthandler.dump_traceback(2)
-    return told
+    return message
 
 
 @contextlib.contextmanager
-def watched(told: str, seconds: float, end: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
-    """Yields an event. If this context lasts over ``seconds``, shows stacks, sets the event and calls ``end``.
+def watched(message: str, seconds: float, end: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
+    """Yields an event, which is set if this context lasts over ``seconds``.
 
-    A thread does this, because code in the context may wait for ever. ``end`` is never called after the context.
+    A thread sets the event, prints ``message`` and stacks, and calls ``end``, because code in the context may wait for
+    ever. ``end`` is never called after the context.
     """
     done, ended, ending = threading.Event(), threading.Event(), threading.Lock()
 
@@ -39,7 +40,7 @@ def watched(told: str, seconds: float, end: Callable[[], None] = lambda: None) -
             if done.wait(min(left, _PART_SECONDS)):
                 return
             left -= _PART_SECONDS
-        late(told)
+        late(message)
         with ending:
             if not done.is_set():
                 ended.set()

@@ -116,7 +116,7 @@ def unnamed(function: F) -> F:
 
 
 def uncompiled(function: F) -> F:
-    """Makes torch.compile skip this function, but not the functions it calls; hides its frame as ``unnamed`` does."""
+    """Makes torch.compile skip a function, but not the functions it calls; hides its frame from Python's warnings."""
     # torch.compiler.disable(recursive=False) imports the whole compiler, and wraps the function in another one.
     skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     unnamed(function)
@@ -127,7 +127,7 @@ def uncompiled(function: F) -> F:
 
 
 def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, float]]:
-    """Runs steps; returns ``graph_breaks`` so far and ``recompiles`` (graphs after the first step), by reason."""
+    """Runs steps; returns, by reason, ``graph_breaks`` of this process, and ``recompiles`` after the first step."""
     first = compiled_graphs()
     for number in range(steps):
         run()
@@ -136,10 +136,10 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
     return compiled_since(first)
 
 
-def compiled_since(first: int) -> dict[str, dict[str, float]]:
-    """Returns ``graph_breaks`` and ``recompiles`` by reason; the ``first`` graphs compiled are not recompiles."""
-    again = compiled_graphs() - first
-    told = Counter(reason for reason, _ in compilations()[first : first + again])
+def compiled_since(known: int) -> dict[str, dict[str, float]]:
+    """Returns ``graph_breaks`` and ``recompiles`` by reason; all graphs after the first ``known`` are recompiles."""
+    again = compiled_graphs() - known
+    told = Counter(reason for reason, _ in compilations()[known : known + again])
     unknown = again - told.total()
     told.update({"graphs compiled after the first step": unknown} if unknown else {})
     dynamo = sys.modules.get("torch._dynamo.utils")
@@ -151,7 +151,7 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
-    """Returns, for each compiled graph, a text with the failed guard, and the function; empty above 64 graphs."""
+    """Returns reason and function of each compiled graph; empty above 64 graphs, because torch then drops some."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
     told = []
@@ -164,9 +164,9 @@ def compilations() -> list[tuple[str, FrameSummary]]:
 
 @contextmanager
 def eagerly() -> Iterator[None]:
-    """Runs compiled code, in this context, uncompiled, so that each of its operators is seen.
+    """Runs compiled code uncompiled in this context, so that all its operators are seen.
 
-    ``torch.cond``, ``scan`` and the like still compile their functions, or tensors in the functions' closures get lost.
+    ``torch.cond`` and similar operators still compile their functions; uncompiled, they would lose closures' tensors.
     """
     if (dynamo := sys.modules.get("torch._dynamo")) is None:
         yield
@@ -227,10 +227,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 
 
 def meet(group: Any) -> None:
-    """Waits for all ranks of ``group`` at a barrier; None stands for the default group.
-
-    The barrier of ``group`` is called directly, because ``dist.barrier`` would warn that torch does not know the group.
-    """
+    """Waits for all ranks of ``group`` at a barrier; None stands for the default group."""
     import torch
     import torch.distributed as dist
 
@@ -239,7 +236,7 @@ def meet(group: Any) -> None:
         return
     options = dist.BarrierOptions()
     options.device = torch.device("cpu")
-    group.barrier(options).wait()
+    group.barrier(options).wait()  # dist.barrier would warn that torch does not know the group
 
 
 def tcp_store(

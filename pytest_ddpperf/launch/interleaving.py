@@ -49,7 +49,7 @@ class TurnQueue:
         self._began = [0] * slots  # by slot: turns that followed a turn of another pair
 
     def hear(self, slot: int, connection: socket.socket) -> bool:
-        """Receives a request for a turn, which ends the launch's current turn; returns False if the launch is gone."""
+        """Receives a launch's request for a turn, and ends its current turn; returns False if the launch is gone."""
         message = b""
         with contextlib.suppress(ConnectionResetError):
             message = connection.recv(_REQUEST.size)
@@ -81,8 +81,8 @@ class TurnQueue:
         """Returns the slot that gets the next turn, out of ``behind``, the slots with the least progress.
 
         Slots 0 and 1, 2 and 3, and so on are pairs. After one slot of a pair, the other slot follows if it is in
-        ``behind``. Otherwise another pair follows, and of its two slots the one that came first less often. In a fixed
-        order, one of two equal launches was slower by a sixth, because it found caches and cores in another state.
+        ``behind``. Otherwise another pair follows, and begins with the slot that has begun the pair less often. In a
+        fixed order, one of two equal launches was slower by a sixth, because it found other caches and cores.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:

@@ -66,8 +66,8 @@ class Launchers:
     def wait(self, number: int, scope: str = "", ranks: int = 0) -> None:
         """Waits until the first ``number`` launchers, which must be idle, can start ranks.
 
-        The launchers preload the modules that earlier ranks of the test file ``scope`` imported, for at most ``ranks``
-        ranks. Raises SettingError if a module that the user named cannot be preloaded.
+        The launchers preload modules that earlier ranks of the test file ``scope`` imported, in ``ranks`` separate fork
+        servers if modules read RANK. Raises SettingError if a module that the user named cannot be preloaded.
         """
         wanted = self._wanted(scope, ranks)
         for i in range(number):
@@ -89,7 +89,7 @@ class Launchers:
                     self._judged.note(one.module, one.refused)
 
     def why_not(self, one: SeenImport) -> str | None:
-        """Returns why the module ``one`` is not preloaded: "" if unknown, None if ``preload`` has no ``auto``."""
+        """Returns why ``one`` is not preloaded; "" if unknown, None if only modules that the user named can be."""
         if not one.installed:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None

@@ -230,7 +230,7 @@ def _announce(owner: Any, name: str) -> None:
 
 
 def _own(path: str, base: str, *, empty: bool = False) -> str:
-    """Replaces links in ``path`` that leave ``base`` by folders of links, or by a copied file; returns the new path."""
+    """Turns links along ``path`` that lead out of ``base`` into folders of links or a copied file; returns the path."""
     if path == base or not within(path, base) or not {".git", "__pycache__"}.isdisjoint(path.split("/")):
         return path  # git's folder and bytecode are the project's own
     folder, _, name = path.rpartition("/")

@@ -50,12 +50,9 @@ def laid_out_alike() -> Iterator[None]:
 
 
 class CopiedProcess:
-    """A fork server that was forked from another fork server, with a few methods of ``subprocess.Popen``.
+    """A fork server that was forked from another fork server, with a few methods of ``subprocess.Popen``."""
 
-    The end of its connection shows that the process has ended. Its exit status stays unknown.
-    """
-
-    returncode: int | None = None
+    returncode: int | None = None  # the exit status stays unknown, because another process is the parent
 
     def __init__(self, pid: int, connected: socket.socket) -> None:
         self.pid, self._connected = pid, connected
@@ -79,7 +76,7 @@ class CopiedProcess:
         if self._connected.fileno() < 0:
             return True
         poll = select.poll()
-        poll.register(self._connected, 0)  # reports only the end of the connection
+        poll.register(self._connected, 0)  # reports only the connection's end, which is the process's end, too
         return bool(poll.poll(seconds * 1000))
 
 
@@ -124,7 +121,7 @@ def finished(
 
 
 def printed_by(command: Sequence[str], seconds: float, **how: Any) -> tuple[int, str]:
-    """Runs a command as ``finished`` does; returns its exit status, and its whole output."""
+    """Runs a command by ``finished``; returns its exit status, and all that it wrote to stdout and stderr."""
     # A server that the command has started would hold a pipe open.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         done = finished(command, seconds, stdout=output, stderr=subprocess.STDOUT, **how)
@@ -208,7 +205,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_headless(pids: Iterable[int]) -> set[int]:
-    """Kills children that run on without their main thread, which no signal reports, and returns their pids."""
+    """Kills children whose main thread has ended while others run (no signal reports this); returns their pids."""
     headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
     for pid in headless:
         kill(pid, group=False)

@@ -154,7 +154,7 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
 
 
 def look_up(module: str, file: str, name: str) -> Any:
-    """Imports a test module of the target; returns its object with the dotted name ``name``, or for "" the module."""
+    """Imports a test module of the target checkout; returns its object ``name``, or the module if ``name`` is ""."""
     file = own(file)
     if not Path(file).is_file():
         raise LookupError(f"the reference revision has no file {Path(file).name}")
@@ -168,7 +168,7 @@ def look_up(module: str, file: str, name: str) -> Any:
 
 
 def _loaded(module: str, file: str) -> ModuleType:
-    """Imports ``file`` under the name ``module``: by this name if possible, so that relative imports work."""
+    """Imports ``file`` as ``module``; from the search path if it leads to ``file``, so that relative imports work."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin == file:
@@ -215,7 +215,7 @@ def enter(files: tuple[Redirection, ...], directory: str) -> None:
 
 
 def own(path: str, *, code: bool = False) -> str:
-    """Returns the path of the launch's copy of ``path``, or with ``code`` of the file that ranks import instead."""
+    """Returns the path of the launch's copy of ``path``; with ``code``, the path from which ranks import ``path``."""
     moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
     return next((new for new in moved if new != path), path)
 

@@ -230,8 +230,8 @@ def trim_output(file: IO[bytes]) -> None:
 def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], ...]:
     """Returns ranks' output with titles for the test's report, such as ``rank 1 stderr``.
 
-    Only the last ``REPORTED`` lines of a stream are shown. C++ stacks, and lines that an earlier rank printed to the
-    same stream, are omitted. A line that was overwritten, as by a progress bar, is shown in its last state.
+    Only the last ``REPORTED`` lines of a stream are shown. Omitted are C++ stacks, and lines that are also in a lower
+    rank's stream of the same name. A line that was overwritten, as by a progress bar, is shown in its last state.
     """
     ranks = list(outputs)
     sections: list[tuple[int, str, str]] = []

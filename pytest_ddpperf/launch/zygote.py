@@ -81,7 +81,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Executes and answers a request; returns a Birth in a new rank. ``cut``: not all its files arrived."""
+        """Executes and answers a request; returns a Birth in a new rank, else None. ``cut``: descriptors got lost."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:
@@ -136,7 +136,7 @@ class Zygote:
         return None
 
     def _become_copy(self, mark: str, control: int, output: int, original: int) -> None:
-        """Gives this copy a new mark, session and sockets, and no ranks; makes it end with the process ``original``."""
+        """Makes this forked process a separate fork server without ranks, which ends after the process ``original``."""
         processes.overwrite_variable(environment.MARK, mark)
         os.setsid()
         for number in (1, 2):
@@ -173,7 +173,7 @@ class Zygote:
                 self.headless.discard(pid)
 
     def sweep(self, seconds: float = 5.0, *, last: bool = False) -> tuple[int, ...]:
-        """Kills and reaps all child processes except copied fork servers; returns the pids left after ``seconds``.
+        """Kills and reaps child processes, except copies of this fork server; returns the pids left after ``seconds``.
 
         A process that loses its parent becomes a child of this process, so the whole tree ends. Python's resource
         trackers unlink shared memory and then end by themselves, so this method waits for them. It waits for torch's

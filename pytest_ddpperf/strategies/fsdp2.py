@@ -130,5 +130,5 @@ def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _whole(tensor: Tensor, device: torch.device) -> Tensor:
-    """Returns a full DTensor on the CPU; shards on the CPU go through the GPU, because NCCL needs them there."""
+    """Gathers a DTensor into a plain, full tensor on the CPU; offloaded shards go through the GPU, which NCCL needs."""
     return whole(tensor.detach().to(device))

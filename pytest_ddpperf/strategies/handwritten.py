@@ -85,7 +85,7 @@ class Slot:
 class Bucket:
     """Gradients that share an all-reduce.
 
-    If ``buffered``, the gradients share a buffer, allocated when first filled; else the only gradient is sent directly.
+    A ``buffered`` bucket allocates a buffer when it is first filled. Another bucket sends its only gradient directly.
     """
 
     def __init__(self, slots: Sequence[Slot], *, buffered: bool) -> None:

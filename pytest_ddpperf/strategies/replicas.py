@@ -100,7 +100,7 @@ class Replica:
 
 
 def replicate(module: nn.Module, ctx: RankView) -> Replica:
-    """Gives all ranks the parameters and buffers of rank 0; a collective.
+    """Gives all ranks the parameters and buffers of rank 0. All ranks call this function together.
 
     Buffers such as BatchNorm's statistics are equal only at first, because each rank's training then updates them
     separately. Raises a WorkloadError if a rank's model has another structure than rank 0's.
@@ -135,7 +135,7 @@ def is_expanded(tensor: Tensor) -> bool:
 
 
 def in_memory_order(gradient: Tensor) -> Tensor:
-    """Returns a contiguous tensor as is, and another dense tensor's memory as a vector, which every backend accepts."""
+    """Returns a contiguous gradient unchanged, else its memory as a contiguous vector, which every backend accepts."""
     return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
 
 
@@ -151,7 +151,7 @@ def parameters_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Returns a dense copy of a full tensor on the CPU; a collective if the tensor is sharded."""
+    """Returns a dense copy of a full tensor on the CPU; if the tensor is sharded, all ranks must call this."""
     found: Any = tensor.detach()
     if hasattr(found, "full_tensor"):  # a DTensor, whose import takes most of a second
         groups = found.device_mesh.get_all_groups() if found.is_cuda else ()

@@ -40,7 +40,7 @@ class Strategy:
     """A strategy of parallel training with options: ``Strategy("ddp", bucket_cap_mb=5)`` or ``ddp[bucket_cap_mb=5]``.
 
     Attributes:
-        name: the name in the table of strategies; for a function ``mine()``, or for a partial ``mine(cap=1)``.
+        name: the name in the table of strategies; ``mine()`` for a function ``mine``, ``mine(cap=1)`` for its partial.
         options: the given options by name, sorted; options that are not given have torch's defaults.
         function: ``parallelise(module, ctx) -> Parallel`` of a strategy that is not in the table; else None.
     """
@@ -98,7 +98,7 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, Option]) -> Strategy:
-    """Returns a strategy with this name and these options; ``function`` implements it if the table does not have it."""
+    """Returns a strategy with this name and these options; ``function`` is None for a name in the strategies' table."""
     strategy = Strategy(name, **options)
     object.__setattr__(strategy, "function", function)
     return strategy
@@ -182,7 +182,7 @@ class Parallel:
 
 
 def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
-    """Makes a mesh of all ranks (a collective); returns None in the process that the ranks are compared with."""
+    """Makes a mesh together with all other ranks; returns None in the process that the ranks are compared with."""
     if ctx.world_size != math.prod(sizes.values()):
         return None
     from torch.distributed.device_mesh import init_device_mesh

@@ -43,7 +43,7 @@ class Batches:
 def batches(
     ctx: RankView, workload: Workload, settings: LoaderSettings | None = None, *, first_epoch: int = 0
 ) -> Batches:
-    """Returns the source of this rank's batches; a collective if ``settings`` are ``auto``.
+    """Returns the source of this rank's batches; with ``settings`` of ``auto``, all ranks call this function together.
 
     ``first_epoch`` is the number of the first epoch for a sampler that shuffles. In strong mode, every rank makes the
     same global batches and takes its slice of each. Raises a WorkloadError if batches are no pairs or cannot be sliced,

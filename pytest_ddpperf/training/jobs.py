@@ -78,13 +78,13 @@ class LaunchJob:
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def steps_to_diagnose(self, steps: int = 1) -> int:
-        """Returns how many steps to diagnose: a period of long steps or more; each reported time covers ``steps``."""
+        """Returns how many steps to diagnose: 5, or a period of a PeriodicPlan, which is ``period * steps`` steps."""
         period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
         return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 
     @property
     def diagnosed_steps(self) -> int:
-        """Returns the number of timed steps that a diagnosis explains, in this launch or in earlier launches."""
+        """Returns the number of timed steps in the launch that a diagnosis describes, this launch or an earlier one."""
         return self.plan.steps if self.stands_for is None else self.stands_for
 
 
@@ -214,7 +214,7 @@ def growth_steps(steps: int) -> int:
 
 
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
-    """Returns the number of pairs of timed blocks, and the number of steps in each block, in whole periods."""
+    """Returns the number of pairs of timed blocks, and the number of steps in a block, a multiple of ``period``."""
     periods = int(steps * _SHARE) // (2 * period)  # of blocks with, and of blocks without synchronisation
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))
     return pairs, max(1, periods // pairs - 1) * period

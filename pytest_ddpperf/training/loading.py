@@ -150,7 +150,7 @@ class Fetch:
 
 
 def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
-    """Returns the fastest settings for rank 0's machine and data, with the reason in a sentence; a collective."""
+    """Returns the fastest settings for rank 0's machine and data, and the reason; all ranks call this together."""
     picked: list[Any] = [None]
     if ctx.rank == 0:
         cores = usable_cores(of=os.getppid())  # ranks may be bound near their GPUs

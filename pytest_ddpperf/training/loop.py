@@ -39,7 +39,7 @@ _UNKNOWN_FREE = 2**62  # bytes; where free memory is not known, every copy fits
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
-    """Measures step times in seconds, memory peaks in bytes and the last loss of this rank, and nothing else."""
+    """Builds the job's step, warms it up, times it and measures memory; also diagnoses it if the job requests this."""
     import torch
 
     from pytest_ddpperf.training.step import build_step
@@ -111,7 +111,8 @@ def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
 def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
     """Times the job's steps, rounded up to whole periods of ``step.period`` steps; the result has no memory peaks.
 
-    ``warmup`` steps ran before. Raises WorkloadError if a loss is not finite, if steps compile, or if all overflow.
+    ``warmup`` steps ran before. Raises WorkloadError if a loss is not finite, if torch.compile compiles in timed steps,
+    or if fp16 overflows in every period.
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
     sizes = (steps,) if ctx.device.type == "cpu" else timing.device_sizes(steps, step.period)

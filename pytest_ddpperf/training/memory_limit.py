@@ -30,8 +30,8 @@ def limited(device: torch.device, limit: int | None) -> Iterator[None]:
     """Limits this process to ``limit`` more bytes; turns an error for lack of memory into a MemoryError.
 
     On CUDA the caching allocator enforces the limit exactly. On a CPU the kernel limits private writable memory
-    (RLIMIT_DATA) to more than ``limit``, and the measured peak decides whether ``limit`` was kept. RLIMIT_AS would also
-    count the 64 MiB and more that malloc reserves for each thread.
+    (RLIMIT_DATA), which includes unused reserves. So the kernel's limit is higher, and the caller compares the measured
+    peak with ``limit``. RLIMIT_AS would also count the 64 MiB and more that malloc reserves for each thread.
     """
     lift = None if limit is None else _impose(device, limit)
     try:

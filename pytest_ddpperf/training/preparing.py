@@ -36,7 +36,7 @@ _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
 def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
-    """Times, counts and verifies the job's step on this rank, in this order, as the job requests; a collective."""
+    """Times, counts and verifies the job's step, in this order, as the job requests; all ranks call this together."""
     if job.traced:
         from pytest_ddpperf.training.correctness.tracing import trace_steps
 

@@ -191,7 +191,7 @@ class ScriptRun:
             self._await_order()
 
     def _ending_late(self, backward: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``backward``: an optimizer step inside backward ends after backward, when autograd restores modes."""
+        """Wraps ``backward``; if an optimizer steps inside, the step ends after ``backward``, which resets modes."""
 
         @functools.wraps(backward)
         def run(*args: Any, **kwargs: Any) -> T:
@@ -208,7 +208,7 @@ class ScriptRun:
         return uncompiled(run)
 
     def _joined(self, ask: Callable[[Join], T], join: Join) -> T:
-        """Returns how many ranks have not joined yet; raises an error if this rank trains fewer steps than they do."""
+        """Returns how many ranks have not joined yet; raises an error if this rank trains fewer steps than others."""
         others = ask(join)
         if others and not join._throw_on_early_termination:  # noqa: SLF001  else the others end, too
             fact = f"{self._script.name}: rank {self._ctx.rank} has fewer batches than others and waits in Join"
@@ -216,7 +216,7 @@ class ScriptRun:
         return others
 
     def _refusing_ranks(self, start: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``start``, which starts a process; until this rank trains, raises an error for a process of ranks."""
+        """Wraps ``start``, which starts a process; raises an error if the script starts ranks before it trains."""
 
         @functools.wraps(start)
         def started(*args: Any, **how: Any) -> T:

@@ -34,11 +34,11 @@ class OwnSynchronisation:
         return nothing
 
     def snapshot_bytes(self) -> int:
-        """Returns 0, because a snapshot saves nothing."""
+        """Returns 0, the number of bytes that ``snapshot`` saves."""
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:
-        """Returns in words what a step sends within ``unsynchronised()``; SynchronisationKept if as much as outside."""
+        """Returns in words what an ``unsynchronised()`` step sends; raises SynchronisationKept if it is as usual."""
         whole = _collectives_of(run)
         with self.unsynchronised():
             alone = _collectives_of(run)

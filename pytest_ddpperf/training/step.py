@@ -69,7 +69,7 @@ class Step:
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
-    """Builds the job's step, a collective; the job's numbers of samples and tokens override the subject's numbers."""
+    """Builds the job's step; all ranks call this together. The job's sample and token counts override the subject's."""
     progress.stage(progress.BUILD)
     subject, settings = job.subject, job.settings
     if not isinstance(subject, Workload):

@@ -192,11 +192,11 @@ def _without_partial(function: Callable[..., object]) -> Callable[..., object]:
 class Script:
     """Training code for torchrun, whose optimizer steps are measured: a script, or a function that trains.
 
-    Every rank runs the code from the start: a file as ``__main__``, a function without arguments. A file that is named
-    ``__main__.py`` or has relative imports runs as by ``python -m``. The code has the environment that torchrun sets,
-    and makes and destroys its own process group. A step lasts until the optimizer that stepped first has stepped again,
-    so it includes validation, printing and saving. When enough steps are measured, a ``BaseException`` stops the code.
-    The code's ``finally`` blocks run, but not the code after its loop.
+    Every rank runs the code from the start. A file runs as ``__main__``, and a function is called without arguments. A
+    file that is named ``__main__.py`` or has relative imports runs as if by ``python -m``. The code has the environment
+    that torchrun sets, and makes and destroys its own process group. A step lasts until the optimizer that stepped
+    first has stepped again, so it includes validation, printing and saving. When enough steps are measured, a
+    ``BaseException`` stops the code: ``finally`` blocks run, but not the code after the training loop.
 
     Each launch works on a new copy of the project's files, so that no launch resumes from another launch's files.
 

@@ -88,7 +88,7 @@ def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
 
 
 def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001  it is what is asked
-    """Returns whether ``here`` is True on at least one rank; a collective."""
+    """Returns whether ``here`` is True on at least one rank; all ranks call this together."""
     import torch
     import torch.distributed as dist
 
@@ -195,14 +195,14 @@ def timed_blocks(
 
 
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
-    """Returns each block's steps, if launches take turns: up to ``blocks`` blocks, of ``least`` periods or more."""
+    """Divides steps into at most ``blocks`` blocks of at least ``least`` periods; returns the steps of each block."""
     periods = steps // period
     number = min(blocks, max(1, periods // least))
     return tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number))
 
 
 def device_sizes(steps: int, period: int) -> tuple[int, ...]:
-    """Returns the number of steps in each timed block of a launch on CUDA, whether launches take turns or not."""
+    """Returns the number of steps in each timed block of a launch on CUDA; each is a multiple of ``period``."""
     return turn_sizes(steps, period, DEVICE_BLOCKS, least=math.ceil(MIN_DEVICE_STEPS / period))
 
 
@@ -214,7 +214,7 @@ def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
 
 
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
-    """Returns for each block whether its steps synchronise: one block of each pair does, first in every second pair."""
+    """Returns for each block whether its steps synchronise; pairs alternate between (True, False) and (False, True)."""
     return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))  # so that drifts cancel
 
 

@@ -83,7 +83,7 @@ class GpuCalls:
                 self._stack.callback(operators.pop, id(called))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by ``answers``, and records their calls; libraries still see the real devices."""
+        """Replaces functions by ``answers``, and records calls; libraries still call the originals in ``_ASKING``."""
 
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -222,10 +222,11 @@ class _Pass:
         return not self._gap
 
     def survey(self, others: of_steps.OtherSteps, steps: int, *, after: int) -> None:
-        """Counts more steps without memory, until ``steps`` steps are counted; ``after`` steps were counted before.
+        """Counts further steps, but not their memory; ``after`` is the number of steps that were counted before.
 
-        If ``watch`` found a step with other work, the earlier counts are dropped. But if only a few more steps could be
-        run, the earlier counts stay, and ``self.after`` gets the counts of the others.
+        With the earlier steps, ``steps`` steps are counted in all. If ``watch`` found a step that differs from earlier
+        steps, this method counts ``steps`` new steps, whose counts replace the earlier counts. If fewer than 8 new
+        steps can be run, the earlier counts stay, and ``self.after`` gets the new counts.
         """
         before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
         if self._gap:
@@ -300,7 +301,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns by how many bytes a step increases live tensors, by category (activations and temporaries in one)."""
+    """Returns, by category, the bytes of live tensors that a step adds; ``KEPT`` sums the categories in ``PASSING``."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

@@ -64,7 +64,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
     """A dispatch mode that counts operators below autograd and below tensor subclasses.
 
     It counts in autograd's threads, but in no thread of a DataLoader or process group. It counts inside a user's
-    operators, but not torch's. It waits for each collective on a CPU, so DDP's hooks run here in a fixed order.
+    operators, but not inside torch's. It waits for each collective on a CPU, so DDP's hooks run here in a fixed order.
     """
 
     supports_higher_order_operators = True
@@ -112,7 +112,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     def lines(self, metrics: Iterable[str]) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Returns these metrics' ``sites``, with the counts of each line of code added up over the line's callers."""
+        """Returns ``sites()`` of some metrics; counts of places that differ only in ``Place.caller`` are added up."""
         return {metric: without_callers(self._sites[metric]) for metric in metrics}
 
     @property
@@ -132,7 +132,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
                 self._pausing.discard(thread)
 
     def add(self, metric: str, part: str, value: float = 1.0, place: Place | None = None) -> None:
-        """Adds ``value`` to a metric's count of ``part`` at ``place`` (None: the running line); not while paused."""
+        """Adds ``value`` to a metric's count of ``part`` at ``place`` (None: the running line), except while paused."""
         if not self.is_paused:
             self._counts[metric][part] += value
             self._sites[metric][part, place or self._stack.call()] += value
@@ -172,7 +172,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, decomposed: bool) -> bool:
-        """Returns whether autograd recorded the operator; of a ``decomposed`` one, only parts are recorded."""
+        """Returns whether autograd recorded the operator; False if it is ``decomposed``, because its parts follow."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above

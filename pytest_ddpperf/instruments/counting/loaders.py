@@ -60,7 +60,7 @@ class _Followed:
                 self.drawn.append(checksum(filter(torch.is_tensor, leaves), zlib.crc32(plain), HEAD))
 
     def unsharded(self) -> bool:
-        """Returns whether all workers read one stream: in each round all give the same batch, but rounds differ."""
+        """Returns whether each batch comes from every worker in turn, because workers do not divide their data."""
         many = max(1, self.workers)
         rounds = [{*self.drawn[i : i + many]} for i in range(0, len(self.drawn) - many + 1, many)]
         return many > 1 and self.data[1] == 0 and all(len(each) == 1 for each in rounds) and rounds[1:] != rounds[:-1]
@@ -126,10 +126,11 @@ class Loaders:
         self._looked, self._looks = self._given, self._looks + 1
 
     def used(self, steps: int) -> list[list[_Followed]]:
-        """Returns the DataLoaders that feed training, each as the last of a list of loaders that replaced each other.
+        """Returns lists of the DataLoaders that feed training; in a list, each loader replaced the loader before it.
 
-        A list counts if it gives at least one batch per step on average, and batches in at least half of the steps.
-        This excludes loaders for evaluation. If no list does, all lists of a line of code are counted together.
+        For example, a line of code may make a new loader for each epoch. A list feeds training if its loaders gave at
+        least ``steps`` batches in all, and gave batches in at least half of the steps. Loaders for evaluation give
+        fewer. If no list feeds training, the batches of all loaders that were made at one line of code are added up.
         """
         found: list[list[_Followed]] = []
         for each in self._known:
@@ -146,17 +147,17 @@ class Loaders:
         return [*filter(feed, found)] or [loaders for loaders in found if feed(at_line[loaders[0].made])]
 
     def samples(self, steps: int, ranks: int) -> tuple[int, ...]:
-        """Returns, for each loader in ``used``, a checksum of the indices of its first samples, to compare ranks.
+        """Returns checksums of the first sample indices that loaders gave to training, to find ranks with equal data.
 
-        The result is empty if the indices are unknown, if a loader shuffles with the seed that the plugin gave all
-        ranks, or if a dataset has fewer samples than ranks.
+        The result is empty if the indices are unknown or a dataset has fewer samples than ranks. It is also empty if a
+        loader shuffles with the seed that the plugin gave all ranks, because the plugin then makes the indices equal.
         """
         used = [each for loaders in self.used(steps) for each in loaders]
         known = all(each.drawn and not each.by_our_seed and each.data[1] >= ranks for each in used)
         return tuple(zlib.crc32(repr(each.drawn[:_COMPARED]).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
-        """Returns {(type, line): 1.0} for the sampler of the first loader that feeds training; empty without one."""
+        """Returns {(type, line): 1.0} for the sampler of the first loader that feeds training; empty if none does."""
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:

@@ -34,7 +34,7 @@ _SEEN = "pytest_ddpperf.seen"  # key of a node's metadata: the count that first 
 
 
 class ObjectCensus:
-    """A counter of the objects that the garbage collector knows, between steps.
+    """A counter of the Python objects that the garbage collector tracks; objects are counted between two steps.
 
     Objects that a rank inherits from the process that forked it do not count. Batches that DataLoader workers have
     sent, and no step has used, do not count either, because their number depends on the clock.
@@ -70,9 +70,9 @@ class ObjectCensus:
         return {"python_objects": left, "graphs_kept": self._graphs_kept()}
 
     def _graphs_kept(self) -> dict[str, float]:
-        """Returns how many nodes a step leaves behind, of those that the second-last count found first."""
+        """Returns how many nodes of autograd graphs a step leaves behind; empty if their number does not grow."""
         ((begun, _), (middle, _), (end, _)), (_, before, after) = self._taken[-3:], self._graphs[-3:]
-        kept = after.count(len(self._taken) - 1) / (middle - begun)  # the graph of the last step may be in use
+        kept = after.count(len(self._taken) - 1) / (middle - begun)  # newer nodes may be in use
         grows = 2 * (len(after) - len(before)) >= kept * (end - middle)  # a cache grows only for a while
         return {_GRAPHS: kept} if grows and kept >= LEAST else {}
 
@@ -117,7 +117,7 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 def lines_of_left(run: Callable[[], object], *, traces: bool, graphs: bool = False) -> dict[str, dict[Place, float]]:
     """Runs three more steps; returns, by metric and line of code, the memory blocks and graphs that a step leaves.
 
-    Memory is traced only if ``traces`` is True; otherwise the result is empty. Graphs are included if ``graphs`` is
+    Lines of code are known only if ``traces`` is True; otherwise nothing is found. Graphs also need ``graphs`` to be
     True. Tracing goes on until the process ends, because stopping it can crash another thread (fixed in Python 3.12.9
     and 3.13.2).
     """

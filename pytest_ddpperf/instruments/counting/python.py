@@ -66,9 +66,9 @@ def calls_counted(
 ) -> Iterator[None]:
     """Calls ``called(metric, name)``, in this context, for each backward pass and each call of a costly function.
 
-    A function that reads a tensor's value calls ``waited(name, tensor)`` instead. ``device`` is the type of the step's
-    device. A backward pass counts if it accumulates gradients and is not nested in another pass. Starts of DataLoader
-    workers do not count, because chance decides in which step an epoch begins.
+    For a function that reads a tensor's value, ``waited(name, tensor)`` is called instead. ``device`` is the type of
+    the step's device. A backward pass counts if it accumulates gradients and is not nested in another pass. Starts of
+    DataLoader workers do not count, because chance decides in which step an epoch begins.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts
@@ -127,13 +127,13 @@ def drops_seen(dropped: Callable[[], None]) -> Iterator[None]:
 
 
 def mark_used(gradients: Iterable[Tensor]) -> None:
-    """Marks gradients as used by an optimizer: in ``drops_seen``, ``zero_grad`` may then clear these gradients."""
+    """Marks gradients as used, so that ``drops_seen`` does not count a ``zero_grad`` that drops these gradients."""
     for each in gradients:
         vars(each)[_USED] = each._version  # noqa: SLF001  there is no public name
 
 
 def _followed(function: Callable[..., Any], report: Callable[[Any], None], device: str, under_way: set[int]) -> Any:
-    """Wraps a function: ``report`` gets the first argument of each outermost call on ``device`` ("": any)."""
+    """Wraps a function; outermost calls report their first argument if it is on ``device``, or if ``device`` is ""."""
     of_step = threads_of_step()
 
     @functools.wraps(function)
@@ -221,8 +221,8 @@ class BatchRows:
     def rows(self, passes: float) -> dict[str, float]:
         """Returns the number of rows in the step for each shape of a batch; empty if the rows are uncertain.
 
-        The rows are certain if the step trains one model, and calls it once for each of the ``passes`` backward passes
-        with new tensors. Batches of DataLoaders must have as many rows as the model's inputs.
+        The rows are certain if the step trains one model, and calls the model for each of the ``passes`` backward
+        passes, each time with other tensors. Batches of DataLoaders must have as many rows as the model's inputs.
         """
         forward, loaded = (sum(shape[0] for shape in shapes if shape) for shapes in (self._forward, self._loaded))
         sure = len(self._models) == 1 and len(self._forward) == passes and all((*self._forward, *self._loaded))

@@ -63,11 +63,11 @@ class Stack:
         self._thread = threading.get_ident()
 
     def place(self) -> Place:
-        """Returns the innermost line of user or strategy code; its field ``through`` has the package line it called."""
+        """Returns the innermost line of the user's code or of a strategy; its field ``caller`` is None."""
         return self.call()._replace(caller=None)
 
     def call(self) -> Place:
-        """Returns ``place()`` with the field ``caller``: the line in another user function that called the function."""
+        """Returns ``place()`` with the field ``caller``: the next line on the stack in another function of the user."""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         frames = self._frames()
         place = place_of(frames, _frame_file, _frame_line, backward=backward)
@@ -173,7 +173,7 @@ def made_at(made: object) -> Place | None:
 
 
 def without_callers(found: Mapping[tuple[str, Place], float]) -> dict[tuple[str, Place], float]:
-    """Adds up the counts of each line of code over the lines that call it."""
+    """Returns counts by part and by place without the field ``caller``; adds up the counts of different callers."""
     lines: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for (part, place), value in found.items():
         lines[part, place._replace(caller=None)] += value

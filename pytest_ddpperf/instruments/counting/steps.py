@@ -106,7 +106,7 @@ def _mean(parts: Sequence[tuple[float, ...]]) -> float:
 
 
 def _widest(of_part: Mapping[str, Sequence[tuple[float, ...]]]) -> str:
-    """Returns, as text, the part of a count that differs most between steps, and the part's values."""
+    """Returns a text with the part, such as an operator, whose count varies most between steps, and with its counts."""
     sums = {part: tuple(map(math.fsum, zip(*parts, strict=True))) for part, parts in of_part.items()}
     part = max(sums, key=lambda part: max(sums[part]) - min(sums[part]))
     return f"{part} {rhythm_text(sums[part])}"

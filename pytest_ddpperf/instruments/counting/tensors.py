@@ -270,7 +270,7 @@ class TensorTracker:
 
 
 def _usual_owners() -> tuple[int, int]:
-    """Returns how many references in C++ a storage has besides its tensors', and how many each ``lend`` adds."""
+    """Returns how many C++ references a storage has besides its tensors, and how many a ``TensorTracker.lend`` adds."""
     tensor = torch.empty(1)
     reference = weakref.ref(tensor.untyped_storage())  # as records have it: Python's object may be C++'s by now
 

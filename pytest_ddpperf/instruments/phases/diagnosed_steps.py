@@ -121,10 +121,11 @@ def diagnose(
 
 
 def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | None:
-    """Times matrix products, copies and small operators on this rank, while all ranks do the same, as in steps.
+    """Times matrix products, copies and small operators on this rank.
 
-    ``precision`` is the precision of the products. The shortest of several times counts. No random number is drawn. The
-    result is None if the tensors, less than 100 MB on the CPU, do not fit into memory.
+    All ranks call this function at the same time, so that they share the machine as in steps. ``precision`` is the
+    precision of the products. The shortest of several times counts. No random number is drawn. The result is None if
+    the tensors, less than 100 MB on the CPU, do not fit into memory.
     """
     import torch
 

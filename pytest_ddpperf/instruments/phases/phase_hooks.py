@@ -23,13 +23,13 @@ class Follower(Protocol):
     """A recorder that phase hooks call when a phase or a section begins, and when it ends."""
 
     def enter(self, phase: str, name: str = "") -> Any:
-        """Begins a phase, named ``name`` in a trace; returns the argument of ``go``, or None if no phase begins."""
+        """Begins a phase, called ``name`` in a trace; returns the argument for ``go``, or None if no phase begins."""
 
     def enter_section(self, name: str) -> Any:
-        """Begins a section, a part that the user names; returns the argument of ``go``, or None if none begins."""
+        """Begins a section, a part that the user names; returns the argument for ``go``, or None if none begins."""
 
     def go(self, place: Any) -> None:
-        """Ends a phase or section; ``place`` is the result of ``enter`` or ``enter_section``."""
+        """Ends a phase or section; ``place`` is the value that ``enter`` or ``enter_section`` returned at its start."""
 
 
 class PhaseHook(NamedTuple):
@@ -233,10 +233,7 @@ class Ranges:
 
 @contextmanager
 def named_ranges(run: Callable[[], object], hooks: Sequence[PhaseHook]) -> Iterator[Ranges]:
-    """Shows phases and sections as ranges of the profiler, in this context; calls ``run`` once before.
-
-    If that call compiles code, optimizers get no ranges, because their steps may be part of a compiled graph.
-    """
+    """Shows phases and sections as ranges of the profiler, in this context; calls ``run`` once before."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     ranges = Ranges()
@@ -246,5 +243,5 @@ def named_ranges(run: Callable[[], object], hooks: Sequence[PhaseHook]) -> Itera
         frames = compiled_frames()
         run()
         if compiled_frames() > frames:
-            optimizers.close()
+            optimizers.close()  # their steps may be part of a compiled graph, so they get no ranges
         yield ranges

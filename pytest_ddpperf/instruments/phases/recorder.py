@@ -1,4 +1,4 @@
-"""Records a mark, such as the time, whenever a phase begins or ends, or a section (a part that the user names)."""
+"""Records a mark, such as the time, when a phase or a section (a part of a step that the user names) begins or ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PhaseNode:
         self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
     def inside(self, name: str, *, section: bool = False) -> PhaseNode:
-        """Returns the node of a phase or section that begins here; a section named like a phase gets that phase."""
+        """Returns the node of a phase or section that begins here; in a section ``forward``, the phase is forward."""
         if (name, section) not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
             sections = (*self.sections, path) if section else self.sections

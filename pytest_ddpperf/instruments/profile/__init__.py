@@ -1,1 +1,1 @@
-"""Runs a few steps under torch's profiler: finds communication, its times, and the computation at the same time."""
+"""Runs a few steps under torch's profiler; measures communication, computation, and how long both overlap."""

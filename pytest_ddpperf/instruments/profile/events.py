@@ -202,11 +202,11 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 def notes_by_link(
     kernels: Iterable[int], copies: Collection[int], fields: Mapping[int, Mapping[str, Any]]
 ) -> dict[int, Note]:
-    """Returns a ``Note`` for each collective that ran as one NCCL kernel or by copies, by its correlation id.
+    """Returns a ``Note`` for each collective that ran as one NCCL kernel or by copies, by correlation id.
 
-    ``kernels`` and ``copies`` have correlation ids, 0 for none; ``fields`` has torch's records. Collectives that are
-    sent as a group get no note, because the bytes of each are unknown. Notes of copies have no bytes, because each copy
-    is for one peer only.
+    ``kernels`` and ``copies`` have correlation ids (0: unknown), and ``fields`` has torch's records by correlation id.
+    Collectives that are sent as a group get no note, because the bytes of a single collective are unknown. Notes of
+    copies have no bytes, because each copy is for one peer only.
     """
     once = [number for number, times in Counter(kernels).items() if times == 1]
     noted = {number: note_of(fields[number]) for number in {*once, *copies} if number in fields}

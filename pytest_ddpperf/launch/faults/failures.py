@@ -199,7 +199,7 @@ def _wanted_memory(end: RankEnd) -> bool:
 
 
 def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tuple[str, str], ...]:
-    """Returns the ranks' output with titles, omitting this plugin's stack frames and the stack of ``root``."""
+    """Returns titled output of ranks, without this plugin's frames and the stack of ``root``, the first cause."""
     shown = {end.rank: "".join(_dump(end)[: 1 if end is root else 2]) for end in ends}
     return titled((end.rank, replace(end.output, stderr=shown[end.rank])) for end in ends)
 

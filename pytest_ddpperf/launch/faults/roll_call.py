@@ -30,8 +30,8 @@ def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[S
 def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = False) -> dict[int, bool]:
     """Returns, by rank, whether the rank has moved between the stacks ``before`` and ``after``.
 
-    A rank has not moved if it is in the same library function at the same line of the user's code. A rank without a
-    stack in ``after`` has finished, so it moved. With ``nccl``, a rank that waits for its GPU waits for other ranks.
+    A rank has not moved if both stacks show the same library function, and the same line of the user's code. A rank
+    without a stack in ``after`` has finished, so it moved. With ``nccl``, a wait for the GPU is a separate position.
     """
     places = [
         {rank: where for where, ranks in _positions(each, nccl=nccl) for rank in ranks} for each in (before, after)
@@ -66,11 +66,11 @@ def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | No
 
 
 def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
-    """Returns the result of ``suspect``. If the numbers of called collectives do not confirm it, returns None.
+    """Returns the rank that all others seem to wait for, if the numbers of called collectives confirm this, else None.
 
-    Some collectives let a rank leave before others enter, so stacks alone may suggest the wrong rank. ``called`` has
-    the number of collectives that each rank called. These numbers must be equal for other ranks at the same line, and
-    different for ranks at different lines.
+    ``suspect`` finds this rank by stacks, which may mislead, because some collectives let a rank leave before others
+    enter. ``called`` has the number of collectives that each rank called. Apart from the found rank, ranks at the same
+    line must have equal numbers, and ranks at different lines must have different numbers.
     """
     odd = suspect(stacks, finished)
     agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
@@ -94,8 +94,8 @@ def heading(
 
     Ranks in a collective or in backward wait for others. A rank that does not wait, or has finished, is to blame. All
     mappings are keyed by rank. ``stacks``: faulthandler's text of each unfinished rank. ``called``: the number of
-    collectives called. ``nccl``: whether a wait for a GPU counts as a wait for ranks. ``moved``: whether the rank moved
-    between two stacks. ``waits_in``: name and number of the collective.
+    collectives called. ``nccl``: whether a wait for a GPU counts as a wait for ranks. ``moved``: whether a later stack
+    shows another position. ``waits_in``: name and number of the collective.
     """
     order = _positions(stacks, nccl=nccl)
     if world_size == 1:  # then backward waits for nobody

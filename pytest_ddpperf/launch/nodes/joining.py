@@ -119,7 +119,7 @@ def follow(task: Task, own: meeting.Hello, folder: Path | None, check_out: Check
 
 
 def _met(file: meeting.FileMeeting, own: meeting.Hello) -> tuple[Link, meeting.Card]:
-    """Connects to the controller, and returns the link and the controller's card; raises LaunchError if it is late."""
+    """Returns the link to the controller, and the controller's card; raises LaunchError if the controller is late."""
     deadline = time.monotonic() + meeting.MEETING_SECONDS
     why = "did not join: its tests may have failed to import, or none of them uses a fixture of the plugin"
     while time.monotonic() < deadline:

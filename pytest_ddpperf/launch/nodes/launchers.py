@@ -34,7 +34,7 @@ class NodeLaunchers:
         return self.cluster.interface
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """Returns the number of ranks on each node; ``gpus``: number of this node's GPUs, 0 for ranks on the CPU."""
+        """Returns how many ranks each node runs, the controller's first; ``gpus``: the GPUs there, 0 to use CPUs."""
         nodes = self.cluster.nodes
         if not gpus:
             return spread(world_size, 1 + len(nodes))
@@ -80,7 +80,7 @@ class NodeLaunchers:
         self.links.clear()
 
     def link(self, node: Node) -> Link:
-        """Returns the link to the launcher on ``node``, which is started if necessary."""
+        """Returns the link to the launcher on ``node``, and starts this launcher if necessary."""
         found = self.links.get(node.number)
         if found is not None and found.closed:
             found.close()
@@ -99,9 +99,10 @@ def gpus_of(question: Question[int], until: float) -> int:
 
 
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
-    """Spreads ranks over nodes: over all nodes on the CPU, else over as few as possible with ``gpus`` GPUs each.
+    """Returns each node's number of ranks; CPU ranks use all nodes, GPU ranks as few nodes as possible.
 
-    Raises RankSkipped if the ranks cannot be spread evenly.
+    ``gpus`` is the number of GPUs on each node, or 0 for CPU ranks. Raises RankSkipped if nodes would get unequal
+    numbers.
     """
     needed = min(nodes, -(-world_size // gpus) if gpus else world_size)
     each, left = divmod(world_size, needed)

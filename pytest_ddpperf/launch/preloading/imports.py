@@ -61,12 +61,12 @@ class _Import:
 
 
 class ImportWatch:
-    """A context that records this thread's imports; calls ``around()`` before each import, and its result after it."""
+    """A context that records this thread's imports."""
 
     def __init__(self) -> None:
         self.outer: list[_Import] = []
         self.open: list[_Import] = []
-        self.around: Callable[[], Callable[[], None]] | None = None
+        self.around: Callable[[], Callable[[], None]] | None = None  # called before an import; its result, after it
         self._failed: set[str] = set()
         self._environ = dict(os.environ)
         self._thread = threading.get_ident()

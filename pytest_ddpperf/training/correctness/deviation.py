@@ -32,7 +32,7 @@ class Deviation:
 def deviations_of(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Returns each tensor's error, divided by its number in ``sizes`` or else the expected norm; None means zeros."""
+    """Returns each tensor's error relative to ``sizes`` or else to the expected norm; a tensor None counts as zeros."""
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
@@ -63,7 +63,7 @@ def apart_from_rounding(
     tolerance: float,
     smallest: float = 0.0,
 ) -> list[Deviation]:
-    """Returns the deviations, but scales errors of gradients that rounding explains to less than the tolerance.
+    """Returns the deviations; if rounding may explain an error of a gradient, the error is scaled below ``tolerance``.
 
     ``sizes`` has each gradient's norm by tensor name; ``noise`` has the norm of the change that rounding causes in each
     gradient. ``smallest`` is the least number above 0 that the gradients' dtype can hold.

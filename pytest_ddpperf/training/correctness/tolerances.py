@@ -56,9 +56,9 @@ def smallest(*precisions: str) -> float:
 def excused(noise: float, size: float) -> float:
     """Returns the largest error of a gradient that rounding may explain.
 
-    ``noise`` is how far rounding moves the ranks' gradients before averaging, and ``size`` is their mean norm. If
-    ``noise`` is at least half of ``size``, the gradient is nothing but rounding, as for a bias in front of a BatchNorm.
-    Other gradients may have an error of at most an eighth of ``size``, which is less than a mistake causes.
+    ``size`` is the mean norm of the ranks' gradients before averaging, and ``noise`` is the norm of their change by
+    rounding. If ``noise`` is at least half of ``size``, the gradient consists of rounding errors, as for a bias in
+    front of a BatchNorm. For other gradients, the result is at most an eighth of ``size``, because mistakes cause more.
     """
     return 4 * noise if noise >= size / 2 else min(2 * noise, size / 8)
 

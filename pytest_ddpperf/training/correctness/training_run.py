@@ -52,7 +52,7 @@ class MicroBatches:
     def feed(
         self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, given: Sequence[Pair] | None = None
     ) -> NextBatch:
-        """Returns a function that returns a step's micro-batches (or copies, ``given``) one by one, with weights."""
+        """Returns a function that gives the micro-batches of a step (or ``given``), each with its loss's weight."""
         order = zip(places, self.copies(places, step, device) if given is None else given, strict=True)
 
         def next_batch() -> Pair:
@@ -133,18 +133,18 @@ class TrainingRun:
         self.trainer.update()
 
     def gradients(self) -> Gradients:
-        """Returns the full gradients of trained parameters on the CPU, by name; a collective if they are sharded."""
+        """Returns the full gradients of trained parameters on the CPU, by name; all ranks call this if sharded."""
         parallel = self.trainer.parallel
         found = gradients_of(parallel.module) if parallel.gradients is None else parallel.gradients()
         return {name: gradient for name, gradient in self._named(found).items() if name not in self._frozen}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns the full parameters, on the CPU, by the model's own names; a collective if they are sharded."""
+        """Returns the full parameters on the CPU, by the model's own names; all ranks call this if they are sharded."""
         parallel = self.trainer.parallel
         return self._named(parameters_of(parallel.module) if parallel.parameters is None else parallel.parameters())
 
     def buffers(self) -> list[Tensor]:
-        """Returns copies of the buffers on the CPU, in the module's order, because wrappers rename them."""
+        """Returns copies of the buffers on the CPU, in the module's order and without names, which wrappers change."""
         return [whole(buffer) for buffer in self.trainer.parallel.module.buffers()]
 
     def _named(self, found: Mapping[str, T]) -> dict[str, T]:
@@ -182,7 +182,7 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 
 
 def without_step_counts(settings: Settings) -> Settings:
-    """Removes settings that count steps if the precision is fp16, because overflowed steps are repeated."""
+    """Returns the settings; in fp16 without ``clip_steps`` and ``lr_warmup_steps``, because overflows repeat steps."""
     return replace(settings, clip_steps=None, lr_warmup_steps=None) if settings.precision == "fp16" else settings
 
 
@@ -238,9 +238,9 @@ def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], se
     return lost, changed
 
 
-def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> WorkloadError:
-    """Returns the error for a step that changes (or removes, if ``taken``) the entries of its batch at ``ways``."""
-    names = " and ".join(sorted(_name(way, whole=workload.forward is not None) for way in ways))
+def refusal(workload: Workload, paths: set[tuple[Any, ...]], *, taken: bool) -> WorkloadError:
+    """Returns the error for a step that changes the entries of its batch at these paths (``taken``: removes them)."""
+    names = " and ".join(sorted(_name(path, whole=workload.forward is not None) for path in paths))
     assert workload.batch is not None  # noqa: S101  it is what makes the batch
     done = f"removes {names} from its batch" if taken else f"changes {names} in place"
     cure = "read the batch without pop(), or from dict(batch)" if taken else "change a clone()"

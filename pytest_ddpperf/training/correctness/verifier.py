@@ -27,7 +27,7 @@ LOSSY_STEPS = 20
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Trains a few steps by the job's strategy and in a single process, and compares both; a collective."""
+    """Trains on all ranks and in a single process, and compares both, step by step. All ranks call this together."""
     consensus = RankConsensus(ctx)
     discrepancy, unverified, leniency = None, "", None
     try:
@@ -51,7 +51,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
 
 
 class StrategyVerifier:
-    """The training on all ranks, and the same in one process on rank 0; the other ranks begin with wrong weights."""
+    """The training on all ranks, and in one process on rank 0; the other ranks begin with wrong weights."""
 
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
         self._consensus = consensus
@@ -139,8 +139,8 @@ class StrategyVerifier:
     def compare_training(self) -> None:
         """Trains on one small batch to check that a lossy strategy, such as PowerSGD, still trains.
 
-        After at least one step, all ranks must have the same parameters. The loss must fall by at least the fraction
-        ``FALL`` of its fall in a single process.
+        All ranks must have the same parameters after at least one of the steps, but not after each. The loss must fall
+        by at least the fraction ``FALL`` of its fall in a single process.
         """
         losses, reference, alike = [], [], False
         for step in range(1, LOSSY_STEPS + 1):
