@@ -177,7 +177,7 @@ def bound_text(comparison: Comparison, bound: float | None = None) -> str:
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """Returns the slowdown that undecided metrics may hide: ``could be +35.2 % slower``; or a verdict if unknown."""
+    """Returns ``could be +35.2 % slower`` for undecided metrics; the verdict on the first if a bound is unknown."""
     first, worst = undecided[0], []
     for each in undecided:
         if each.bound is None:
