@@ -80,8 +80,8 @@ class Ddpperf:
             name: name of the benchmark within its test (default: strategy and settings of the training).
             samples_per_step: samples of one rank, if ``subject`` does not have them.
             tokens_per_step: tokens of one rank, if ``subject`` does not have them.
-            reference: the same training by a single process on the batches of all ranks, in any form of ``subject``; a
-                step or script has to give equal results.
+            reference: if ``subject`` is no Workload, the same training for a single process on the batches of all
+                ranks. It may have any form of ``subject``. The test fails if the results of both differ.
             knobs: any setting of a test, such as ``world_size=2, tolerance=0.05``; they override marker and options.
 
         Returns:
@@ -142,10 +142,10 @@ class Ddpperf:
         """Measures a benchmark with several numbers of ranks, side by side, and judges each point.
 
         Args:
-            subject: as for ``check``. In strong mode the ranks share a Workload's batch; a function ``build(ctx)``
-                divides its batch if ``ctx.mode`` is ``strong``. A function with a parameter ``n``, ``ranks`` or
-                ``world_size`` may return a Workload for this number of ranks, such as a larger model for more ranks;
-                then efficiency takes the FLOPs of a rank into account.
+            subject: as for ``check``. In strong mode, the plugin divides a Workload's batch among the ranks, but a
+                function ``build(ctx)`` must divide its batch itself: then ``ctx.mode`` is ``strong``. A function with
+                a parameter ``n``, ``ranks`` or ``world_size`` may return a Workload for this number of ranks, such as a
+                larger model for more ranks; then efficiency takes the FLOPs of a rank into account.
             world_sizes: numbers of ranks, ascending; the others are compared with the first. Default:
                 ``--ddpperf-world-size``; if that is one number, 1 and the powers of two up to it.
             mode: ``weak`` keeps the batch of a rank, ``strong`` the global batch.
@@ -268,7 +268,7 @@ class Ddpperf:
             subject: a Workload, whose ranks have different batches; with ``evaluate`` it has metrics.
             strategies: as for ``compare``.
             steps: number of optimizer steps of each training.
-            every: steps from one point of a curve to the next (default: a tenth of ``steps``).
+            every: number of steps after which losses and metrics are recorded (default: a tenth of ``steps``).
             metric: the metric to compare, besides the loss (default: the first of ``evaluate``).
             better: ``higher`` or ``lower``, for the metric.
             launches: three or more; each trains by all strategies, with different weights and batches.
@@ -276,10 +276,10 @@ class Ddpperf:
             knobs: any setting of a test that changes the training or the group: ``precision``, ``world_size``.
 
         Returns:
-            ``found.curves["ddp"]``, a curve for each launch; ``found.final("ddp")`` with ``value`` and ``interval``.
+            ``found.curves["ddp"]``, the recorded values of each launch; ``found.final("ddp")``, the mean last value.
 
         Raises:
-            QualityLost: a strategy ends with a worse or another result, and ``fail_on`` has ``regressed``.
+            QualityLost: a strategy's result is worse or differs, as described above, and ``fail_on`` has ``regressed``.
             DdpperfError: a strategy could not be trained.
         """
         from pytest_ddpperf.run.call.convergence import converged, job_of, require_quality
@@ -567,7 +567,7 @@ class Ddpperf:
             pytest.skip(f"{subject.name}: ddpperf simulate runs no Script, which creates its own process group")
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
-        """Returns the environment for the largest ``world_size`` of the settings; 1 with a strategy of one rank."""
+        """Returns the environment for the largest world size, or for one rank if ``strategy`` is for one rank only."""
         lone = (
             strategy is not None
             and "world_size" not in call.knobs
@@ -577,7 +577,7 @@ class Ddpperf:
         return self._session.environment(call.settings, size)
 
     def _environments(self, call: VerbCall, strategy: GivenStrategy) -> list[Environment]:
-        """Returns environments for all simulated world sizes, the largest last; for real ranks, only the largest."""
+        """Returns the environment of each world size, ascending, if ranks are simulated; else only of the largest."""
         largest = self._environment(call, strategy)
         if not largest.simulated or largest.world_size == 1:
             return [largest]
@@ -599,7 +599,7 @@ class Ddpperf:
         return Predictor(self._session, self._test, self._sections)
 
     def _judged_run(self, call: VerbCall, variants: Sequence[Variant]) -> JudgedRun:
-        """Returns the run that judges a call's variants; SettingError if two benchmarks of the test share a name."""
+        """Returns the run that judges a call's variants; raises SettingError if two benchmarks have the same name."""
         from pytest_ddpperf.run.call.judging import JudgedRun
 
         for benchmark in variants:  # results and baselines of this test could not distinguish them

@@ -198,7 +198,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Skips the rest of a test that reads a time though this run only counts; fails a rerun with its old verdict."""
+    """Fails a rerun of a test that a verdict failed; skips a test's rest if it reads a time that was not measured."""
     if STANDS in item.stash:
         raise item.stash[STANDS].with_traceback(None)
     try:

@@ -30,7 +30,7 @@ class Scale:
     exact: bool = False  # whether the values are whole numbers of the base unit (bytes below 1 KiB)
 
     def number(self, value: float) -> str:
-        """Formats the value in this unit, without the unit's name: to three digits, or to a whole number if exact."""
+        """Formats the value in this unit, without its name: to three digits, or as a whole number if ``exact``."""
         scaled = value / self.factor
         exactly = f"{scaled:.2g}" if abs(scaled) < _FEW else f"{scaled:.0f}"
         return exactly if self.exact else significant(scaled)
@@ -115,7 +115,7 @@ def power_of_two(nbytes: float, *, above: bool = False) -> str:
 
 
 def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
-    """Formats counts in one unit, with as many digits as show that the counts differ by more than rounding."""
+    """Formats counts in one unit; rounds them only as far as the texts still show the differences between counts."""
     values = [float(f"{value:.12g}") for value in values]
     plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
     scaled = {"B": lambda: list(map(scale(values, unit).text, values)), "FLOP": lambda: _flop_texts(values)}

@@ -63,10 +63,10 @@ class PairedLaunches:
         variables: Variables = (),
         **group: Any,
     ) -> LaunchResult[Any]:
-        """Calls ``Launcher.run(*call, **group)`` on a launcher of the candidate, or if ``reference`` of the reference.
+        """Calls ``Launcher.run(*call, **group)`` for the candidate, or for the reference if ``reference`` is true.
 
-        ``launchers`` are the candidate's, and ``number`` is the launcher's index. The reference's ranks get the
-        environment variables ``variables``. Raises ReferenceFailed, which names ``benchmark``, if the reference fails.
+        ``launchers`` are the candidate's; ``number`` is a launcher's index on either side. The reference's ranks get
+        the environment variables ``variables``. Raises ReferenceFailed, with ``benchmark``, if the reference fails.
         """
         __tracebackhide__ = True
         if not reference:
@@ -227,7 +227,7 @@ def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
 
 
 def _defined_in(value: Any, module: str, modules: Mapping[str, str]) -> bool:
-    """Returns whether a global is a function or class that ``module`` defines, or an object such as a Workload."""
+    """Returns True for functions and classes of ``module``, Workloads, partials, and instances of tests' classes."""
     if isinstance(value, FunctionType) or inspect.isclass(value):
         return bool(value.__module__ == module)
     return isinstance(value, (Workload, functools.partial)) or type(value).__module__ in modules

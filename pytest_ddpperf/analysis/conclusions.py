@@ -50,7 +50,7 @@ def concluded(results: Sequence[Result]) -> tuple[Result, ...]:
 
 
 def _best(results: Sequence[Result]) -> Iterator[Finding]:
-    """Yields a finding that names the fastest and the smallest variant, or several if their intervals overlap."""
+    """Yields a finding with the fastest variants and those with the least memory, unless all are equally good."""
     over = next((one.measurement.over for one in results if one.measurement.over is not None), None)
     if over is None:
         return
@@ -89,7 +89,7 @@ def _scaling(points: Sequence[Result]) -> Iterator[Finding]:
 
 
 def _loss(points: Sequence[Result]) -> Iterator[Finding]:
-    """Yields the finding on how many seconds the largest group loses by each cause; none if it loses little."""
+    """Yields a finding with the seconds that a step on the most ranks loses by each cause, unless the loss is small."""
     first, *others = points
     scaled = [
         (point, one.series.value) for point in others for one in point.comparisons if one.series.metric == EFFICIENCY

@@ -96,7 +96,7 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
 
 
 def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
-    """Returns the causes of idle time in ``computing`` seconds: shared cores or GPUs, other processes, ``unclear``."""
+    """Returns causes of time without work, such as shared cores. ``computing``: a step's seconds without its waits."""
     step, short = evidence.step, _shortage(evidence, environment)
     idle = 0.0 if evidence.cpu is None else computing - evidence.cpu
     if short:

@@ -104,9 +104,9 @@ def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[d
 
 
 def _communication(
-    measurement: Measurement, shares: Sequence[Sequence[Mapping[str, float]]], step: float
+    measurement: Measurement, phase_shares: Sequence[Sequence[Mapping[str, float]]], step: float
 ) -> tuple[float, bool]:
-    """Returns the seconds of exposed communication in a step of ``step`` seconds, and whether they are complete."""
+    """Returns a step's seconds of exposed communication, and whether they are known for all of its collectives."""
     if measurement.world_size == 1:
         return 0.0, True
     overheads = communication_overhead(measurement)
@@ -115,7 +115,7 @@ def _communication(
     profile = measurement.profile
     if profile is not None:
         return step * max(0.0, profile.exposed - (profile.wait or 0.0)) / profile.step, True
-    outside = step * fmean(min(rank[GRADIENT_SYNC] for rank in ranks) for ranks in shares)
+    outside = step * fmean(min(rank[GRADIENT_SYNC] for rank in ranks) for ranks in phase_shares)
     return outside, sends_after_backward(measurement)
 
 

@@ -21,24 +21,24 @@ _MOST_RANKS = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingPoint:
-    """A point of a scaling curve: its number of ranks divided by the base's, and the speedup in each round."""
+    """A point of a scaling curve: its ranks and speedups, relative to the point with the fewest ranks (the base)."""
 
-    ranks: float
-    speedups: tuple[float, ...]
+    ranks: float  # number of ranks / the base's number of ranks
+    speedups: tuple[float, ...]  # one for each round of launches
     oversubscribed: bool = False  # whether its ranks share cores or GPUs: then it says nothing about scaling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LawFit:
-    """A fitted law of scaling.
+    """A fitted law of scaling. Speedups are relative to the point with the fewest ranks (the base).
 
     Attributes:
         law: ``amdahl`` (fixed global batch) or ``gustafson`` (fixed batch of a rank).
-        serial: the share of the base's step that more ranks do not make shorter; below 0 if the speedups exceed the
-            number of ranks.
+        serial: the fraction of the base's step time that does not profit from more ranks; below 0 if speedups are
+            larger than the growth of the number of ranks.
         interval: the 95 % interval of ``serial``, by Student's t; None for a single sample.
         error: the root of the mean squared relative error of the fitted speedups.
-        ranks: the points that the fit uses, as multiples of the base.
+        ranks: for each fitted point, its number of ranks divided by the base's number of ranks.
     """
 
     law: Law

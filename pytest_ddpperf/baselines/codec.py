@@ -108,7 +108,7 @@ def _short(series: Series) -> Series:
 
 
 def _stored(record: BaselineRecord) -> BaselineRecord:
-    """Returns a record as a file stores it: with rounded times, and call sites of operators and FLOPs only by line."""
+    """Returns a record as files store it: times are rounded; operators and FLOPs have one sum for each line of code."""
     changes: dict[str, Any] = {
         "series": tuple(map(_short, record.series)),
         "lost": jsonfile.rounded(record.lost) or None,
@@ -131,7 +131,7 @@ def _read(stored: Any, schema: str) -> BaselineRecord:
 
 
 def encode(content: BaselineFile, file: Path) -> str:
-    """Returns the text of a baseline file, with nine digits in times; BaselineError if a value is invalid (NaN)."""
+    """Returns the text of a baseline file, with nine digits in times; raises BaselineError if a value is NaN."""
     records = list(map(_stored, content.records))
     try:
         document = jsonfile.json_of(
@@ -148,7 +148,7 @@ def encode(content: BaselineFile, file: Path) -> str:
 
 
 def decode(text: str, file: Path) -> BaselineFile:
-    """Returns the content of a baseline file; BaselineError if it is broken or was edited by hand."""
+    """Returns the content of a baseline file; raises BaselineError if the file is broken or was edited by hand."""
     data = jsonfile.checked(text, file, BASELINE)
     found = jsonfile.read_as(_File, data, file, BASELINE)
     if found.checksum != _checksum(data):

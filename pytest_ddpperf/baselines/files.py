@@ -32,7 +32,7 @@ def located(root: Path, path: Path) -> Path:
 
 
 def require_regular(file: Path, most: float = math.inf) -> None:
-    """Raises OSError for a pipe, a device, or a file of more than ``most`` bytes; open streams are allowed."""
+    """Raises OSError for a pipe, a device (except /dev/stdin and /dev/fd/N), or a file of more than ``most`` bytes."""
     if file.exists() and not (file.is_file() or file.is_dir() or str(file).startswith(_OPENED)):
         raise OSError(errno.EINVAL, "this is a pipe or a device: name a file", str(file))
     if file.exists() and file.stat().st_size > most:
@@ -142,7 +142,7 @@ def _write(file: Path, mode: Literal["xb", "wb"], content: bytes, like: Path | N
 
 @contextlib.contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """Turns an OSError in this context, which saves baselines at ``path``, into a BaselineError."""
+    """Converts an OSError in the ``with`` block, which has to save baselines in ``path``, to a BaselineError."""
     try:
         yield
     except OSError as error:
@@ -153,7 +153,7 @@ def saving(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks a folder in this context, so that no other process saves there; BaselineError if that fails."""
+    """Locks a folder in this context, so that no other process saves there; raises BaselineError on failure."""
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(folder)

@@ -32,7 +32,7 @@ def rounded(value: float) -> float:
 
 
 def render(value: Any) -> str:
-    """Returns JSON text with sorted keys; scalar lists and short values fill one line. ValueError for NaN, infinity."""
+    """Returns JSON text with sorted keys; lists of scalars fill one line. Raises ValueError for NaN and infinity."""
     return _lines(value, "") + "\n"
 
 
@@ -82,7 +82,7 @@ class FileKind:
 
 
 def read_text(file: Path, kind: FileKind) -> str | None:
-    """Returns the text of a file; None if there is no such file, BaselineError if it cannot be read."""
+    """Returns the text of a file, or None if there is no such file; raises BaselineError if it cannot be read."""
     try:
         require_regular(file)
         with file.open(encoding="utf-8") as opened:
@@ -101,8 +101,8 @@ def read_text(file: Path, kind: FileKind) -> str | None:
 def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
     """Returns the data in a file of this kind.
 
-    BaselineError if the text is cut off, in conflict after a merge, garbled, of another schema or a newer version, or
-    if a number is larger than ``LARGEST``.
+    Raises BaselineError if the text is cut off, in conflict after a merge, garbled, of another schema or a newer
+    version, or if a number is larger than ``LARGEST``.
     """
     try:
         # NaN and infinity become null, which is refused wherever a document needs a number.
@@ -149,7 +149,7 @@ def _complaint(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object's pairs as a dict; ValueError if a name occurs twice, which json would silently accept."""
+    """Returns a JSON object's pairs as a dict; raises ValueError if a name occurs twice, which json would accept."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -213,13 +213,13 @@ def object_of(
 
 
 def json_of(kind: Any, record: Any) -> Any:
-    """Returns a record, or its fields by name, as JSON data of type ``kind``; numbers that are not finite are None."""
+    """Converts an object, or a mapping of its fields, to JSON data by the msgspec type ``kind``; NaN becomes None."""
     return msgspec.json.decode(msgspec.json.encode(msgspec.convert(record, kind, from_attributes=True)))
 
 
 @uncollected()  # a collection would scan millions of new objects repeatedly
 def read_as(kind: Any, data: Mapping[str, Any], file: Path, of: FileKind) -> Any:
-    """Returns JSON data as an object of type ``kind``; if a value does not fit, BaselineError names file and field."""
+    """Converts JSON data to the msgspec type ``kind``; if a value does not fit, raises BaselineError with its field."""
     try:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for text such as "\\ud800"

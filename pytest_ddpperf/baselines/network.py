@@ -26,7 +26,7 @@ class NetworkFile:
     timings: tuple[Timing, ...]
 
     def fit(self, collective: str) -> CollectiveFit:
-        """Returns the fit of a collective; BaselineError if it was not measured."""
+        """Returns the fit of a collective; raises BaselineError if it was not measured."""
         for fit in self.fits:
             if fit.collective == collective:
                 return fit

@@ -84,7 +84,7 @@ class Store:
         return tuple(file for key in self._keys() for file in sorted((self.folder / key).glob("*/[!.]*.json")))
 
     def read(self, file: Path) -> BaselineFile:
-        """Returns the content of one file of this set; BaselineError if there is no such file."""
+        """Returns the content of one file of this set; raises BaselineError if there is no such file."""
         content = self._read(file)
         if content is None:
             raise BaselineError(f"baseline file {file} does not exist; pytest --ddpperf-save writes baselines")
@@ -105,7 +105,7 @@ class Store:
         return True
 
     def save(self, test: str, records: Sequence[BaselineRecord]) -> tuple[SavedRecord, ...]:
-        """Adds records to the stored ones of a test; each replaces a record of the same name and environment.
+        """Adds records to a test's stored records; each replaces a stored record of the same name and environment.
 
         Processes may save at the same time: nothing is lost, and no reader sees half a file.
         """
@@ -221,7 +221,10 @@ def test_file(nodeid: str) -> str:
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
-    """Returns a safe file name from ``slug``, with a hash of ``whole`` if the slug is too long or not ``lossless``."""
+    """Returns a safe file name from ``slug``, the short form of ``whole``.
+
+    If the slug is too long, or if ``lossless`` is None (other texts may have this slug), a hash of ``whole`` is added.
+    """
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]

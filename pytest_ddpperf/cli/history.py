@@ -101,7 +101,7 @@ def stale(test: str, record: BaselineRecord, save: str | None) -> str:
 def _selected(options: argparse.Namespace, metrics: Sequence[str] | None) -> list[database.Entry]:
     """Returns the values that the arguments select, of all metrics if ``metrics`` is None.
 
-    HistoryError if there are no such values, or if one of ``metrics`` has none.
+    Raises HistoryError if there are no such values, or if one of ``metrics`` has none.
     """
     file, test = _file(options), options.test
     known: Sequence[str] = () if test is None else database.recorded(file, "test")

@@ -53,7 +53,7 @@ def synchronised_step(measurement: Measurement) -> float | None:
 
 
 def still_sent(measurement: Measurement) -> str:
-    """Returns a text on what ranks still sent in steps that skip the averaging of gradients; empty if nothing."""
+    """Returns a text on the data that ranks still sent in steps without averaging of gradients; empty if none."""
     found = (rank.communication for launch in measurement.every for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
@@ -68,25 +68,28 @@ def no_memory_headroom(measurement: Measurement) -> Finding | None:
 
 
 def synchronisation_kept(measurement: Measurement) -> Finding | None:
-    """Reports that exposed communication was not measured, because the user's own step skipped no synchronisation."""
+    """Reports that exposed communication was not measured, because the user's step cannot skip averaging gradients."""
     reason = next((launch.ranks[0].kept for launch in measurement.every if launch.ranks[0].kept), None)
     return None if reason is None else Finding("synchronisation_kept", {"reason": reason})
 
 
 def _samples(measurement: Measurement, figure: Callable[[float, float], float]) -> Samples | None:
-    """Returns ``figure`` of the mean (synchronised, unsynchronised) steps by launch; None if no launch has them."""
+    """Returns ``figure`` of the mean step time with and without averaging of gradients, by launch; None if unknown."""
     return tuple(figure(*steps[0]) for steps in map(_steps, measurement.every) if steps) or None
 
 
 def _within(measurement: Measurement, figure: Callable[[float, float], float], own: float) -> Within:
-    """Returns the scatter of ``figure`` between pairs of blocks of steps, one with and one without averaging."""
+    """Returns the scatter of ``figure`` within launches, over pairs of a block with averaging and a block without."""
     launches = (without for _, *without in filter(None, map(_steps, measurement.every)) if without)
     return Within(tuple(influences([figure(*steps) for steps in without]) for without in launches), own)
 
 
 @once
 def _steps(launch: Launch) -> list[tuple[float, float]]:
-    """Returns mean (synchronised, unsynchronised) step times: of all blocks of steps, then omitting each pair once."""
+    """Returns pairs of mean step times, with and without averaging of gradients; none if these were not measured.
+
+    The first pair is over all blocks of steps. Each further pair omits one block of each kind, for the jackknife.
+    """
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
         return []

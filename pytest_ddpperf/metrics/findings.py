@@ -120,10 +120,7 @@ def idle_gpus(measurement: Measurement) -> Finding | None:
 
 
 def outlying_launches(measurement: Measurement) -> Finding | None:
-    """Reports the launches that are far from the others.
-
-    Far is more than 5 % and 3 standard deviations (by the median absolute deviation) away from the median.
-    """
+    """Reports launches more than 5 % and 3 standard deviations (by the median absolute deviation) from the median."""
     times = [mean_step(launch) for launch in measurement.launches]
     if len(times) < MIN_LAUNCHES:
         return None

@@ -224,6 +224,6 @@ def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequenc
 
 
 def _sizes_of_steps(launch: Launch) -> Sequence[int]:
-    """Returns the number of steps in each block; ``even_sizes`` if the launch was not timed in blocks."""
+    """Returns the number of steps in each timed block; divides steps evenly if they were not timed in blocks."""
     sizes, steps = launch.ranks[0].blocks, len(launch.step_times)
     return sizes if sizes and sum(sizes) == steps else launches.even_sizes(steps)

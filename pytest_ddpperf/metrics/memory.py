@@ -49,10 +49,7 @@ def _peaks(launch: Launch) -> dict[str, float]:
 
 
 def fragmentation(measurement: Measurement) -> Samples | None:
-    """Returns 1 - peak of live tensors / peak of reserved memory on CUDA, for each launch.
-
-    None for an allocator that splits no blocks, because its memory cannot fragment.
-    """
+    """Returns 1 - peak of live tensors / peak of reserved memory, by launch; None if the allocator splits no blocks."""
     allocated = peak_memory("peak_allocated")(measurement)
     reserved = peak_memory("peak_reserved")(measurement)
     if allocated is None or reserved is None or peak_memory("peak_inactive_split")(measurement) is None:

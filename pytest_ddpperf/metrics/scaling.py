@@ -63,14 +63,14 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive``, which adds metrics, so that CPU time can fail a test; for references in the same rounds."""
+    """Wraps ``derive`` so that CPU time can fail a test. Callers do this if the reference runs in the same rounds."""
     return lambda measured: derive(
         tuple(_gated_if(point, lambda each: each.gated or each.rules.stands_in) for point in measured)
     )
 
 
 def work_of_rank(point: Measurement) -> float:
-    """Returns the counted FLOPs of one step on one rank, the mean over ranks; WorkloadError if none were counted."""
+    """Returns the mean FLOPs of a rank in one step, as counted; raises WorkloadError if none were counted."""
     flops = 0.0 if point.counts is None else point.counts.totals.get("flops", 0.0)
     if not flops or point.counts is None:
         raise WorkloadError(
@@ -81,7 +81,7 @@ def work_of_rank(point: Measurement) -> float:
 
 
 def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: float = 1.0) -> tuple[Series, ...]:
-    """Returns the scaling efficiency and the speedup of ``point`` over ``base``, with a sample for each common round.
+    """Returns scaling efficiency and speedup of ``point`` over ``base``; each round of launches with both is a sample.
 
     Let a step take T on n ranks in ``point``, and T0 on m ranks in ``base``. Strong scaling fixes the global batch, so
     the speedup is T0 / T (Amdahl 1967). Weak scaling fixes each rank's batch, so the speedup is (n T0) / (m T)
@@ -89,7 +89,7 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: floa
     is the speedup divided by n / m; 1 is perfect.
 
     Speedup never fails a test, because efficiency judges the same times. Efficiency fails no test if ranks share cores,
-    which they do not in real training. The result is empty if no round is common.
+    which they do not in real training. The result is empty if no round has both.
     """
     partners, sizes = _partners(base, point), (point.world_size, base.world_size)
     if not partners:
@@ -105,7 +105,7 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: floa
 
 
 def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False) -> tuple[Series, ...]:
-    """Returns the ``speedup`` of ``other`` over ``base``, with a sample for each common round.
+    """Returns the ``speedup`` of ``other`` over ``base``; each round of launches with both gives a sample.
 
     Speedup compares samples per second, or steps per second if a rank's samples are unknown. It can fail a test only if
     ``gated`` is true, because it also falls if the base becomes faster.
@@ -119,9 +119,10 @@ def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False
 
 
 def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
-    """Returns ``memory_ratio``, the peak of ``other`` divided by the peak of ``base``, for each common round.
+    """Returns ``memory_ratio``, the peak of ``other`` / the peak of ``base``, for each round of launches with both.
 
-    The peaks are of allocated memory on GPUs and of resident memory on the CPU. Empty if the devices differ.
+    On GPUs, the peak is of allocated memory; on the CPU, of resident memory. The result is empty if a peak is unknown
+    or the devices differ.
     """
     if base.environment.device != other.environment.device:
         return ()
@@ -143,7 +144,7 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
 
 
 def _over_base(base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool) -> Measurement:
-    """Adds speedup and efficiency over ``base`` to ``point``, and findings if ``base`` or ``before`` is faster."""
+    """Adds speedup and efficiency over ``base``; adds findings if ``base`` or the previous point is faster."""
     over_base, over_before = (work_of_rank(point) / work_of_rank(one) if grows else 1.0 for one in (base, before))
     series = scaling_series(base, point, mode, over_base)
     findings = dict.fromkeys(  # the smaller group may be the base itself
@@ -173,7 +174,7 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """Returns how much the quotient of two launches' step times scatters from block to block inside the launches."""
+    """Returns the scatter of the quotient of two launches' step times, from the blocks of steps in the launches."""
     moved = tuple(paired_influences(moved_step(old), moved_step(new)) for old, new in partners)
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 

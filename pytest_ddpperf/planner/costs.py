@@ -207,7 +207,7 @@ def estimate_communication_time(
 
 
 def nodes_of(world_size: int, ranks_per_node: int) -> int:
-    """Returns the number of nodes; SettingError if ``ranks_per_node`` does not divide ``world_size``."""
+    """Returns the number of nodes; raises SettingError if ``ranks_per_node`` does not divide ``world_size``."""
     if require_ranks("world_size", world_size) % require_ranks("ranks_per_node", ranks_per_node):
         raise SettingError(
             f"world_size={world_size} is no multiple of ranks_per_node={ranks_per_node}; change one of them"

@@ -130,7 +130,7 @@ def _squares(points: Points) -> float:
 
 
 def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]]) -> list[float]:
-    """Returns the relative error for each inner size, as ``lines`` predicts it from all other sizes."""
+    """Returns the relative error at each size except the smallest and largest, with ``lines`` fitted to the others."""
     errors = []
     for i in range(1, len(points) - 1):
         size, seconds = points[i]

@@ -178,7 +178,7 @@ class Predictor:
         return Training(variant=timed, settings=settings, together=here.world_size)
 
     def _require_network(self, settings: Settings, asked: Environment, room: int) -> None:
-        """Raises SettingError if the network is unknown: neither chosen nor measured. ``room``: ranks that fit here."""
+        """Raises SettingError if no network is given or was measured; its text depends on ``room`` (see ``_room``)."""
         ranks = asked.world_size
         if settings.network is not None or ranks == 1 or self.session.archive.network(asked) is not None:
             return

@@ -46,7 +46,7 @@ class NamedNetwork:
     name: str
     ranks_per_node: int = 8
     band: Band = LINKS  # what its times are multiplied by
-    taken: float = 0.0  # the share of the computing that stops while a transfer is under way
+    taken: float = 0.0  # how much transfers slow computing down, as in ``replayed``
 
     def __post_init__(self) -> None:
         require_one_of("network", self.name, CLUSTERS)
@@ -90,7 +90,7 @@ def like(transfer: Transfer) -> str:
 class FittedNetwork:
     """A measured network, with a fit of the fastest calls for each collective and number of ranks.
 
-    ``usual``: median call time / fastest call time. ``taken``: the fraction of computing that stops during a transfer.
+    ``usual``: median call time / fastest call time. ``taken``: how much transfers slow computing (see ``replayed``).
     """
 
     name: str
@@ -100,7 +100,7 @@ class FittedNetwork:
 
     @property
     def band(self) -> Band:
-        """Returns the band from the fastest to the median calls, widened on both sides by the errors of the fits."""
+        """Returns factors for fitted times: from the fastest to the median call, widened by the errors of the fits."""
         error = _SPREAD * max((fit.error for fit in self.fits), default=0.0)
         return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
 
@@ -184,10 +184,7 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """Returns the mean timeline of several launches of one step, with the scatter of computing between launches.
-
-    Raises SettingError if launches send different transfers.
-    """
+    """Returns the mean timeline of several launches, with scatter; raises SettingError if their transfers differ."""
     first = timelines[0]
     if any(_shape(one) != _shape(first) for one in timelines):
         raise SettingError("launches send different collectives; the step must send the same ones in every launch")
@@ -215,8 +212,8 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
     """Predicts the times of a step: a transfer starts when it has been called and the previous transfer has ended.
 
     All ranks are assumed to be equal. ``costs`` has the seconds of each transfer, and ``computing`` is a factor for the
-    times of computing. ``taken`` is the fraction of computing that stops during a transfer: 1 if the same core computes
-    and sends, 0 if sending does not slow computing.
+    times of computing. ``taken`` says how much a transfer slows computing down: 1 if computing stops until the transfer
+    ends, because the same core computes and sends; 0 if computing continues at full speed.
     """
     now = sent = 0.0  # the present time of computing, and the end of the last transfer that was started
     ends = [0.0] * len(costs)

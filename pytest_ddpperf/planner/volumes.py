@@ -159,7 +159,7 @@ def estimate_fsdp_comm_cost(
     gradients. The estimate gathers all units again in backward; torch keeps the outermost unit, and so sends less.
 
     For M bytes of gradients, a rank of HYBRID_SHARD sends 2 (M/G)(N-1)/N bytes to other nodes. N is the number of
-    nodes and G the ranks of a node. The paper prints 2 M (W-1)/(G W) with W = N G, which is not 0 for one node.
+    nodes and G the ranks of a node. The FSDP paper has 2 M (W-1)/(G W) with W = N G, which is not 0 for one node.
 
     Args:
         model: the module that FSDP would wrap; only its parameters are used.

@@ -23,8 +23,8 @@ class Acceptance:
     def covers(self, worse: Comparison) -> bool:
         """Returns whether a metric's worsening is within the accepted limit.
 
-        The worsening of a count is by how much its total grew, or the sum of its parts that grew, whichever is larger,
-        on the rank with the most. A finite limit never accepts that a step has fewer batch rows or backward passes.
+        A count's worsening is the growth of its total or, if larger, the summed growth of the parts that grew, on the
+        rank with the largest growth. A finite limit never accepts fewer batch rows or backward passes in a step.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
             return self.limit == math.inf
@@ -44,7 +44,7 @@ class Acceptance:
 
 
 def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
-    """Returns how much a count grew: its total on each rank, and the sum of its growing parts."""
+    """Returns by how much a count grew: its total on each rank, and the sum of those parts that grew."""
     before, after = (counts.details.get(metric, {}) for counts in (then, now))
     parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
     of_ranks = zip(*parts_on_ranks(metric, then, now).values(), strict=False)

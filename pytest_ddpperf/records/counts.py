@@ -189,10 +189,10 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 
 
 def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[Pair]) -> list[Pair]:
-    """Returns those (before, now) ``pairs`` whose difference cannot come from the choice of the counted steps.
+    """Returns those (before, now) ``pairs`` whose difference cannot come from counting other steps than before.
 
-    The pairs are means of one ``part``, or of the total if ``part`` is empty. In place of an uncertain mean, the result
-    has values of single steps if every step of one side does more than most steps of the other.
+    The pairs are means over counted steps: of one ``part``, or of the total if ``part`` is empty. If two means prove
+    nothing, but every step of one side has more than most steps of the other side, the result has values of such steps.
     """
     more, less = _doubt(metric, part, then, now)
     found: list[Pair] = []
@@ -204,7 +204,7 @@ def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Ite
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns (before, now) values of parts of a count that changed for certain, for the total and for each rank."""
+    """Returns (before, now) of each changed part of a count, overall and by rank, without uncertain changes."""
     parts = {name: [pair] for name, pair in _parts(metric, then, now).items()}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
     before, after = (sorted(counts.details.get(metric, {}).values()) for counts in (then, now))
@@ -243,7 +243,7 @@ def _as_before(metric: str, part: str, then: Counts, now: Counts, pair: Pair) ->
 
 
 def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> list[Pair]:
-    """Returns [(value of a usual step before, smallest value now)] if it grew, and not by chance; else []."""
+    """Returns [(most frequent value before, smallest value now)] if the second is surely larger, else an empty list."""
     varying = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     if any(len(set(values)) > _OF_TWO_RHYTHMS for values in (*varying[0], *varying[1])):
         return []  # neighbouring steps may be alike, as if lengths rise slowly
@@ -256,10 +256,10 @@ def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) 
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """Returns by how much ``part`` may have grown and fallen only because other steps were counted than before.
+    """Returns by how much the mean of ``part`` may have grown, and fallen, only because other steps were counted.
 
-    Components that both sides have explain nothing. If only ``then`` or ``now`` has other unusual steps, counting more
-    steps might show unusual steps in the other one.
+    The values of steps are a sum of components, each with a period (see ``rhythm``). Equal components of ``then`` and
+    ``now`` cause no doubt. If one of both has more components, the counted steps of the other may lack a component.
     """
     sides = [Counter(counts.varying.get(metric, {}).get(part, ())) for counts in (then, now)]
     old, new = (tuple((side - other).elements()) for side, other in (sides, sides[::-1]))

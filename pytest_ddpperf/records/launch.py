@@ -47,7 +47,7 @@ class GpuHealth:
 
     @property
     def disturbed(self) -> bool:
-        """Returns whether other processes used the GPU (True for MIG instances), or its clocks were reduced."""
+        """Returns whether other processes used the GPU, which is assumed with MIG, or its clocks were reduced."""
         return self.mig or bool(self.others) or any(share > BUSY for share in self.throttled.values())
 
 

@@ -56,7 +56,7 @@ class LoaderSettings:
 
 
 def loader_settings(value: object) -> LoaderSettings:
-    """Parses ``auto``, ``"workers=2,pin_memory=true"`` or a mapping; ValueError if a word or its value is not valid."""
+    """Parses ``auto``, ``"workers=2,pin_memory=true"`` or a mapping; raises ValueError for an invalid word or value."""
     if isinstance(value, LoaderSettings):
         return value
     if isinstance(value, str):

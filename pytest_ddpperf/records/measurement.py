@@ -88,7 +88,7 @@ class BenchmarkId:
         strategy: strategy with its options; ``custom`` for a step whose own code is parallel.
         mode: ``weak`` or ``strong`` for a point of a scaling curve; None for another benchmark.
         environment: the machine, the software and the group.
-        recipe: settings of the training that are not defaults; ``name`` omits environment variables and memory limit.
+        recipe: settings of the training that are not defaults, by name.
         world_size: number of ranks.
     """
 
@@ -131,7 +131,7 @@ class Measurement(BenchmarkId):
     Attributes:
         plan: the number of steps of each launch.
         launches: timed launches, in the order measured.
-        fresh_from: number of launches up to the one after which a metric looked worse; only later ones can confirm it.
+        fresh_from: number of launches that were made when a metric looked worse; only later launches can confirm this.
         diagnoses: launches after the timed ones, which measure phases, communication and growth of memory.
         findings: notes on the numbers; ``reports.findings`` has their sentences.
         series: the metrics; ``measurement["step_time"]`` is one of them.
@@ -180,7 +180,7 @@ class Measurement(BenchmarkId):
 
     @property
     def busy(self) -> bool:
-        """Returns True if other processes took over ``BUSY`` of the cores, if a GPU was disturbed, or if unknown."""
+        """Returns True if other processes used over ``BUSY`` of the cores, a GPU was disturbed, or this is unknown."""
         if self.environment.device == "cpu" or not self.launches:
             return bool(self.launches) and (self._lost is None or self._lost > BUSY)
         return not self._gpus or any(gpu.disturbed for gpus in self._gpus for gpu in gpus)
@@ -255,13 +255,13 @@ class MetricRules:
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether it is measured in launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
-        stands_in: whether it can fail a test for an undecided step time, if the reference runs in the same rounds.
+        stands_in: whether it decides instead of an undecided step time, if the reference runs in the same rounds.
         drifts: whether it changes with the machine's speed, as times and rates do, unlike bytes, counts and losses.
         usual_scatter: usual standard deviation between launches, for runs with few launches; None if unknown.
         negligible: the amount below which a difference is ignored.
         after_steps: whether values are comparable only after the same number of steps.
         weight: its share of the significance level, relative to others that can fail a test; 0 if it has no noise.
-        alarm_only: whether it can fail a test, but is ignored while undecided, if a time of the benchmark passes.
+        alarm_only: whether an undecided verdict on it is ignored if a timed metric of the benchmark passes.
     """
 
     timed: bool = False

@@ -92,7 +92,7 @@ class CollectiveFit:
         return self.segments[-1].max_bytes
 
     def seconds(self, nbytes: float) -> float:
-        """Returns the seconds for a buffer of ``nbytes``; SettingError if this lies outside of the measured sizes."""
+        """Returns the seconds for a buffer of ``nbytes``; raises SettingError outside of the measured sizes."""
         if not self.min_bytes <= nbytes <= self.max_bytes:
             ends = " to ".join(format_value(end, "B") for end in (self.min_bytes, self.max_bytes))
             above = nbytes > self.max_bytes

@@ -191,10 +191,10 @@ class CommunicationProfile:
 
     @property
     def exposed(self) -> float:
-        """The busy time during which nothing was computed."""
+        """The time in which at least one collective was under way and nothing was computed."""
         return self.busy - self.overlapped
 
     @property
     def overlap(self) -> float | None:
-        """The share of the communication time during which the rank also computed; None if nothing was sent."""
+        """The fraction of the communication time during which the rank also computed; None if nothing was sent."""
         return self.overlapped / self.busy if self.busy else None

@@ -104,7 +104,7 @@ class Prediction(Replayed):
 
     @property
     def reach(self) -> float:
-        """Returns the relative error of the timed computing, with 95 % confidence."""
+        """Returns the half width of the 95 % interval of the computing time, as a fraction of this time."""
         return self.errors * self.scatter
 
     @property
@@ -131,8 +131,8 @@ class Prediction(Replayed):
     def gain_over(self, base: Prediction) -> Gain:
         """Returns the share of ``base``'s time per sample that this training saves; per step if samples are unknown.
 
-        Modelled times have the same errors in both predictions, so each corner is compared with the same corner of
-        ``base``. The band also covers the scatter of timed computing.
+        Modelled times have the same errors in both predictions, so only extreme cases (``corners``) that can occur
+        together are compared. The band also covers the scatter of measured computing times.
         """
         scatter = self._quotient_error(base)
         known = self.samples is not None and base.samples is not None

@@ -78,7 +78,10 @@ def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[floa
 
 
 def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts]) -> dict[str, tuple[CallSite, ...]]:
-    """Returns the lines of code of ranks that differ from ``most``; the key ``"1 3"`` stands for ranks 1 and 3."""
+    """Returns the lines of code of ranks, unless they equal ``most``: the lines of the rank with the largest count.
+
+    A key such as ``"1 3"`` names the ranks with these lines.
+    """
     found: dict[tuple[CallSite, ...], list[str]] = {}
     for rank, counts in enumerate(ranks):
         if (sites := counts.sites.get(metric, ())) and sites != most:
@@ -155,7 +158,7 @@ def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
 
 
 def _differing(one: RankCopy, other: RankCopy) -> str:
-    """Returns the first parameter that differs by more than rounding between two ranks of one model; empty if none."""
+    """Returns the first parameter whose copies on two ranks differ by more than rounding; empty if there is none."""
     for name, (most, *sums) in one.parameters.items():
         pairs = zip(sums, other.parameters[name][1:], strict=True)
         if not all(abs(a - b) <= most or str(a) == str(b) for a, b in pairs):  # also NaN and infinity
@@ -164,7 +167,7 @@ def _differing(one: RankCopy, other: RankCopy) -> str:
 
 
 def _copies(ranks: Sequence[RankCopy]) -> tuple[int, ...]:
-    """Returns, for each rank, the first rank with equal parameters; empty if a rank has none or if rounding differs."""
+    """Returns, for each rank, the first rank with equal parameters; empty if some are unknown or differ by rounding."""
     found: list[int] = []
     for rank, each in enumerate(ranks if all(each.parameters for each in ranks) else ()):
         alike = (ranks[first].model == each.model and not _differing(ranks[first], each) for first in found)

@@ -77,7 +77,7 @@ class StoredBaseline:
     origin: str  # the environment key, or why there is no baseline
     differs: tuple[str, ...] = ()  # facts of environment and training in which the record differs: torch 2.11 -> 2.13
     recorded_differ: tuple[str, ...] = ()  # other facts that differ but decide nothing: NCCL 2.27.5 -> 2.28.9
-    counted: BaselineRecord | None = None  # the record that counts are compared with
+    counted: BaselineRecord | None = None  # the record whose counts are compared with the candidate's counts
     counted_differs: tuple[str, ...] = ()  # the facts that make the counts incomparable
     kernels_differ: tuple[str, ...] = ()  # facts that make those counts incomparable that depend on torch's kernels
     alike: tuple[str, ...] = ()  # without a record: names of the same test's records that differ only in options
@@ -114,7 +114,7 @@ class PairedRevision:
 
     @property
     def counted(self) -> BaselineRecord | None:
-        """The record that counts are compared with."""
+        """The reference's record, whose counts are compared with the candidate's counts."""
         return self.record
 
     @property
@@ -147,7 +147,7 @@ class Comparison:
             the available time for a metric that looks worse.
         bound: the smallest worsening that this run excludes, one-sided with 95 % confidence; None if unknown.
         interval_alpha: two-sided error probability of ``change_interval``, for this verdict alone.
-        bound_alpha: one-sided error probability of ``bound``, for this verdict; None if an earlier verdict proved it.
+        bound_alpha: one-sided error probability of ``bound``, for this verdict; None if an earlier one set ``bound``.
         verdict: verdict on this metric alone.
         note: the reason for the verdict, if the numbers do not show it; else None.
         difference: the change of a count that is not comparable (the note says why); else None.
@@ -274,5 +274,5 @@ class Result:
         return self.measurement.name
 
     def __getitem__(self, metric: str) -> Comparison:
-        """Returns the comparison of a metric; KeyError if this benchmark has no such metric."""
+        """Returns the comparison of a metric; raises KeyError if this benchmark has no such metric."""
         return {comparison.series.metric: comparison for comparison in self.comparisons}[metric]

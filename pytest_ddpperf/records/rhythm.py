@@ -17,7 +17,7 @@ Components: TypeAlias = tuple[tuple[float, ...], ...]
 
 
 class Rhythm(NamedTuple):
-    """The mean of consecutive steps, and the bounds ``low`` and ``high`` of the mean over all steps."""
+    """The mean of a count over the counted steps, and bounds (``low``, ``high``) of its mean over all steps."""
 
     mean: float
     low: float
@@ -33,11 +33,11 @@ def period_of(steps: Sequence[object]) -> int:
 
 
 def rhythm_of(values: Sequence[float]) -> Rhythm:
-    """Returns the mean of consecutive steps, with bounds for the mean over all steps.
+    """Returns the mean of a count in consecutive steps, with bounds for the mean over all steps.
 
-    If ``values`` contain two full periods, the mean is exact. Otherwise, if there are two values, the rarer one may
-    come at regular distances; then its number is wrong by at most one. At irregular distances, a 99 % binomial interval
-    gives the bounds. With more values, the smallest and the largest are the bounds.
+    If ``values`` contain two full periods, the mean is exact. Otherwise, with two different values, the number of the
+    rarer value is uncertain by one if its distances are regular; if not, a 99 % binomial interval gives the bounds.
+    With more different values, the smallest and the largest value are the bounds.
     """
     number, period, low, high = len(values), period_of(values), min(values), max(values)
     if period:
@@ -55,10 +55,10 @@ def rhythm_of(values: Sequence[float]) -> Rhythm:
 
 
 def components_of(parts: Iterable[Sequence[float]]) -> Components:
-    """Groups the parts of a count that vary in the same steps, and returns the sum of each group in each step.
+    """Groups the parts of a count that vary in the same steps; returns each group's sum in each step (a component).
 
-    Work in every 5th step and other work in every 9th step have separate periods, but their sum has none in 20 steps.
-    Repeating sums are shifted to begin with the largest, so that the first counted step does not matter.
+    Work in every 5th step and work in every 9th step have short periods, but their sum repeats only after 45 steps. A
+    component that repeats is rotated to begin with its largest value, so that the first counted step does not matter.
     """
     alike: dict[tuple[int, ...], list[Sequence[float]]] = {}
     for values in parts:
@@ -81,16 +81,16 @@ def rhythm_of_all(components: Components) -> Rhythm:
 
 
 def in_few_periods(components: Components, steps: int) -> float:
-    """Returns how much the mean grows if each component with fewer than three periods gets one more event."""
+    """Returns by how much the mean grows if each component with few periods has its largest value in one more step."""
     periods = ((values, period_of(values)) for values in components)
     return math.fsum((max(values) - min(values)) / steps for values, each in periods if 0 < steps < 3 * each)
 
 
 def unusual_of(components: Components) -> tuple[list[list[float]], float, float, float]:
-    """Returns how steps deviate from the usual one, which has the most frequent value of each component.
+    """Returns how steps deviate from a usual step, in which each component has its most frequent value.
 
-    The result has the sorted deviations of each component, their mean per step, the least sum of deviations that a step
-    can have, and the largest share of steps that can have more than the usual one.
+    The four results are: each component's sorted deviations other than 0; the mean deviation of a step; the smallest
+    deviation that a step can have; and the largest possible fraction of steps with more than a usual step.
     """
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
     mean, above = (math.fsum(math.fsum(map(of, each)) / len(each) for each in more) for of in (float, (0.0).__lt__))

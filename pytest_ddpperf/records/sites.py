@@ -104,7 +104,7 @@ def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSi
 
 
 def of_lines(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
-    """Returns one site for each line of code, with the sum of the values of all parts."""
+    """Returns one site for each line of code; its value is the sum over all parts of the count, such as operators."""
     return tuple(_grouped(sites, part="all"))
 
 
@@ -153,7 +153,7 @@ def _rank(change: SiteChange, lost: Collection[tuple[str, bool, float]]) -> tupl
 
 
 def part_of(kind: str, name: str, value: object) -> str:
-    """Returns the name under which counts list a setting of a class: ``DistributedDataParallel: static_graph=True``."""
+    """Returns the name of a class's setting in the counts, such as ``DistributedDataParallel: static_graph=True``."""
     return f"{kind}: {name}={value}"
 
 

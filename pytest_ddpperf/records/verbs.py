@@ -15,7 +15,7 @@ class ScalingCurve:
     """A benchmark measured with several numbers of ranks side by side.
 
     Attributes:
-        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank), which defines efficiency.
+        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank); ``efficiency`` depends on the mode.
         points: a measurement per world size, ascending; all larger sizes are compared with the first.
     """
 
@@ -23,7 +23,7 @@ class ScalingCurve:
     points: tuple[Measurement, ...]
 
     def point(self, world_size: int) -> Measurement:
-        """Returns the measurement with ``world_size`` ranks; KeyError, with the known numbers, if there is none."""
+        """Returns the measurement with ``world_size`` ranks; raises KeyError, with known numbers, if there is none."""
         __tracebackhide__ = True
         points = {point.world_size: point for point in self.points}
         if world_size not in points:
@@ -33,7 +33,7 @@ class ScalingCurve:
 
     @property
     def _base(self) -> Measurement:
-        """The first point that fits into memory, with which larger groups are compared."""
+        """The measurement with the fewest ranks that fits into memory; those with more ranks are compared with it."""
         return next((point for point in self.points if not point.unfit), self.points[0])
 
     def efficiency(self, world_size: int) -> float:
@@ -112,7 +112,7 @@ class SideBySide:
 
     @property
     def compared(self) -> list[str]:
-        """The names with both speedup and memory ratio; empty if only the base has them."""
+        """The names of trainings with a speedup and a memory ratio; empty if only the base has both."""
         needed = {"speedup", "memory_ratio"}
         known = [name for name in self.names if needed <= {series.metric for series in self[name].series}]
         return known if len(known) > 1 else []
@@ -171,7 +171,7 @@ class FinalValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """The difference between a strategy's last values and the first strategy's, computed launch by launch."""
+    """The difference between a strategy and the first strategy in the last loss or metric, computed in each launch."""
 
     name: str  # of the strategy
     quantity: str  # ``loss``, or the name of a metric

@@ -39,7 +39,7 @@ def general_cause(result: Result, verdict: Verdict) -> str:
 
 
 def grounds(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[list[str], tuple[Comparison, ...]]:
-    """Returns lines on why the benchmark fails as a whole, if so, and the metrics that fail the test, worst first."""
+    """Returns lines on a general cause of failure, such as a crash (else none), and failing metrics, worst first."""
     general = general_cause(result, verdict)
     if general:
         unfit = phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
@@ -77,7 +77,7 @@ def _count_text(count: Comparison) -> str:
 
 
 def gains(result: Result, heads: Sequence[Comparison]) -> list[str]:
-    """Returns a text on counts that improved while the metrics ``heads`` got worse, and a text on the largest one."""
+    """Returns a text that lists counts that improved while ``heads`` got worse, and a note on the first in the list."""
     if not any(head.series.scale == "exact" and head.verdict is Verdict.REGRESSED for head in heads):
         return []
     improved = [each for each in phrases.decisive(result, {Verdict.IMPROVED}) if each not in heads]

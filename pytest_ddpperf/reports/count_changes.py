@@ -26,7 +26,7 @@ _SIBLINGS = {
 
 
 def count_difference(metric: str, before: float, after: float) -> str:
-    """Returns a count's change: ``+6``, or ``+300.0 %`` for bytes and FLOPs; ``other`` if the total is unchanged."""
+    """Returns a count's change: ``+6``, ``+300.0 %`` (bytes and FLOPs), or ``other`` if only its parts changed."""
     unit, difference = count_row(metric).unit, after - before
     if not difference:
         return "other"
@@ -173,7 +173,7 @@ def _rank_lines(
 ) -> list[str]:
     """Returns a line for each rank on which a part changed; ``parts`` has (before, now) pairs by rank for each part.
 
-    If all ranks changed, ranks that changed by as much as the total, at the same lines of code, are omitted.
+    If all ranks changed, ranks that changed as much as the largest rank, at the same lines of code, are omitted.
     """
     lines, whole = list[str](), now.totals[metric] - then.totals[metric]
     for name, pairs in parts.items():

@@ -79,7 +79,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns the factor from counts per step to counts per unusual step (such as every 10th); 1 if others changed."""
+    """Returns the factor from counts per step to counts per unusual step (every 10th); 1 unless only these changed."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0
@@ -92,7 +92,8 @@ def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
 def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
     """Returns the usual and the unusual value of a ``part``, then and now; None unless steps have just two values.
 
-    If only the total is known by step, its unusual steps are assigned to the part that changed ``alone``.
+    Some counts have values by step only for their total. Then the total's unusual steps are assigned to ``part``, but
+    only if ``alone`` is true (no other part changed in the opposite direction).
     """
     named = part if count_row(metric).made_up else ""
     sides: list[Levels] = []
@@ -172,7 +173,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
 
 
 def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[CallSite]) -> str:
-    """Returns a text on the line at which an operator grew, for baselines without the lines of each operator."""
+    """Returns a text on lines with more calls of an operator, if the baseline has only each line's sum of operators."""
     lines = {(site.file, site.line) for site in now if site.part == name}
     more = [
         place_text(new)
@@ -186,7 +187,8 @@ def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[
 def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ...]]:
     """Returns the lines of code that cause a count, then and now.
 
-    For ``recorded_operators``, these are the lines that record operators, or lines that call models if one is new.
+    For ``recorded_operators``, these are the lines that call models, if such a line is new; else the lines at which
+    autograd records operators.
     """
     called, own = ([counts.sites.get(name, ()) for counts in (then, now)] for name in (metric, RECORDED_LINES))
     if metric != "recorded_operators" or not all(own):
@@ -226,7 +228,7 @@ def place_text(site: CallSite) -> str:
 
 
 def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns a text on lines that make DDP buckets or objects that stay in memory: on changed lines, if any."""
+    """Returns a text on the lines that make DDP buckets or objects that stay. If lines changed, it names only these."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
     return [f"made at {words_of(map(place_text, sites))}"] if sites and metric in _MADE else []

@@ -83,7 +83,7 @@ def _under(label: str, texts: Sequence[str], width: int) -> list[str]:
 
 
 def _causes(told: Sequence[str], width: int, most: int | None) -> list[str]:
-    """Returns the lines of causes: at most ``most``, but the first two causes get up to ``most`` lines each."""
+    """Returns the lines of causes: up to ``most`` for each of the first two; others fill up to ``most`` in total."""
     paragraphs = [cut_after(most, _under("" if i else "Cause", [text], width), width) for i, text in enumerate(told)]
     first = sum(map(len, paragraphs[:2]))
     return cut_after(most and max(most, first), [line for each in paragraphs for line in each], width)
@@ -213,7 +213,7 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
 
 
 def _judged(row: Comparison) -> tuple[str, str, str]:
-    """Returns the change, its interval, and the largest change that cannot fail a test: ``+1.5 %``, ``0``."""
+    """Returns three texts: a change, its interval, and the largest change that cannot fail a test (``+1.5 %``)."""
     exact, base, metric = row.series.scale == "exact", row.baseline, row.series.metric
     if base is None or row.verdict is Verdict.INCOMPATIBLE:
         return "", "exact" * (exact and base is not None), ""

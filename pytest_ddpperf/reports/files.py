@@ -47,7 +47,7 @@ def ensure_text(path: Path, option: str) -> None:
 def ensure_writable(path: Path, option: str) -> None:
     """Checks that results can be written to a file; raises SettingError if not.
 
-    Only JSON files may be overwritten. An option without its value takes the next argument, often a test file.
+    Only JSON files may be overwritten, because an option without its value takes the next argument, often a test file.
     """
     ensure_text(path, option)
     special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun

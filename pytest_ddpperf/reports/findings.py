@@ -64,7 +64,7 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
-    """Returns a function that fills the template ``words`` with a range of values, which ``text`` formats."""
+    """Returns a function that puts a range of values, formatted by ``text``, into the template ``words``."""
 
     def sentence(least: float, most: float, seen: int, launches: int, node: str = "") -> str:
         where = f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"

@@ -56,7 +56,7 @@ def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ..
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """Returns the gated comparisons with one of these verdicts, likely causes first.
+    """Returns the comparisons that can fail a test and have one of these verdicts, likely causes first.
 
     Counts are first, then memory growth, then times. Metrics that repeat the step time's verdict are omitted.
     """
@@ -127,7 +127,7 @@ def interval_text(comparison: Comparison) -> str:
 
 
 def mean_change(comparison: Comparison) -> str:
-    """Returns a note on how a change was averaged, if it differs visibly from the change between both means."""
+    """Returns a note on the averaging of a change that differs visibly from the quotient of both means; else empty."""
     series, base, change = comparison.series, comparison.baseline, comparison.change
     known = series.scale == "ratio" and comparison.verdict is not Verdict.INCOMPATIBLE
     if not known or not base or change is None or change <= -1:
@@ -137,7 +137,7 @@ def mean_change(comparison: Comparison) -> str:
 
 
 def meaning_of_mark(comparisons: Iterable[Comparison]) -> list[str]:
-    """Returns a note that explains ``MARK`` for each kind of mean change."""
+    """Returns notes that explain the asterisk (``MARK``) after changes: one for each text of ``mean_change``."""
     kinds = dict.fromkeys(map(mean_change, comparisons))
     return [f"{MARK} {kind}; both values are means of all launches" for kind in kinds if kind]
 
@@ -177,7 +177,7 @@ def bound_text(comparison: Comparison, bound: float | None = None) -> str:
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """Returns the slowdown that undecided metrics may hide: ``could be +35.2 % slower``; a verdict if unknown."""
+    """Returns ``could be +35.2 % slower`` for undecided metrics; the verdict on the first if a bound is unknown."""
     first, worst = undecided[0], []
     for each in undecided:
         if each.bound is None:
@@ -192,7 +192,7 @@ def could_be(undecided: Sequence[Comparison]) -> str:
 def open_text(*comparisons: Comparison, values: bool = False) -> str:
     """Returns the slowdown that undecided metrics may hide, and the number of launches that would decide them all.
 
-    ``values``: also show the values of a single metric, except for the step time.
+    ``values``: whether to show the metric's values, too, if there is only one metric and it is not the step time.
     """
     first, metric = comparisons[0], comparisons[0].series.metric
     notes = [each.note for each in comparisons if each.note]

@@ -37,10 +37,7 @@ class LiveLine:
     """The text at the end of the terminal's line while a test or a command measures; shown only on a terminal."""
 
     def __init__(self, reporter: Any, capture: Any, *, watched: bool = False) -> None:
-        """Stores pytest's terminal reporter and capture manager, which are None if pytest runs without them.
-
-        ``watched``: without a reporter, whether standard output is a terminal.
-        """
+        """Stores pytest's reporter and capture manager. If these are None, ``watched`` says if stdout is a terminal."""
         self._reporter: Any = reporter
         self._capture = capture
         self._watched: bool = watched if reporter is None else reporter.isatty

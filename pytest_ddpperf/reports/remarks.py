@@ -85,10 +85,7 @@ def passed(result: Result) -> bool:
 
 
 def verdict_word(result: Result, accepted: Collection[str]) -> str:
-    """Returns the verdict as text: ``ok``, ``regressed (accepted)``, or ``failed (ok)`` if the test failed anyway.
-
-    ``accepted``: the tests whose results became the baseline.
-    """
+    """Returns the verdict as text: ``ok``, ``regressed (accepted)``, or ``failed (ok)`` if the test failed anyway."""
     if result.failure and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN}:
         return f"failed ({result.verdict.value})"
     return result.verdict.value + " (accepted)" * (result.verdict is Verdict.REGRESSED and result.test in accepted)
@@ -118,7 +115,7 @@ def green_meanings(results: Sequence[Result]) -> dict[str, str]:
 
 
 def facts_line(run: Run) -> str:
-    """Returns code, date, machines and references of the benchmarks in one line."""
+    """Returns the commit, the date, the machines and the references of a run in one line."""
     branch = f" of {run.branch}" if run.branch else ""
     commit = f"commit {phrases.commit_text(run.commit, dirty=run.dirty)}{branch}" if run.commit else ""
     machines = dict.fromkeys(phrases.environment_text(result.measurement.environment) for result in run.results)
@@ -231,7 +228,7 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
 
 
 def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
-    """Returns all remarks on a benchmark, without those on its verdict if the run saves baselines (``accepting``)."""
+    """Returns all remarks on a benchmark; omits remarks on its verdict if the run saves baselines (``accepting``)."""
     texts = [] if accepting else [*_grounds(result), *_gains(result), *_without_reference(result)]
     return [*texts, *phrases.every_finding(result, without=_UNSAID)]
 

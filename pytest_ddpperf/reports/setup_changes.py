@@ -85,7 +85,7 @@ def _batches(then: Counts, now: Counts) -> list[_Change]:
 
 
 def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
-    """Returns changes of modules whose activations are no longer recomputed."""
+    """Returns at most one change: that the activations of some modules are no longer recomputed in backward."""
     again, still = (counts.details.get("flops_recomputed", {}) for counts in (then, now))
     lost = [module for module in again if module not in still and module in now.details.get("flops", {})]
     if not lost:

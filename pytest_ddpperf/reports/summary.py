@@ -90,7 +90,7 @@ def _accepted(made: Outputs) -> set[str]:
 
 
 def colour_of(made: Outputs) -> str:
-    """Returns the colour of the first line: red for failures, yellow for open verdicts or complaints, else green."""
+    """Returns the summary's colour: red for failed tests, yellow for warnings or undecided benchmarks, else green."""
     if made.unmeasured or any(one.failure for one in made.results):
         return "red"
     is_open = any(one.verdict.severity >= Verdict.DOES_NOT_FIT.severity for one in made.results)
@@ -137,10 +137,7 @@ def _notes(made: Outputs, *, every: bool) -> list[str]:
 
 
 def _warnings(made: Outputs) -> list[str]:
-    """Returns doubts about the results, without repetitions: about their reference, the machine, or the training.
-
-    Doubts about a failed benchmark are part of its failure message.
-    """
+    """Returns doubts about results, without repetitions. Failure messages have the doubts about failed benchmarks."""
     results = made.results
     doubts = [
         (name, finding)
@@ -244,7 +241,7 @@ def worst_first(results: Sequence[Result]) -> list[Result]:
 
 
 def _change(step: Comparison | None, *, brief: bool) -> str:
-    """Returns a change with its interval; in a ``brief`` row, a passed benchmark has an upper bound."""
+    """Returns a change with its interval. If ``brief``, the upper bound replaces the interval of a passed benchmark."""
     if step is None or step.change is None:
         return ""
     noisy = phrases.interval_text(step) == phrases.NOISY

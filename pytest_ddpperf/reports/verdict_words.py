@@ -24,10 +24,10 @@ def _cure_of_steps(needed: int) -> str:
     return f"at least {needed} steps of both sides would decide (--ddpperf-counts=only --ddpperf-steps={needed})"
 
 
-def _not_profiled(what: str) -> str:
-    """Returns ``what`` with the cause (the profiler saw no work of the GPU) and a cure."""
+def _not_profiled(fact: str) -> str:
+    """Returns a fact, such as ``not counted: kernel_launches``, with its cause (an empty profile) and a cure."""
     return (
-        f"{what}: torch's profiler saw no work of the GPU. If steps run kernels, CUPTI is not available (a virtual "
+        f"{fact}: torch's profiler saw no work of the GPU. If steps run kernels, CUPTI is not available (a virtual "
         "GPU, another profiler, a restricted container): end other profilers, or allow profiling on this machine"
     )
 
@@ -138,7 +138,7 @@ def _ungated_counts(
     paired: bool,  # noqa: FBT001 - a fact
     renew: bool,  # noqa: FBT001 - a fact
 ) -> str:
-    """Returns a sentence that says which counts are not gated because steps differ, and why steps differ."""
+    """Returns a sentence on the counts that cannot fail a test because steps differ, with the reasons."""
     reference, told = reference_text(paired), []
     for metric, reason, now, values in counts:
         text = reason if now or not reason else f"in {reference} {reason}"

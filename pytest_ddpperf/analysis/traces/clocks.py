@@ -41,7 +41,7 @@ class ClockAlignment:
 
 
 def align(traces: Sequence[RankTrace]) -> ClockAlignment:
-    """Computes the ranks' clock differences by the collectives that all traces contain; TraceError if impossible."""
+    """Computes the ranks' clock differences by the collectives in all traces; raises TraceError if that fails."""
     first, *others = traces
     numbers = [trace.rank for trace in traces]
     if len(set(numbers)) < len(numbers):

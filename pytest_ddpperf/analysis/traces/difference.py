@@ -72,8 +72,8 @@ class TraceDifference:
 def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: float = 0.01) -> TraceDifference:
     """Returns the differences between the traces of two runs.
 
-    With an equal number of calls, a difference in time is omitted below the fraction ``least`` of the first run's step
-    time.
+    If both runs call an operator, kernel or collective equally often, its difference in time is omitted if it is
+    smaller than the fraction ``least`` of the first run's step time.
     """
     first, second = usage(before), usage(after)
     steps = _step(before), _step(after)

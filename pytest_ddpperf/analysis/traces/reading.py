@@ -84,7 +84,7 @@ def rank_in_name(name: str) -> int | None:
 
 
 def read_trace(document: object, name: str) -> RankTrace:
-    """Returns the trace in a JSON document; TraceError, which mentions ``name``, if it is no trace or has no work."""
+    """Returns the trace in a JSON document; raises TraceError, with ``name``, if it is no trace or has no work."""
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(events, list):
         raise TraceError(f"{name} is not a Chrome trace: it has no list traceEvents; name a trace of torch.profiler")
@@ -161,7 +161,7 @@ def times_of(trace: RankTrace) -> RankTimes:
 def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
     """Returns the profile of a process group from the traces of all ranks, as ``--ddpperf-profile`` reports it.
 
-    None if a rank is missing, or ranks differ in their number of steps.
+    Returns None if a rank is missing, or if ranks differ in their number of steps.
     """
     sizes = {trace.world_size or len(traces) for trace in traces}
     if sizes != {len(traces)} or len({len(trace.steps) for trace in traces}) > 1:

@@ -93,7 +93,7 @@ def run_of(checkout: Checkout | None) -> HistoryRun:
 def ensure_recordable(file: Path) -> None:
     """Ensures, before anything is measured, that a run can be recorded; makes no file or folder.
 
-    HistoryError if the folder is not writable, or if the file is broken, no regular file, or from another program.
+    Raises HistoryError if the folder is not writable, or the file is broken, not regular, or from another program.
     """
     try:
         if file.exists() and not file.is_file():
@@ -113,7 +113,7 @@ def _unwritable(file: Path, error: OSError) -> HistoryError:
 def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
     """Adds a run to the history in one transaction, and returns its number; makes file and folder if there are none.
 
-    HistoryError if the run cannot be written; then the file holds no part of the run.
+    Raises HistoryError if the run cannot be written; then the file holds no part of the run.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def has_run(file: Path, run: HistoryRun, results: Sequence[Result]) -> bool:
 
 
 def recorded(file: Path, column: Column) -> tuple[Any, ...]:
-    """Returns the distinct values of a column, sorted; HistoryError if the file cannot be read."""
+    """Returns the distinct values of a column, sorted; raises HistoryError if the file cannot be read."""
     table = {"metric": "metric", "branch": "run"}.get(column, "result")
     query = f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608
     with open_history(file) as connection:
@@ -159,7 +159,7 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
     """Returns the recorded values of a metric, ordered by the date of the commit, or of the run if it has no commit.
 
     ``filters`` are required values of ``test``, ``name``, ``world_size`` or ``branch``; None accepts any value. An
-    empty file has no values; HistoryError if the file cannot be read.
+    empty file has no values. Raises HistoryError if the file cannot be read.
     """
     wanted = {column: value for column, value in filters.items() if value is not None}
     # CROSS JOIN keeps this order: one test's results and then their metrics, or all values of the metric.
@@ -212,7 +212,7 @@ def last_verdict(file: Path, test: str, benchmark: BenchmarkId) -> tuple[str, st
 
 
 def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the row unchanged; HistoryError if a value does not have its column's type."""
+    """Returns the row unchanged; raises HistoryError if a value does not have its column's type."""
     for name, value in row.items():
         kind = (int, float) if name in _NUMBERS else int if name in _WHOLE else str
         fits = isinstance(value, kind) and (isinstance(value, str) or abs(value) <= LARGEST)

@@ -124,7 +124,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
-    """Returns the indices after which a step fits with a residual of at most ``excess`` above the smallest residual."""
+    """Returns all indices after which a step leaves a residual that exceeds the best step's by at most ``excess``."""
     before, after = _places(len(data.y), "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]
@@ -154,7 +154,7 @@ def residual(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
 
 
 def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKind] | None = None) -> list[Shift]:
-    """Replaces each shift by the best one of ``kinds`` (None: of its kind), again and again until none changes."""
+    """Replaces each shift by the best shift of ``kinds`` (None: of the same kind), until no shift changes any more."""
     shifts = sorted(shifts)
     for _ in range(MAX_SWEEPS):
         before = list(shifts)
@@ -168,7 +168,7 @@ def _settled(data: PenalisedSeries, shifts: list[Shift], kinds: Sequence[ShiftKi
 
 
 def _pruned(data: PenalisedSeries, shifts: list[Shift]) -> list[Shift]:
-    """Removes the weakest shift again and again, as long as the criterion does not become worse."""
+    """Removes the weakest shift again and again, as long as this does not increase ``criterion``."""
     shifts = sorted(set(shifts))
     while shifts:
         fewer = min(([*shifts[:i], *shifts[i + 1 :]] for i in range(len(shifts))), key=partial(criterion, data))

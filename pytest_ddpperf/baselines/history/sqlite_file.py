@@ -103,9 +103,9 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     opens the file for writing if possible, so that SQLite can roll back the write of a process that died. SQLite keeps
     its default journal, because WAL mode fails on network file systems.
 
-    NoRunYet if the mode is ``read`` and the file is empty. HistoryError if the file is missing, locked, unwritable,
-    broken, or from another program or a newer version. HistoryError also if the schema is not this plugin's, because
-    views, triggers, generated columns and indexes of expressions may run for ever.
+    Raises NoRunYet if the mode is ``read`` and the file is empty. Raises HistoryError if the file is missing, locked,
+    unwritable, broken, or from another program or a newer version. A schema that is not this plugin's raises
+    HistoryError, too, because views, triggers, generated columns and indexes of expressions may run for ever.
     """
     import sqlite3
 
@@ -156,5 +156,5 @@ def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: b
 
 
 def _bare(sql: str) -> str:
-    """Returns an SQL statement without comments and spaces, in which earlier versions of this plugin wrote others."""
+    """Returns an SQL statement without comments and spaces, because these differ between versions of this plugin."""
     return re.sub(r"--.*|\s", "", str(sql))

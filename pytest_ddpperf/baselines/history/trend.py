@@ -225,9 +225,11 @@ def _floor(benchmark: Benchmark, values: Sequence[float], min_change: float, min
 
 
 def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> tuple[Callable[[float], float], ...]:
-    """Returns functions that convert values to a scale with constant noise and back, and differences to their size.
+    """Returns three functions, for an analysis on a scale with constant noise.
 
-    The scale is logarithmic if values are compared by their ratio and all are above 0; else it is linear.
+    The first function converts a value to this scale, the second converts it back, and the third converts a difference
+    on this scale to a change (a fraction if values are compared by their ratio, else an amount). The scale is
+    logarithmic if values are compared by their ratio and all are above 0; else it is linear.
     """
     if benchmark.scale != "ratio":
         return float, float, float

@@ -77,7 +77,7 @@ def shift_of(comparison: Comparison) -> ShiftEstimate | None:
 
 
 def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
-    """Classifies a commit as good or bad by its shift; the shift of the bad commit must be above 0."""
+    """Classifies a commit as bad if its shift is at least half of the shift ``bad``, which must be above 0."""
     if 2 * commit.worsening >= bad.worsening:
         return Classification("bad", commit.error)
     standard_error = math.hypot(commit.standard_error, bad.standard_error)
@@ -107,7 +107,7 @@ class Endpoints:
 
     @property
     def error(self) -> float:
-        """Returns the probability that equal commits show this difference in any of the attempts."""
+        """Returns the p-value of the difference between both commits, corrected for up to ``ATTEMPTS`` measurements."""
         return min(1.0, ATTEMPTS * self.shift.error)
 
     @property
@@ -118,7 +118,7 @@ class Endpoints:
 
     @property
     def needs_more(self) -> bool:
-        """Returns whether more launches may prove the bad commit worse, or distinguish it from the good commit."""
+        """Returns whether the measurement has no verdict on the bad commit yet, or is too imprecise for a search."""
         verdict = self.comparison.verdict
         return verdict is Verdict.INCONCLUSIVE or (verdict is Verdict.REGRESSED and not self.distinguishable)
 
@@ -134,7 +134,7 @@ def expected_probes(commits: Searched) -> int:
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """Returns the part of ``left``, the permitted error of all remaining answers, that the next answer may have."""
+    """Returns the permitted error of the next answer: an equal part of ``left``, which all remaining answers share."""
     return left / (expected_probes(commits) + 1)
 
 
@@ -243,7 +243,7 @@ class Bisector:
         return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
-        """Classifies the commit that an outcome measured; as ``skipped`` if the error is above ``allowed``."""
+        """Classifies a measured commit; as ``skipped`` if the p-value of the answer is above ``allowed``."""
         comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
             return Classification("skipped", text=comparison)

@@ -46,8 +46,8 @@ class Environments:
     def python(self, pins: Pins) -> Interpreter:
         """Returns the interpreter of an environment with these packages; makes the environment if there is none.
 
-        PipRefused if pip cannot install the packages; SettingError if the environment cannot be made, or if it lacks a
-        package that ranks need.
+        Raises PipRefused if pip cannot install the packages. Raises SettingError if the environment cannot be made, or
+        if it lacks a package that ranks need.
         """
         place = self.folder / self._key(pins)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -117,8 +117,8 @@ def prepared(
 ) -> tuple[PackageRange, RunProbe]:
     """Returns the changes of packages from one file to the other, and a function that runs probes.
 
-    ``arguments`` are for pytest. With ``base``, probes also find the packages of this environment. SettingError if a
-    file cannot be read, or if pip cannot install its packages.
+    ``arguments`` are for pytest. With ``base``, probes also find the packages of this environment. Raises SettingError
+    if a file cannot be read, or if pip cannot install its packages.
     """
     environments = Environments(folder=cache_folder(), pip=pip, base=base)
     old, new = (read_pins(Path(given), given) for given in files)

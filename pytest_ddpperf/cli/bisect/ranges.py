@@ -125,7 +125,7 @@ Pins = Mapping[str, str]
 
 
 def read_pins(file: Path, given: str) -> Pins:
-    """Returns the pinned packages of a file that ``pip freeze`` wrote; SettingError if it has other lines.
+    """Returns the pinned packages of a file that ``pip freeze`` wrote; raises SettingError if it has other lines.
 
     Errors name the file as ``given``. Editable installs and this plugin are omitted, because every environment uses
     this checkout and this plugin.
@@ -211,7 +211,7 @@ class PackageRange:
         return {name: line for name, line in pins.items() if line}
 
     def changes(self, state: str) -> str:
-        """Returns the changes that the step to a state makes: ``torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.7.1``."""
+        """Returns the changes since the state before ``state``: ``torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.7.1``."""
         return ", ".join(
             f"{name} {_version(self.old.get(name))} -> {_version(self.new.get(name))}"
             for name in self.steps[int(state) - 1]

@@ -72,7 +72,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
 
 
 def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
-    """Yields (result, comparison) for each compared benchmark: of ``metric``, or of all gated metrics if it is None."""
+    """Yields (result, comparison) for each benchmark and its ``metric``; None stands for all metrics that can fail."""
     for result in outcome.results:
         if _lack(result) is None:
             named = decisive(result, set(Verdict)) if metric is None else filter(None, [find(result, metric)])
@@ -80,7 +80,7 @@ def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Com
 
 
 def undecided(outcome: Outcome, metric: str | None) -> bool:
-    """Returns whether a comparison is inconclusive: of ``metric``, or of any gated metric if ``metric`` is None."""
+    """Returns whether a comparison that ``compared`` yields is inconclusive."""
     return any(comparison.verdict is Verdict.INCONCLUSIVE for _, comparison in compared(outcome, metric))
 
 

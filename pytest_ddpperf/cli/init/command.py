@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _folder(tests: Path, root: Path) -> Path:
-    """Returns the tests' folder, relative to the root; SettingError if its name is not safe in a shell and in YAML."""
+    """Returns the tests' folder, relative to the root; raises SettingError for a name unsafe in a shell or in YAML."""
     whole = (root / tests).resolve()
     if not whole.is_relative_to(root.resolve()):
         raise SettingError(f"--tests {tests} is not inside the project {root}: name a folder inside it")

@@ -155,7 +155,10 @@ def _modules(
 
 
 def _commands(text: str, *, prose: bool) -> Iterator[tuple[str, bool]]:
-    """Yields the commands in a text, which may be ``prose``, and whether each is marked as code."""
+    """Yields each command in a text, and whether it is surely code: in a script, in a fenced block or in backticks.
+
+    ``prose``: whether the text is a page such as a README, and not a script.
+    """
     for number, part in enumerate(_FENCE.split(text)):
         for found in _COMMAND.finditer(part):
             marked = not prose or number % 2 == 1 or found[0].startswith("`")
@@ -163,7 +166,10 @@ def _commands(text: str, *, prose: bool) -> Iterator[tuple[str, bool]]:
 
 
 def _arguments(command: str, file: Path, *, marked: bool) -> tuple[str, ...]:
-    """Returns the words after a script in a command; none if they may be prose, or if one is not plain text."""
+    """Returns the arguments of a script in a command; none if a shell would change them, or if they may be prose.
+
+    They may be prose if the command is not ``marked`` as code, and no word looks like an option, a setting or a file.
+    """
     module = ".".join(file.with_suffix("").parts).removeprefix("src.").removesuffix(".__main__")
     words = re.split(r"\s(?:[|;&>#]|\d>)", command)[0].split()
     places = [i for i, word in enumerate(words, 1) if Path(word).name == file.name or word == module]

@@ -62,10 +62,7 @@ def _as_rank(ctx: RankContext, rank: int, world_size: int) -> RankContext:
 
 
 def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, str]:
-    """Calls ``simulated``, if possible with FakeTensors, which take no memory.
-
-    Returns the result and a text. The text says why real tensors were needed; it is empty if they were not.
-    """
+    """Calls ``simulated``, if possible with FakeTensors; returns the result, and the reason for real tensors or ""."""
     reason = needs_values(job)
     if not reason:
         try:
@@ -122,7 +119,8 @@ def needs_values(job: LaunchJob) -> str:
 def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:
     """Returns the counts of a step after warm-up, and findings; uses real tensors if ``values``, else FakeTensors.
 
-    FakeTensors get the full warm-up only with ``clip_steps``, because then only the first steps clip gradients.
+    With FakeTensors, the warm-up is short. It is long only if the setting ``clip_steps`` lets just the first steps clip
+    gradients, because the counted step has to be a later step.
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.instruments.counting.sites import making_noted

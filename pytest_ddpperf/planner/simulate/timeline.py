@@ -61,7 +61,7 @@ class TimelineRecorder:
 
     @contextmanager
     def handing_over(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[list[int]]:
-        """Stops the clock while a collective operator runs, and yields the numbers of the operator's transfers."""
+        """Stops the clock while an operator runs its collectives; yields their indices in the step's transfers."""
         now, before = self._now, self._clock.mark()
         first = len(now.transfers)
         for call in collectives.collectives_of(func, args, kwargs):

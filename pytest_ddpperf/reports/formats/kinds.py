@@ -1,4 +1,4 @@
-"""The formats in which results are written: one row each."""
+"""The file formats of reports, in the table ``KINDS``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a metric over commits."""
+"""Makes an HTML page with charts of a metric's values by commit."""
 
 from __future__ import annotations
 
