@@ -255,8 +255,7 @@ def abandoned(prefix: str) -> Iterator[Path]:
 def private_folder() -> Path:
     """Returns a folder that only this user can access, for files that several processes share; makes it if necessary.
 
-    The folder lies among the temporary files, or is ``XDG_RUNTIME_DIR`` if another user has taken its name. Raises
-    OSError if neither folder is private.
+    The folder is temporary or, if another user has its name, ``XDG_RUNTIME_DIR``. Raises OSError if neither is private.
     """
     folder = Path(tempfile.gettempdir(), f"pytest-ddpperf-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):

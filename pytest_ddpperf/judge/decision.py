@@ -246,12 +246,13 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
 def decide_benchmark(
     comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, untimed: bool = False
 ) -> Verdict:
-    """Returns the worst verdict of the metrics that can fail a test (gated); without any, the reference decides.
+    """Returns the worst verdict of the gated metrics, which can fail a test.
 
-    So the verdict is ``improved`` if all gated metrics improved. If the reference is another revision, or if only
-    counts are compared, a single improved metric is enough, if no metric is worse and no time is undecided. ``lost``:
-    whether the candidate lacks gated metrics of the reference. ``untimed``: whether there was no time to measure. If a
-    timed metric passes, undecided metrics with the rule ``alarm_only`` are ignored.
+    Without gated metrics, the verdict is ``new``, ``incompatible`` or ``unchanged``, as the reference decides. The
+    verdict ``improved`` needs all gated metrics to improve. A single one is enough if the reference is another
+    revision, or if only counts are compared, and if no metric is worse and no time is undecided. ``lost``: whether the
+    candidate lacks gated metrics of the reference. ``untimed``: whether there was no time to measure. If a timed metric
+    passes, undecided metrics with the rule ``alarm_only`` are ignored.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.drifts and not each.series.rules.alarm_only}

@@ -171,7 +171,7 @@ class SessionBudget:
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def over(self, *, last: bool) -> float:
-        """Returns the spent fraction of a call's time in both passes. With ``last``, this pass has no time left."""
+        """Returns the spent fraction of a call's time in both passes. With ``last``, this pass counts as spent."""
         # It limits the false alarms that interim verdicts may cause (alpha spending).
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.leaves_time:
