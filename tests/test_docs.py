@@ -37,6 +37,7 @@ OPTION = re.compile(r"--ddpperf-[a-z]+(?:-[a-z]+)*")
 INI_NAME = re.compile(r"\bddpperf_(?!group\b|extras\b)[a-z_]+")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 TUTORIAL = PAGES["docs/getting-started.md"]
+FRONT_PAGE = PAGES["README.md"]
 HOOKS = [name for name in vars(hookspecs) if name.startswith("pytest_ddpperf_")]
 
 
@@ -67,7 +68,7 @@ def test_every_python_example_is_run() -> None:
 @pytest.mark.parametrize(
     ("names", "passed"),
     [
-        (("front page",), 1),
+        (("training script", "front page"), 1),
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 9),
         (("workload", "variants", "targets"), 3),
         (("workload", "bottleneck"), 2),
@@ -339,8 +340,34 @@ def test_the_commands_of_agents_tell_what_became_worse(tmp_path: Path) -> None:
 
 
 def test_the_front_page_can_be_read_in_five_minutes() -> None:
-    assert len(PAGES["README.md"].splitlines()) <= 150
+    assert len(FRONT_PAGE.splitlines()) <= 150
+    assert len(re.sub(r"^\|.*$", "", CODE_BLOCK.sub("", FRONT_PAGE), flags=re.MULTILINE).split()) <= 700
+    assert len([line for line in EXAMPLES["front page"].splitlines() if line]) <= 10
 
 
 def test_the_front_page_has_the_command_that_ci_runs() -> None:
-    assert re.search(r"<!-- test command -->\n```sh\npip install -c constraints\.txt .*pytest", PAGES["README.md"])
+    assert re.search(r"<!-- test command -->\n```sh\npip install -c constraints\.txt .*pytest", FRONT_PAGE)
+
+
+def test_the_failures_on_the_front_page_are_excerpts_of_what_is_printed() -> None:
+    red, wrong = (
+        text.splitlines() for text in re.findall(r"^ *```text\n(.*?)^ *```", FRONT_PAGE, re.DOTALL | re.MULTILINE)
+    )
+    assert len(red) <= 8
+    printed = iter((ROOT / "benchmarks" / "results" / "red_test.txt").read_text().splitlines())
+    assert [line for line in red if line not in printed] == []  # in the same order
+    printed = iter(PAGES["docs/correctness.md"].splitlines())
+    assert [line for line in wrong if line.removeprefix("  ") not in printed] == []
+    (deleted,) = re.findall(r"^-(.*)$", FRONT_PAGE.partition("```diff")[2].partition("```")[0], re.MULTILINE)
+    assert f'GUARD = "{deleted}\\n"' in (ROOT / "benchmarks" / "red_test.py").read_text()
+
+
+def test_each_claim_in_bold_on_the_front_page_stands_in_the_evidence_with_its_file() -> None:
+    benefits = re.sub(r"\s+(?:> )?", " ", FRONT_PAGE.partition("## What you get")[2])
+    claims = [claim.rstrip(".:").lower() for claim in re.findall(r"\*\*(.+?)\*\*", benefits)]
+    assert len(claims) > 10
+    evidence = [" ".join(part.split()) for part in re.split(r"\n(?=[-|#])|\n\n", PAGES["docs/evidence.md"])]
+    for claim in claims:
+        (part,) = [part for part in evidence if claim in part.lower()]
+        named = re.findall(r"`([\w./]+)`", part)
+        assert any((top / name).is_file() for top in (ROOT, ROOT / "benchmarks" / "results") for name in named), claim
