@@ -180,7 +180,11 @@ def test_what_changes_in_the_project_is_shown_to_the_next_launch(project: Projec
         assert content(top) == {"train.py": "2", "new": "", "new/b": "b", "data": "", "data/1": "one"}
 
 
-def test_ranks_read_what_lies_around_the_project_and_start_where_pytest_did(project: Project) -> None:
+@pytest.mark.parametrize("entries", [4000, 0], ids=["copies", "links"])
+def test_ranks_read_what_lies_around_the_project_and_start_where_pytest_did(
+    project: Project, monkeypatch: pytest.MonkeyPatch, entries: int
+) -> None:
+    monkeypatch.setattr(own_files, "_ENTRIES", entries)
     (project.top.parent / "data").mkdir()
     (project.top.parent / "data/1").write_text("one")
     project.places.append(project.top / "perf")
