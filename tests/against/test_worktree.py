@@ -205,13 +205,13 @@ def test_a_checkout_inside_this_one_is_another(repository: Path) -> None:
         ("--help", "there is no such branch"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_cure(repository: Path, given: str, said: str) -> None:
+def test_an_invalid_revision_is_refused_with_the_cure(repository: Path, given: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         resolve(given, repository, repository)
 
 
 @pytest.mark.parametrize("given", ["merge-base:origin/mian", "mian"])
-def test_a_mistyped_branch_of_a_shallow_clone_is_told_the_one_that_is_there(
+def test_for_a_mistyped_branch_of_a_shallow_clone_the_message_suggests_the_branch_that_exists(
     repository: Path, tmp_path: Path, given: str
 ) -> None:
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{repository}", "shallow")
@@ -219,13 +219,15 @@ def test_a_mistyped_branch_of_a_shallow_clone_is_told_the_one_that_is_there(
         resolve(given, tmp_path / "shallow", tmp_path)
 
 
-def test_a_repository_that_git_may_not_write_is_told_so(repository: Path) -> None:
+def test_a_repository_that_git_may_not_write_is_refused_with_the_cure(repository: Path) -> None:
     (repository / ".git" / "worktrees").write_text("no folder: as if nobody might write")
     with pytest.raises(LaunchError, match=r"could not create .*; let git write into the repository"):
         Worktree(resolve("v1", repository, repository))
 
 
-def test_a_shallow_clone_without_the_common_commit_is_told_how_to_get_it(repository: Path, tmp_path: Path) -> None:
+def test_for_a_shallow_clone_without_the_common_commit_the_message_says_how_to_fetch_it(
+    repository: Path, tmp_path: Path
+) -> None:
     git(repository, "checkout", "-q", "-b", "work", "v1")
     git(repository, "commit", "-q", "--allow-empty", "-m", "3")
     git(tmp_path, "clone", "-q", "--depth=1", "--no-single-branch", f"file://{repository}", "shallow")
@@ -260,7 +262,7 @@ def test_the_checkout_is_there_until_it_is_closed(repository: Path) -> None:
     assert git(repository, "status", "--porcelain") == "M number"
 
 
-def test_what_git_cannot_check_out_leaves_nothing(repository: Path, tmp_path: Path) -> None:
+def test_a_revision_that_git_cannot_check_out_leaves_no_folder(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="git cannot check out 0000000 "):
         Worktree(Revision("gone", "0" * 40, repository))
     assert not list(tmp_path.glob("ddpperf-against-*"))
@@ -273,7 +275,7 @@ def until(met: Callable[[], bool]) -> bool:
     return met()
 
 
-def test_it_goes_with_its_process(repository: Path) -> None:
+def test_a_worktree_is_removed_when_its_process_ends(repository: Path) -> None:
     code = HOLDER.format(package=ROOT)
     with subprocess.Popen([sys.executable, "-c", code], cwd=repository, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -283,7 +285,7 @@ def test_it_goes_with_its_process(repository: Path) -> None:
         assert until(lambda: not folder.exists() and checkouts(repository) == 0)
 
 
-def test_it_is_removed_although_its_guard_was_killed(repository: Path) -> None:
+def test_a_worktree_is_removed_although_its_guard_was_killed(repository: Path) -> None:
     tree = Worktree(resolve("v1", repository, repository))
     tree._guard.kill()
     tree.close()
@@ -291,7 +293,7 @@ def test_it_is_removed_although_its_guard_was_killed(repository: Path) -> None:
     assert checkouts(repository) == 0
 
 
-def test_a_session_of_a_later_day_removes_what_a_kill_of_all_has_left(repository: Path) -> None:
+def test_a_later_session_removes_the_worktree_of_a_session_that_was_killed_with_its_guard(repository: Path) -> None:
     tree = Worktree(resolve("v1", repository, repository))
     tree._guard.kill()
     tree._guard.communicate()

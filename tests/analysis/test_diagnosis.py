@@ -166,7 +166,7 @@ def test_a_wait_outside_of_all_phases_holds_no_collective() -> None:
     assert (cause.facts["outside"], "collectives" in cause.facts) == (0.05, False)
 
 
-def test_on_a_gpu_what_simple_work_does_not_explain_is_unclear_if_collectives_were_not_timed() -> None:
+def test_on_a_gpu_unexplained_time_is_unclear_if_collectives_were_not_timed() -> None:
     """30 of 100 ms are products, and 0.2 ms calls, which run beside them."""
     figures = {"cpu": None, "flops": 3e9, "collectives": 4.0}
     found = diagnosed(evidence(unmeasured=True, **figures), GPU)

@@ -46,7 +46,7 @@ def test_the_fit_finds_the_law_that_made_the_points(law: Law) -> None:
     assert (found.interval.low, found.interval.high) == pytest.approx((0.08, 0.08))
 
 
-def test_the_interval_is_that_of_students_t() -> None:
+def test_the_interval_of_the_serial_fraction_follows_students_t() -> None:
     """Serial fractions of 0.1 and 0.3 of one point: 0.2, standard error 0.1, t(1) = 12.706."""
     found = fit_law([ScalingPoint(ranks=2, speedups=(amdahl(0.1, 2), amdahl(0.3, 2)))], "amdahl")
     assert found.serial == pytest.approx(0.2)

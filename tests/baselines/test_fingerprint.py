@@ -65,7 +65,7 @@ def test_environment_on_gpus() -> None:
     assert differences(env, told) == ("GPU setup unknown -> nvlink 400w",)
 
 
-def test_what_is_recorded_is_told_where_both_have_it_and_it_differs() -> None:
+def test_recorded_facts_are_named_if_both_sides_have_them_and_they_differ() -> None:
     """Not hosts, nor what an older baseline lacks; a version whose minor differs is told by the key's fact alone."""
     old = {"host": "a", "torch": "2.13.0+cpu", "python": "3.11.7", "kernel": "Linux 6.1", "libc": "glibc 2.36"}
     new = {**old, "host": "b", "torch": "2.13.1+cpu", "numpy": "2.3.0", "libc": "glibc 2.41"}
@@ -77,7 +77,7 @@ def test_what_is_recorded_is_told_where_both_have_it_and_it_differs() -> None:
     assert recorded_differences(now, packages) == ("Python 3.11.7 -> 3.12.1", "numpy 2.3.0 -> 2.3.1")
 
 
-def test_what_is_recorded_of_gpus_is_told_where_it_differs() -> None:
+def test_recorded_facts_of_gpus_are_named_if_they_differ() -> None:
     """A variable that is missing was not set, unless nothing is recorded of GPUs; nor is it told which were visible."""
     old, new = (
         make_environment(device="cuda", recorded=recorded)
