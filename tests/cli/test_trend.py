@@ -130,7 +130,7 @@ def test_the_history_of_the_ini_file(
         (["--history", "E"], "history file E: no run was recorded in it yet\n"),
     ],
 )
-def test_what_is_not_there_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
+def test_a_missing_history_test_or_metric_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
     history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: Run, arguments: list[str], says: str
 ) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -146,7 +146,7 @@ def test_what_is_not_there_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_records_answer_quickly(tmp_path: Path) -> None:
+def test_the_trend_of_a_hundred_thousand_records_is_quick(tmp_path: Path) -> None:
     """200 runs of 50 tests with ten metrics. A generous bound: a busy machine takes its time to start Python alone."""
     file = tmp_path / "history.sqlite"
     more = [f"metric_{i}" for i in range(9)]
@@ -166,7 +166,7 @@ def test_a_hundred_thousand_records_answer_quickly(tmp_path: Path) -> None:
         assert "step_time +25.0 %" in done.stdout
 
 
-def test_a_unit_of_a_file_writes_nothing_but_text_to_a_terminal(tmp_path: Path, printed: Run) -> None:
+def test_a_unit_from_a_file_writes_nothing_but_text_to_a_terminal(tmp_path: Path, printed: Run) -> None:
     file = tmp_path / "history.sqlite"
     for i in range(8):
         named = HistoryRun(date=f"2026-01-0{i + 1}", commit=f"{i}\x1b]0;\x07", commit_date=None, branch="\x1b[2J")

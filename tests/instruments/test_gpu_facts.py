@@ -49,7 +49,7 @@ def test_gpus_that_may_not_be_opened_have_no_facts(nvml: FakeNvml) -> None:
     assert facts(*BOTH) == facts() == GpuFacts(setup=None, recorded={})
 
 
-def test_versions_and_variables_that_change_what_gpus_do_are_recorded_without_a_driver_too() -> None:
+def test_versions_and_variables_that_affect_gpus_are_recorded_also_without_a_driver() -> None:
     environ = {
         "NCCL_ALGO": "Ring",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",

@@ -157,7 +157,7 @@ def test_facts_of_this_machine_are_complete() -> None:
         ({}, ""),
     ],
 )
-def test_the_limits_of_clocks_are_those_of_the_usable_cores(
+def test_the_limits_of_clocks_come_from_the_usable_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: dict[int, tuple[str, str]], told: str
 ) -> None:
     """Core 2 is not usable."""
@@ -170,7 +170,7 @@ def test_the_limits_of_clocks_are_those_of_the_usable_cores(
     assert host.clock_limits(lay(tmp_path, files)) == told
 
 
-def test_shared_memory_is_as_large_as_what_holds_it(tmp_path: Path) -> None:
+def test_shared_memory_is_as_large_as_its_file_system(tmp_path: Path) -> None:
     assert host.shared_memory(tmp_path) is None
     (tmp_path / "dev/shm").mkdir(parents=True)
     held = os.statvfs(tmp_path)

@@ -139,7 +139,7 @@ def test_gradients_are_dropped_if_no_optimizer_used_them_since_backward() -> Non
     assert drops(gradients=False) == 0  # of before, perhaps used
 
 
-def test_gradients_are_found_beside_views_that_autograd_refuses_to_answer_for() -> None:
+def test_gradients_are_found_although_autograd_refuses_some_views() -> None:
     flat = nn.Parameter(torch.ones(4))
     stale = torch.split(flat, 2)  # as the parameters of FSDP1 after a step
     with torch.no_grad():

@@ -142,7 +142,7 @@ def test_notes_of_copies_and_kernels_are_believed_before_their_names() -> None:
     )
 
 
-def test_what_began_before_a_step_is_cut_off_and_counted_there() -> None:
+def test_an_event_that_began_before_a_step_is_split_between_the_two_steps() -> None:
     events = [
         ProfilerEvent(name=STEP, activity="user_annotation", start=10, end=20),
         ProfilerEvent(name=STEP, activity="user_annotation", start=0, end=10),
