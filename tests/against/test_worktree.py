@@ -424,7 +424,7 @@ def test_the_time_of_a_folder_shows_that_its_run_goes_on(tmp_path: Path, monkeyp
         assert not waiting.is_alive()
 
 
-def test_without_a_folder_for_temporary_files_the_cure_is_told(
+def test_without_a_folder_for_temporary_files_the_message_has_the_cure(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revision = resolve("v1", repository, repository)
