@@ -109,7 +109,7 @@ def test_the_text_of_the_table_is_its_numbers() -> None:
     ("collective", "gigabytes"),
     [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75), ("all_to_all", 0.75), ("broadcast", 1.0)],
 )
-def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) -> None:
+def test_bus_bandwidth_follows_nccl_tests(collective: str, gigabytes: float) -> None:
     """1 GB over 4 ranks in a second."""
     assert algorithm_bandwidth(1e9, 1.0) == 1e9
     assert bus_bandwidth(collective, 1e9, 4, 1.0) == gigabytes * 1e9
@@ -145,7 +145,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) 
         ),
     ],
 )
-def test_an_argument_that_cannot_be_is_named(changed: dict[str, Any], words: str) -> None:
+def test_an_invalid_argument_is_named(changed: dict[str, Any], words: str) -> None:
     given: dict[str, Any] = {"tensor_size_bytes": 1e6, "world_size": 4, "bandwidth_gbps": 10, "latency_ms": 0.1}
     with pytest.raises(SettingError, match=words):
         estimate_communication_time(**{**given, **changed})

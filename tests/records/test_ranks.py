@@ -43,7 +43,7 @@ def test_ranks_with_other_parts_of_a_model_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize(("value", "apart"), [(1.0, ()), (1.009, ()), (1.02, (0, 1)), (math.nan, (0, 1))])
-def test_parameters_are_apart_beyond_what_rounding_explains(value: float, apart: tuple[int, ...]) -> None:
+def test_parameters_differ_if_rounding_does_not_explain_the_difference(value: float, apart: tuple[int, ...]) -> None:
     told = found(copy(v=2.0, w=1.0), copy(v=2.0, w=value))
     assert (told.apart, told.parameter) == (apart, "w" * bool(apart))
 
