@@ -86,7 +86,7 @@ def test_count_agrees_with_its_noun(number: int, noun: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0, "0"), (5.0, "5"), (1234567.0, "1,234,567"), (0.25, "0.25"), (1 / 3, "0.333")]
 )
-def test_plain_numbers(value: float, text: str) -> None:
+def test_plain_numbers_have_few_digits(value: float, text: str) -> None:
     assert units.format_number(value) == text
 
 

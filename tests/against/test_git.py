@@ -63,7 +63,9 @@ def test_stored_baselines_do_not_make_a_work_tree_dirty(repository: Path) -> Non
     assert found(project, project / "perf *").dirty
 
 
-def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_variables_of_a_hook_do_not_change_the_state_of_a_work_tree(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one, git takes the folder that it is run in for the whole work tree."""
     project = repository / "project"
     project.mkdir()
@@ -72,7 +74,7 @@ def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytes
     assert not found(project).dirty
 
 
-def test_a_detached_head_in_ci_is_of_the_branch_that_the_job_names(
+def test_a_detached_head_in_ci_has_the_branch_that_the_job_names(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = found(repository).commit

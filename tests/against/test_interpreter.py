@@ -204,7 +204,9 @@ def test_an_installed_copy_of_a_checkout_is_recognised_by_its_recorded_origin(
     assert installed_from(str(tmp_path / "my"), distributions(path=[str(site)])) == set()
 
 
-def test_an_archive_in_the_checkout_may_be_anybodys(tmp_path: Path, root: Path) -> None:
+def test_a_package_from_an_archive_in_the_checkout_is_a_copy_only_if_the_checkout_has_it(
+    tmp_path: Path, root: Path
+) -> None:
     """Of a wheel what the checkout has too; of another one, such as torch's for machines without a network, nothing."""
     site = tmp_path / "site"
     install(site, origin_of(root / "dist" / "demo-1.0-py3-none-any.whl", archive_info={}))

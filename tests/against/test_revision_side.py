@@ -163,7 +163,7 @@ def test_a_server_that_the_setup_command_leaves_running_is_not_waited_for(tmp_pa
         (tmp_path / "stop").write_text("\n")
 
 
-def test_line_ends_make_no_other_code(tmp_path: Path) -> None:
+def test_line_endings_do_not_make_files_different(tmp_path: Path) -> None:
     """Git may check a file out with other line ends than the user's work tree has."""
     contents = {"here": b"a\r\nb\n", "there": b"a\nb\n", "other": b"a\nc\n"}
     here, there, other = (tmp_path / name for name in contents)

@@ -62,7 +62,7 @@ def checkouts(root: Path) -> int:
     return len(git(root, "worktree", "list").splitlines()) - 1
 
 
-def test_names_of_a_revision(repository: Path) -> None:
+def test_a_revision_is_resolved_from_tag_branch_hash_or_merge_base(repository: Path) -> None:
     first, second = git(repository, "rev-parse", "v1"), git(repository, "rev-parse", "main")
     git(repository, "checkout", "-q", "-b", "other", "v1")
     git(repository, "commit", "-q", "--allow-empty", "-m", "3")
@@ -235,7 +235,7 @@ def test_for_a_shallow_clone_without_the_common_commit_the_message_says_how_to_f
         resolve("merge-base:origin/main", tmp_path / "shallow", tmp_path)
 
 
-def test_without_a_repository_or_git_a_folder_will_do(
+def test_without_a_repository_or_git_another_checkout_is_given_by_its_folder(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(repository / ".git")
@@ -248,7 +248,7 @@ def test_without_a_repository_or_git_a_folder_will_do(
         resolve("main", repository, repository)
 
 
-def test_the_checkout_is_there_until_it_is_closed(repository: Path) -> None:
+def test_the_checkout_exists_until_it_is_closed(repository: Path) -> None:
     (repository / "number").write_text("not committed")
     tree = Worktree(resolve("v1", repository, repository))
     assert (tree.path / "number").read_text() == "1"
@@ -352,7 +352,9 @@ def shell(code: str, ready: Path, name: str = "/bin/sh", **options: Any) -> Iter
             process.kill()
 
 
-def test_what_is_left_of_a_setup_command_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_left_by_a_setup_command_are_ended_with_its_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also what does not end if it is asked to."""
     monkeypatch.setattr(guard, "_TERM_SECONDS", 0.5)
     folder = tmp_path / f"{worktree.PREFIX}a"
@@ -377,7 +379,7 @@ def test_a_git_that_outlives_a_killed_run_is_ended_before_its_checkout_is_remove
     assert not tree.parent.exists()
 
 
-def test_the_users_own_work_trees_stay(repository: Path, tmp_path: Path) -> None:
+def test_work_trees_of_the_user_are_not_removed(repository: Path, tmp_path: Path) -> None:
     names = ("ddpperf-against-demo/checkout", "demo/checkout", "elsewhere/ddpperf-against-12345678/checkout")
     for name in names:
         git(repository, "worktree", "add", "-q", "--detach", str(tmp_path / name))
@@ -455,7 +457,7 @@ def wanted(tmp_path: Path) -> Redirection:
     return Redirection(root=str(root), target=str(target), revision=first)
 
 
-def test_the_files_are_those_of_the_commit_until_they_are_closed(wanted: Redirection, tmp_path: Path) -> None:
+def test_a_node_has_the_files_of_the_commit_until_they_are_closed(wanted: Redirection, tmp_path: Path) -> None:
     root, target = Path(wanted.root), Path(wanted.target)
     before = git(root, "status", "--porcelain")
     made = check_out(wanted)
@@ -492,7 +494,9 @@ def test_a_folder_that_others_may_write_in_is_refused(wanted: Redirection, tmp_p
 
 
 @pytest.mark.parametrize("part", [False, True])
-def test_files_go_with_their_process_or_with_a_session_of_a_later_day(wanted: Redirection, *, part: bool) -> None:
+def test_files_are_removed_with_their_process_or_by_a_session_of_a_later_day(
+    wanted: Redirection, *, part: bool
+) -> None:
     """A node that is killed together with its guard leaves them."""
     code = (
         "import os, sys\nfrom pytest_ddpperf.against import worktree\n"
@@ -511,7 +515,7 @@ def test_files_go_with_their_process_or_with_a_session_of_a_later_day(wanted: Re
     assert not folder.exists()
 
 
-def test_what_a_node_lacks_is_told_with_the_cure(wanted: Redirection, tmp_path: Path) -> None:
+def test_a_commit_or_folder_that_a_node_lacks_is_named_with_the_cure(wanted: Redirection, tmp_path: Path) -> None:
     given = {
         f"there is no commit 0000000 in {wanted.root}; this repository has no remote": {"revision": "0" * 40},
         f"{tmp_path} is in no git repository": {"root": str(tmp_path)},

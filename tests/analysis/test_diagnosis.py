@@ -121,7 +121,7 @@ GPU = make_environment(device="cuda", device_count=8)
         ),
     ],
 )
-def test_large_shares_worked_by_hand(
+def test_large_shares_of_causes_agree_with_those_by_hand(
     fields: dict[str, Any], environment: Environment, shares: dict[str, float]
 ) -> None:
     causes = diagnosed(evidence(**fields), environment).causes
@@ -295,7 +295,7 @@ def test_a_measurement_gives_the_evidence() -> None:
     assert (cause.facts["rank"], cause.facts["phase"]) == (1, "forward")
 
 
-def test_without_steps_that_were_taken_apart_there_is_no_diagnosis() -> None:
+def test_without_steps_that_were_divided_into_phases_there_is_no_diagnosis() -> None:
     assert diagnosis_of(make_measurement(launches=(make_launch((0.1, 0.1)),))) is None
     assert diagnosis_of(make_measurement()) is None
     with pytest.raises(SettingError, match=r"measurement=3 is not a Measurement; ddpperf.measure"):

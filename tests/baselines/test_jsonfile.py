@@ -99,7 +99,7 @@ def test_a_large_file_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("year", [1900, 2000, 2023, 2024])
-def test_a_date_is_one_that_the_calendar_has(year: int) -> None:
+def test_only_dates_of_the_calendar_are_valid(year: int) -> None:
     def has(date: str) -> bool:
         try:
             return msgspec.convert(date, Date) == date

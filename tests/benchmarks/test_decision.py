@@ -60,7 +60,7 @@ MADE: list[Made] = [
 ]
 
 
-def test_a_row_and_its_goals() -> None:
+def test_a_row_has_its_rates_and_its_goals() -> None:
     row = Row("here", quiet, UNCHANGED, goals=(alarms(0.005), Goal("proven", 0.5, proven)))
     found = Found(row, MADE)
     assert found.cells == (

@@ -84,7 +84,7 @@ def test_list_of_an_empty_folder_says_that_there_are_no_baselines(tmp_path: Path
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("test", ["t.py::test_b", "test_b ddp"])
-def test_show_a_test(test: str, printed: Run) -> None:
+def test_show_prints_the_record_of_a_test(test: str, printed: Run) -> None:
     out = printed("show", test)
     assert out.startswith("t.py::test_b: ddp\n")
     assert "41.8 ms" in out
@@ -114,7 +114,7 @@ def test_show_says_if_the_newest_run_improved_on_the_baseline(folder: Path, prin
     assert "stale" not in ran("2026-01-14T00:00:00+00:00", Verdict.OK)
 
 
-def test_show_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_prints_the_records_of_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Store(folder / "baselines").file("t.py::test_b", CPU)
     monkeypatch.chdir(file.parent)  # where there is no folder of baselines, and the file's name alone is enough
     assert printed("show", file.name).startswith("t.py::test_b: ddp\n")

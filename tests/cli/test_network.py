@@ -86,7 +86,7 @@ def test_the_table_has_bandwidths_range_and_error() -> None:
     assert lines[4].split() == row
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
     complaint: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "measure_network", lambda *_: pytest.fail("measured what cannot be stored"))

@@ -14,7 +14,7 @@ def facts(*devices: str) -> GpuFacts:
     return gpu_facts(devices, {}, {})
 
 
-def test_facts_of_two_linked_gpus(nvml: FakeNvml) -> None:
+def test_facts_of_two_linked_gpus_are_recorded(nvml: FakeNvml) -> None:
     """The second one has no ECC that could be on or off, and no clock that could be set."""
     assert facts(*BOTH) == GpuFacts(
         setup="nvlink 700w",

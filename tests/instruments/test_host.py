@@ -91,7 +91,7 @@ def test_a_machine_that_others_use_is_recognised(tmp_path: Path, files: dict[str
         (grouped("4:cpu,cpuacct:/", V1, quota("cpu,cpuacct", -1)), 8),
     ],
 )
-def test_usable_cores(tmp_path: Path, files: dict[str, str], cores: int) -> None:
+def test_usable_cores_respect_affinity_and_quota(tmp_path: Path, files: dict[str, str], cores: int) -> None:
     assert host.usable_cores(lay(tmp_path, files)) == cores
 
 
@@ -138,7 +138,9 @@ TIGHT_V1 = of_v1("memory/docker/a/", "1000000", "700000", "inactive_file 1\ntota
         ),
     ],
 )
-def test_available_memory(tmp_path: Path, files: dict[str, str], available: int | None) -> None:
+def test_available_memory_respects_the_control_group(
+    tmp_path: Path, files: dict[str, str], available: int | None
+) -> None:
     assert host.available_memory(lay(tmp_path, files)) == available
 
 

@@ -170,7 +170,7 @@ def test_an_allocator_without_statistics_has_no_figures_and_fails_no_launch() ->
 
 
 @pytest.mark.gpu
-def test_allocator_peaks_on_cuda() -> None:
+def test_allocator_peaks_on_cuda_are_read() -> None:
     """16 MiB is a multiple of the allocator's block size, so it is counted to the byte."""
     device = torch.device("cuda", 0)
     torch.cuda.init()  # type: ignore[no-untyped-call]

@@ -67,7 +67,9 @@ ALPHA_LAST = 0.05 / LAST_SHARE  # as in test_decision: the level of all looks th
         (0.0, None, None),  # of a scatter that is not known
     ],
 )
-def test_launches_needed_worked_by_hand(shift: float, error: float | None, expected: int | None) -> None:
+def test_the_number_of_needed_launches_agrees_with_values_by_hand(
+    shift: float, error: float | None, expected: int | None
+) -> None:
     assert needed(difference(shift, error), tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
 
 

@@ -241,7 +241,7 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_noisy_metrics() -> None:
     assert seen(times(both)) == seen(both) is not None
 
 
-def test_another_set_is_compared_with_as_ever() -> None:
+def test_a_result_saved_into_one_set_is_still_judged_by_another() -> None:
     one = Judge("test_it", Settings(launches=4, save="x", baseline_set="default"), stored(baseline(STEADY)))
     assert one((taking([1.2 * size for size in STEADY]),), after(4.0)) == Action("confirm", 4, ("peak_allocated",))
 

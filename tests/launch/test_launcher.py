@@ -147,7 +147,7 @@ def test_a_timeout_is_a_positive_number_of_seconds(timeout: float) -> None:
         Launcher().run(print, world_size=1, timeout=timeout)
 
 
-def test_more_ranks_than_files_may_be_opened(launcher: Launcher) -> None:
+def test_too_many_ranks_for_the_limit_of_open_files_are_refused_and_leave_none_open(launcher: Launcher) -> None:
     """Whichever file of a launch is the one too many: its failure is one sentence, and it leaves no file open."""
     launcher.wait()
     open_now, failed = open_files(), 0

@@ -32,7 +32,9 @@ def test_memory_agrees_with_the_numbers_of_the_zero_paper(sharding: str, gigabyt
         (4, {"precision": "fp32", "unsharded_gradients": True}, 16_000),
     ],
 )
-def test_bytes_of_a_thousand_parameters(ranks: int, options: dict[str, Any], nbytes: float) -> None:
+def test_memory_of_a_thousand_parameters_agrees_with_values_by_hand(
+    ranks: int, options: dict[str, Any], nbytes: float
+) -> None:
     assert model_state_bytes(1000, ranks, **options) == nbytes
 
 

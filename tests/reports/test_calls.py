@@ -13,7 +13,7 @@ from pytest_ddpperf.reports.table import render
 from tests.reports.made import make_calibrated
 
 
-def test_a_row_for_each_benchmark() -> None:
+def test_the_table_of_calls_has_a_row_for_each_benchmark() -> None:
     """The runs of the second one are apart by 40 ms to 64 ms, 60 %; half as much again is 90 %."""
     runs = ((0.064, Verdict.REGRESSED), (0.04, Verdict.INCONCLUSIVE), (0.05, Verdict.OK), (0.05, Verdict.UNCHANGED))
     table = calibration_table([make_calibrated(), make_calibrated(*runs, test="t.py::test_apart")])

@@ -97,7 +97,7 @@ def test_launches_that_agree_leave_no_doubt(scale: Scale) -> None:
     assert value == interval.low == interval.high == 0.1
 
 
-def test_two_separate_runs_worked_by_hand() -> None:
+def test_the_change_of_two_separate_runs_agrees_with_values_by_hand() -> None:
     """Both variances are 2, so the squared error is 2/2 + 2/2 = 2, with the 1 degree of freedom of either side."""
     found = known(change([1.0, 3.0], [0.0, 2.0], scale="difference"))
     assert (found.estimate, found.shift, found.df) == (1.0, 1.0, 1.0)
@@ -249,7 +249,7 @@ def test_the_expected_scatter_of_logarithms_is_not_used_for_values_without_a_log
     assert known(change([-2.0, 0.0], [-3.0, -1.0], scale="ratio", expected=told)).df == 1.0
 
 
-def test_two_rounds_worked_by_hand() -> None:
+def test_the_change_of_two_rounds_agrees_with_values_by_hand() -> None:
     """Differences of 1 and 3, variance 2; expected are 3 with 4 degrees: (12 + 2) / 5 = 2.8; error sqrt(1.4)."""
     found = known(paired([1.0, 3.0], [0.0, 0.0], scale="difference", expected=Expected(3.0, 4.0)))
     assert found.standard_error == pytest.approx(math.sqrt(1.4))

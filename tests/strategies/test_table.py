@@ -61,7 +61,7 @@ def test_options_that_go_together_are_taken(text: str) -> None:
         ("fsdp1[sharding=HYBRID_SHARD,replicas=2]", 1, "replicas=2 does not divide world size 1"),
     ],
 )
-def test_copies_have_equally_many_ranks(text: str, ranks: int, says: str) -> None:
+def test_replicas_that_do_not_fit_the_world_size_are_refused(text: str, ranks: int, says: str) -> None:
     with pytest.raises(SettingError, match=says):
         require_world_size(resolve(text), ranks)
 

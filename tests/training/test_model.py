@@ -88,7 +88,7 @@ def test_parameters_buffers_and_state_are_restored_in_place(module: nn.Module) -
         train(module, optimizer)
 
 
-def test_an_expanded_buffer_is_put_back() -> None:
+def test_an_expanded_buffer_is_restored() -> None:
     module = nn.Linear(1, 1)
     values = torch.zeros(1)
     module.register_buffer("expanded", values.expand(4))
@@ -111,7 +111,7 @@ def test_optimizer_state_other_than_tensors_is_restored_too(module: nn.Module) -
         assert state == {"count": 1, "history": [1]}
 
 
-def test_the_scale_of_fp16_gradients_is_put_back(module: nn.Module) -> None:
+def test_the_scale_of_fp16_gradients_is_restored(module: nn.Module) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     scaler.scale(torch.ones(()))  # makes its state
     restore = snapshot(module, torch.optim.SGD(module.parameters()), scaler)

@@ -55,7 +55,7 @@ def test_no_side_comes_first_more_often_than_the_other() -> None:
     assert sides(3, 2) == (True, False, False, True, True, False)
 
 
-def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
+def test_each_block_begins_with_an_untimed_step_and_restores_the_training(make_ctx: Any) -> None:
     """Four pairs of four timed steps, each after one that is not timed: five calls in each block."""
     events: list[str] = []
 

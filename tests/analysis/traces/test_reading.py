@@ -71,7 +71,9 @@ def test_a_range_of_the_user_with_our_name_is_no_step() -> None:
         ([step(10, 30, "train")], [(5 * US, 65 * US)]),
     ],
 )
-def test_the_steps_of_other_traces(events: list[dict[str, Any]], marks: list[tuple[float, float]]) -> None:
+def test_steps_are_found_in_traces_of_other_tools(
+    events: list[dict[str, Any]], marks: list[tuple[float, float]]
+) -> None:
     found = trace(0, 1, *events, event("aten::mm", 5, 65))
     assert [pytest.approx(mark) for mark in marks] == list(found.marks)
 

@@ -172,7 +172,7 @@ def test_a_process_that_dies_while_it_writes_leaves_nothing(tmp_path: Path) -> N
     assert len(entries(file, "step_time")) == 20
 
 
-def test_a_failure_half_way_leaves_nothing(tmp_path: Path) -> None:
+def test_a_recording_that_fails_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
     record(file, RUN, [result()])
     with pytest.raises(HistoryError, match="UNIQUE"):

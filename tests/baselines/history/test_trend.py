@@ -42,7 +42,7 @@ def found(trend: Trend) -> list[tuple[object, ...]]:
     return [(c.kind, c.before, c.after, pytest.approx(c.size)) for c in trend.changes]
 
 
-def test_a_step_in_ratios_by_hand() -> None:
+def test_a_step_in_ratios_agrees_with_values_by_hand() -> None:
     (trend,) = trends(history([0.04] * 5 + [0.05] * 5))
     assert found(trend) == [("step", 4, 5, 0.25)]
     assert [point.level for point in trend.points] == pytest.approx([0.04] * 5 + [0.05] * 5)
@@ -137,7 +137,7 @@ def test_different_benchmarks_are_separate_lines() -> None:
         assert [(trend.benchmark, len(trend.points)) for trend in found] == [(BENCHMARK, 3), (other, 4)]
 
 
-def test_only_the_last_commits() -> None:
+def test_option_last_keeps_only_the_last_commits() -> None:
     (trend,) = trends(history([0.04] * 10 + [0.05] * 10), last=10)
     assert [point.run for point in trend.points] == [make_history_run(i) for i in range(10, 20)]
     assert trend.changes == ()
@@ -202,7 +202,7 @@ def test_a_creep_without_noise_is_found_exactly(length: int) -> None:
     assert (change.kind, change.before, change.after) == ("creep", 50, 50 + length)
 
 
-def test_the_interval_of_a_step_by_hand() -> None:
+def test_the_interval_of_a_step_agrees_with_values_by_hand() -> None:
     """Levels 0 and 10, residuals of 1: variance 8 / (8 - 1 - 2), of the difference of two means of four half of it."""
     (change,) = change_points([-1, 1, 1, -1, 9, 11, 11, 9]).changes
     half = 2.5706 * math.sqrt(8 / 5 * (1 / 4 + 1 / 4))
@@ -230,7 +230,7 @@ def test_steps_in_a_row_are_not_taken_for_a_creep(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_step_amidst_a_creep(seed: int) -> None:
+def test_a_step_during_a_creep_is_found(seed: int) -> None:
     fit = change_points(added(noise(seed, 0.01), ramp(0, 199, 0.08), step(120, 0.06)))
     found = {change.kind: change for change in fit.changes}
     assert len(fit.changes) == 2

@@ -88,7 +88,7 @@ def test_the_noise_of_launches_is_skewed_and_0_on_average(seed: int) -> None:
     assert ((found / 0.02) ** 3).mean() > 1.5
 
 
-def test_a_machine_with_moods_favours_no_side() -> None:
+def test_a_machine_whose_speed_drifts_favours_no_side() -> None:
     for seed in range(5):
         found = quotients(Moody(drawing(seed)), 1500)
         assert abs(np.mean(found)) < 4 * np.std(found) / math.sqrt(len(found))

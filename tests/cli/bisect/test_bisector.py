@@ -156,7 +156,7 @@ SLOWER = timed(0.25, error=0.01)  # worse by a quarter: 0.223 in logarithms, kno
 BAD = ShiftEstimate(0.2, 0.01, 7)
 
 
-def test_the_shift_of_a_time() -> None:
+def test_the_shift_of_a_time_has_its_error() -> None:
     shift = shift_of(SLOWER)
     assert shift is not None
     assert (shift.worsening, shift.standard_error) == pytest.approx((math.log(1.25), 0.01))

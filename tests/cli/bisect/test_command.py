@@ -251,7 +251,7 @@ def test_a_test_without_benchmarks_is_an_error(probes: Any, complaint: Run) -> N
     ("seconds", "text"),
     [(0.84, "0.84 s"), (60, "1 min"), (160, "2.7 min"), (3599, "60 min"), (5400, "1.5 h"), (1e6, "280 h")],
 )
-def test_a_time_has_two_digits(seconds: float, text: str) -> None:
+def test_an_estimated_time_has_two_digits(seconds: float, text: str) -> None:
     assert command.span(seconds) == text
 
 

@@ -38,7 +38,7 @@ MERGED: Parents = {
 }
 
 
-def test_a_line_of_commits(line: Any) -> None:
+def test_commits_between_two_ends_are_listed_in_order(line: Any) -> None:
     between = commits_between("c13", "c16", line.root)
     hashes = [line.hashes[f"c{i}"] for i in (13, 14, 15, 16)]
     assert between.root == line.root
@@ -103,7 +103,7 @@ def test_a_repository_that_loses_a_commit_during_the_search_is_refused_with_the_
         _ = between.next
 
 
-def test_a_commit_in_words(repository: Path, git: Git) -> None:
+def test_a_commit_is_described_by_hash_title_author_and_date(repository: Path, git: Git) -> None:
     git("commit", "-q", "--allow-empty", "-m", "Make it faster", "-m", "Or so.", "--date=2026-01-12T12:00:00Z")
     between, commit = commits_between("c0", "HEAD", repository), git("rev-parse", "HEAD")
     assert between.details(commit) == ["Make it faster", "a, 2026-01-12"]

@@ -160,7 +160,7 @@ def test_a_tensor_is_alive_until_only_backends_hold_it(tracker: TensorTracker) -
     backends.pop().let_go()
 
 
-def test_a_state_is_known_as_such(tracker: TensorTracker) -> None:
+def test_an_optimizer_state_is_recognised(tracker: TensorTracker) -> None:
     state, other = torch.zeros(()), torch.zeros(())
     tracker.mark([state], "optimizer_state")
     tracker.see(other, "temporaries")

@@ -52,7 +52,7 @@ def seconds(found: PhaseTimes, step: int = 0) -> dict[str, float]:
     return {phase: times[step] for phase, times in found.seconds.items() if times[step]}
 
 
-def test_time_goes_to_the_phase_on_top() -> None:
+def test_time_belongs_to_the_innermost_phase() -> None:
     """Marks: begin 0, forward 1 to 3, backward 7 to 15, end 31. Other: 1 + 4 + 16."""
     recorder = Recorder()
 
@@ -301,7 +301,7 @@ def on_two_ranks(ctx: RankContext) -> dict[str, PhaseTimes]:
     }
 
 
-def test_steps_of_two_ranks_are_taken_apart(launcher: Launcher) -> None:
+def test_steps_of_two_ranks_are_divided_into_phases(launcher: Launcher) -> None:
     first, second = launcher.run(on_two_ranks, world_size=2, backend="gloo", device="cpu", timeout=60).values
     for rank in (first, second):
         assert min(rank["async"].seconds["gradient_sync"]) > 0

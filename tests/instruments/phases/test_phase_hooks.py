@@ -81,11 +81,11 @@ def hooks_as_before() -> Iterator[None]:
     assert not optimizer._global_optimizer_post_hooks
 
 
-def test_a_loop_written_by_hand() -> None:
+def test_phases_of_a_hand_written_loop_are_found() -> None:
     assert passed(Training(), steps=2) == ["forward", "backward", "optimizer"] * 2
 
 
-def test_autograd_under_other_names() -> None:
+def test_calls_of_autograd_imported_under_other_names_are_phases() -> None:
     weight = torch.ones(3, requires_grad=True)
     grad = torch.autograd.grad
 
@@ -135,7 +135,7 @@ def test_the_wait_for_data_is_a_phase_whatever_the_dataset_does() -> None:
     assert passed(lambda: iter(loader)) == ["data_wait"]  # which may start workers
 
 
-def test_phase_hooks_of_a_users_own_functions() -> None:
+def test_phase_hooks_follow_custom_functions_of_the_user() -> None:
     owner = SimpleNamespace(load=lambda: nn.Linear(2, 2)(torch.ones(2)))
 
     def run() -> None:

@@ -82,7 +82,7 @@ def test_collectives_of_both_backends_have_one_name(name: str, kind: str) -> Non
     assert kind_of(name) == kind
 
 
-def test_a_step_on_the_cpu() -> None:
+def test_a_profiled_step_on_the_cpu_has_busy_computed_and_overlapped_time() -> None:
     """Step from 10 to 30. Sent 14 to 18 and 16 to 24: busy 10. Computed 10 to 15, 17 to 20: 8, overlap 4."""
     events = [
         ProfilerEvent(name=STEP, activity="user_annotation", start=10, end=30),

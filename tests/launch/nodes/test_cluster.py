@@ -421,7 +421,7 @@ def test_a_peer_with_an_invalid_first_message_is_refused(said: Any) -> None:
         (12, 2, 4, (6, 6)),  # more ranks than GPUs
     ],
 )
-def test_ranks_are_dealt_out(world_size: int, nodes: int, gpus: int, counts: tuple[int, ...]) -> None:
+def test_ranks_are_assigned_to_nodes(world_size: int, nodes: int, gpus: int, counts: tuple[int, ...]) -> None:
     assert spread(world_size, nodes, gpus) == counts
 
 

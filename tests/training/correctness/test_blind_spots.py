@@ -231,7 +231,7 @@ HOOKS = {
 }
 
 
-def test_hooks_that_begin_exactly_pass(launcher: Launcher) -> None:
+def test_communication_hooks_with_exact_first_steps_pass(launcher: Launcher) -> None:
     hooks = [hook for hook in HOOKS if not (torch.cuda.is_available() and "powersgd" in hook)]  # it fails on the CPU
     jobs = [job(f"ddp[comm_hook={hook}]", HOOKS[hook], model=normed) for hook in hooks]
     for found in verify(launcher, *jobs):

@@ -110,7 +110,7 @@ def test_equal_infinities_are_no_distance_apart() -> None:
     assert not math.isfinite(deviation.distance(mask, of(math.inf, 0, 0)))
 
 
-def test_norms_of_all_kinds_of_numbers() -> None:
+def test_norms_are_computed_of_all_types_of_numbers() -> None:
     assert deviation.norm(torch.tensor([[3, 0], [0, 4]])) == 5
     assert deviation.norm(torch.tensor([3 + 4j])) == 5
     assert deviation.norm(torch.full((2, 2), 2.0**100, dtype=torch.bfloat16)) == 2.0**101
