@@ -211,7 +211,7 @@ def test_an_invalid_revision_is_refused_with_the_cure(repository: Path, given: s
 
 
 @pytest.mark.parametrize("given", ["merge-base:origin/mian", "mian"])
-def test_for_a_mistyped_branch_of_a_shallow_clone_the_message_suggests_the_branch_that_exists(
+def test_a_mistyped_branch_of_a_shallow_clone_is_refused_with_the_branch_that_exists(
     repository: Path, tmp_path: Path, given: str
 ) -> None:
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{repository}", "shallow")
@@ -225,9 +225,7 @@ def test_a_repository_that_git_may_not_write_is_refused_with_the_cure(repository
         Worktree(resolve("v1", repository, repository))
 
 
-def test_for_a_shallow_clone_without_the_common_commit_the_message_says_how_to_fetch_it(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_a_shallow_clone_without_the_common_commit_is_refused_with_the_cure(repository: Path, tmp_path: Path) -> None:
     git(repository, "checkout", "-q", "-b", "work", "v1")
     git(repository, "commit", "-q", "--allow-empty", "-m", "3")
     git(tmp_path, "clone", "-q", "--depth=1", "--no-single-branch", f"file://{repository}", "shallow")

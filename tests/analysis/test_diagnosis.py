@@ -190,7 +190,7 @@ def test_on_a_gpu_unexplained_time_is_unclear_if_collectives_were_not_timed() ->
         (1e8, 2e7, "unclear", 0.988),
     ],
 )
-def test_on_a_cpu_unexplained_time_is_unclear_only_if_collectives_that_were_not_timed_can_take_a_tenth_of_it(
+def test_on_a_cpu_unexplained_time_is_unclear_if_untimed_collectives_may_take_a_tenth_of_it(
     flops: float, sent: float, bottleneck: str, share: float
 ) -> None:
     """A rank is busy for 100 ms, as with FSDP's gathering: products explain 30, 60 or 1 of them, calls 0.2."""

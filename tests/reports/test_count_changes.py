@@ -387,7 +387,7 @@ def test_a_lost_no_grad_is_named_before_its_effects_unless_as_many_operators_are
     assert (lines[0] == cause, len(lines)) == (told, 1 + told)
 
 
-def test_an_operator_of_a_baseline_which_has_lines_of_all_operators_together_has_the_lines_that_do_more() -> None:
+def test_if_a_baseline_has_lines_only_for_all_operators_together_lines_that_do_more_are_named() -> None:
     def operators(number: float, *lines: CallSite) -> Counts:
         return replace(counts({"operators": {"all_reduce": number}}), sites={"operators": lines})
 

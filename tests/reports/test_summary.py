@@ -251,7 +251,7 @@ def test_a_value_or_a_change_without_a_telling_interval_is_noisy() -> None:
     assert [(row[step], row[change]) for row in table.rows] == [("44.0 noisy", "+10.0 noisy"), ("44.0", "+10.0 noisy")]
 
 
-def test_compared_with_a_revision_improvements_are_named_and_undecided_metrics_if_the_benchmark_is_undecided() -> None:
+def test_any_benchmark_names_its_improved_metrics_and_an_undecided_one_its_undecided_metrics() -> None:
     note = "about 30 launches would decide it"
     step = make_comparison("step_time", 0.038, Verdict.INCONCLUSIVE, baseline=0.04, change=-0.05, note=note)
     less = make_comparison("peak_resident", 400 * 2.0**20, Verdict.IMPROVED, baseline=412 * 2.0**20, change=-0.03)

@@ -59,7 +59,7 @@ def forever(batches: DataLoader[tuple[torch.Tensor, ...]]) -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("given", "epoch"), [(7, 6.0), (14, 3.0), (28, 1.5), (9, 6.0)])
-def test_an_epoch_has_the_batches_of_the_loader_divided_by_those_of_a_step(given: int, epoch: float) -> None:
+def test_an_epoch_has_the_batches_of_the_loader_divided_by_the_batches_of_a_step(given: int, epoch: float) -> None:
     """A loader of six batches, which begins anew within the seven steps; of nine batches two are fetched ahead."""
     with Loaders().followed() as loaders:
         batches = forever(loader(6))

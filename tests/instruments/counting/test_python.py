@@ -44,7 +44,7 @@ def test_a_process_counts_once_however_it_is_started() -> None:
     assert calls == {("processes_started", name): 1 for name in names}
 
 
-def test_calls_that_free_memory_or_wait_count_on_a_cpu_too_but_not_those_of_another_thread() -> None:
+def test_calls_that_free_memory_or_wait_count_on_a_cpu_too_but_not_in_another_thread() -> None:
     """The clock decides how often another thread calls."""
     monitor, before = threading.Thread(target=gc.collect), (gc.collect, torch.cuda.empty_cache)
     with counted() as calls:

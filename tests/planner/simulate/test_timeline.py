@@ -275,11 +275,11 @@ STEP = blocking((0, 0), (1, 1), (1, 2), (2, 3), (0, 4), (2, 5))  # two layers: f
 KINDS = sharded("f", "f", "b", "r", "b", "r")
 
 
-def test_gathering_begins_while_the_layer_before_computes_and_reducing_lasts_while_the_next_one_does() -> None:
+def test_gathering_overlaps_the_layer_before_and_reducing_the_layer_after() -> None:
     assert told(streamed(STEP, KINDS)) == "0 w0 1 1+w1 2 1+w2 4 2+3 w4 2+w3 5 w5"
 
 
-def test_a_step_hides_what_its_streams_overlap() -> None:
+def test_overlapping_streams_hide_communication_of_a_step() -> None:
     transfers = tuple(Transfer(name="any", nbytes=1, ranks=2) for _ in STEP[::2])
     at_once, overlapped = (
         replayed(Timeline(transfers=transfers, moments=tuple(moments), rest=0.5), [0.5] * 6)

@@ -168,7 +168,7 @@ def test_the_setting_of_a_call_is_its_limit_if_that_is_shorter() -> None:
 
 
 @pytest.mark.parametrize(("runs_once", "screening", "over"), [(False, 12.5, 0.5), (True, 6.25, 1.0)])
-def test_the_second_pass_confirms_suspects_but_those_of_tests_that_run_once(
+def test_the_second_pass_confirms_suspects_except_in_tests_that_run_once(
     screening: float, over: float, *, runs_once: bool
 ) -> None:
     """So the first pass keeps nothing for a confirmation, and a part of the error for the second pass."""
