@@ -168,7 +168,7 @@ def test_the_tables_of_records_have_each_documented_attribute(reference_tables: 
         }
 
 
-def test_what_is_generated_has_a_place(reference_tables: ModuleType) -> None:
+def test_each_generated_table_has_a_place_in_the_docs(reference_tables: ModuleType) -> None:
     asked = [place for text in PAGES.values() for place in re.findall(r"<!-- generated: (.*) -->", text)]
     named = [f"hook {name}" for name in reference_tables.HOOKS] + [
         f"record {name}" for name in reference_tables.RECORDS
@@ -179,7 +179,7 @@ def test_what_is_generated_has_a_place(reference_tables: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if GENERATED.search(text)])
-def test_what_is_generated_is_what_the_declarations_say(reference_tables: ModuleType, page: str) -> None:
+def test_generated_tables_agree_with_the_declarations(reference_tables: ModuleType, page: str) -> None:
     again = "python docs/reference_tables.py writes it again"
     # Words alone are compared: argparse breaks the lines of a usage otherwise in other versions of Python.
     assert PAGES[page].split() == reference_tables.filled_in(PAGES[page]).split(), again
@@ -194,7 +194,7 @@ def test_settings_that_are_named_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_of_the_docs_have_a_target(page: str) -> None:
     for link in LINK.findall(CODE_BLOCK.sub("", PAGES[page])):
         if link.startswith("https://"):
             continue
@@ -211,7 +211,7 @@ def test_the_table_of_strategies_is_the_table_in_the_code() -> None:
     assert rows == [(row.name, row.description, set(row.options)) for row in STRATEGIES.values()]
 
 
-def test_each_plugin_beside_ours_has_a_test_that_keeps_what_is_said_of_it() -> None:
+def test_each_plugin_that_the_docs_mention_has_a_test() -> None:
     rows = re.findall(r"^\| (pytest-.*?) \|(.*)\|$", PAGES["docs/plugins.md"], re.MULTILINE)
     told = {name: text for names, text in rows for name in names.split(", ")}
     texts = [file.read_text() for file in (ROOT / "tests" / "with_plugins").glob("test_*.py")]
@@ -247,13 +247,13 @@ def test_every_metric_is_described() -> None:
         "with a single launch, the scatter is unknown",
     ],
 )
-def test_the_notes_on_undecided_metrics_are_those_of_the_code(words: str) -> None:
+def test_the_notes_on_undecided_metrics_agree_with_the_code(words: str) -> None:
     package = ROOT / "pytest_ddpperf"
     assert words in PAGES["docs/how-it-decides.md"]
     assert any(words in file.read_text() for file in package.rglob("*.py"))
 
 
-def test_the_tolerances_are_those_in_the_code() -> None:
+def test_the_tolerances_in_the_docs_agree_with_the_code() -> None:
     said = PAGES["docs/correctness.md"].partition("Relative errors may be")[2]
     numbers = dict(zip(("fp32", "fp16", "bf16"), map(float, re.findall(r"\d+e-\d+", said)), strict=False))
     assert numbers == {precision: tolerance(precision) for precision in numbers}
@@ -264,7 +264,7 @@ def test_the_tolerances_are_those_in_the_code() -> None:
     assert FALL == 1 / 5
 
 
-def test_the_places_that_a_contributor_is_sent_to_exist() -> None:
+def test_files_that_contributing_names_exist() -> None:
     places = re.findall(r"`((?:[\w.]+/)+|(?:[\w.]+/)*[\w.]+\.py)`", PAGES["CONTRIBUTING.md"])
     assert len(places) > 30
     assert [
@@ -324,7 +324,7 @@ def test_the_commands_on_reports_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_agents_tell_what_became_worse(tmp_path: Path) -> None:
+def test_the_commands_of_agents_name_the_metrics_that_got_worse(tmp_path: Path) -> None:
     """The commands of the page, on a change of a project that has not been committed yet."""
     (commands,) = re.findall(r"<!-- commands: agents -->\n```sh\n(.*?)```", PAGES["docs/agents.md"], re.DOTALL)
     write_suite(tmp_path / "perf")

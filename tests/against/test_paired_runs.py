@@ -145,7 +145,7 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
 TRACED_AS = "perf.test_demo.test_slower.custom.w2"
 
 
-def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.Pytester) -> None:
+def test_counts_of_an_uncommitted_change_are_compared_with_the_last_commit(inner: pytest.Pytester) -> None:
     """The ranks of this checkout are those of all tests; the other revision's import torch for this one."""
     root = project(inner, SUITE)
     named = ("-k", "test_more or test_own")
@@ -164,7 +164,7 @@ def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.
 
 
 @pytest.mark.slow
-def test_an_uncommitted_change_is_held_against_the_last_commit_with_traces_of_both_sides(
+def test_an_uncommitted_change_is_compared_with_the_last_commit_with_traces_of_both_sides(
     pytester: pytest.Pytester,
 ) -> None:
     root = project(pytester, SUITE)
@@ -251,7 +251,9 @@ def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
         (["--ddpperf-against="], "ERROR: *--ddpperf-against=: expected a text that is not empty*"),
     ],
 )
-def test_what_cannot_be_ends_the_run_before_it_begins(pytester: pytest.Pytester, options: list[str], said: str) -> None:
+def test_impossible_options_end_the_run_before_it_begins(
+    pytester: pytest.Pytester, options: list[str], said: str
+) -> None:
     git(pytester.path, "init", "-q")
     run = pytester.runpytest_inprocess(*options)
     assert run.ret == pytest.ExitCode.USAGE_ERROR
@@ -396,7 +398,7 @@ def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) 
 
 
 @pytest.mark.slow
-def test_several_variants_are_each_held_against_themselves(pytester: pytest.Pytester) -> None:
+def test_each_of_several_variants_is_compared_with_itself_in_the_other_revision(pytester: pytest.Pytester) -> None:
     suite = """
 import pytest
 import torch
@@ -447,7 +449,7 @@ def test_scaling(ddpperf):
 
 
 @pytest.mark.slow
-def test_a_revision_that_has_to_be_built_gets_an_environment_of_its_own(pytester: pytest.Pytester) -> None:
+def test_a_revision_that_has_to_be_built_gets_a_separate_environment(pytester: pytest.Pytester) -> None:
     """What is built here lies in a folder that git does not know; there a command puts it among the packages."""
     suite = """
 import built
