@@ -119,7 +119,7 @@ def from_here(file: Path) -> str:
 
 
 def found_lines(project: Project) -> list[str]:
-    """Returns lines of text: which training script was found in a project, and which alternatives there are."""
+    """Returns lines on the training script that was found in a project, and on other scripts that train."""
     if not project.scripts:
         return [f"no training script in {project.root}: the test trains a small model; replace it by your own"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
