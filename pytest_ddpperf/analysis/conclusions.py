@@ -50,7 +50,7 @@ def concluded(results: Sequence[Result]) -> tuple[Result, ...]:
 
 
 def _best(results: Sequence[Result]) -> Iterator[Finding]:
-    """Yields a finding with the fastest variants and those with the least memory, unless all are equally good."""
+    """Yields a finding that names the fastest variants and the variants with the least memory, unless all are equal."""
     over = next((one.measurement.over for one in results if one.measurement.over is not None), None)
     if over is None:
         return

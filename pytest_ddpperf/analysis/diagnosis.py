@@ -96,7 +96,7 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
 
 
 def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
-    """Returns causes of time without work, such as shared cores. ``computing``: a step's seconds without its waits."""
+    """Returns the causes of idle time outside of waits, such as shared cores; ``computing``: seconds without waits."""
     step, short = evidence.step, _shortage(evidence, environment)
     idle = 0.0 if evidence.cpu is None else computing - evidence.cpu
     if short:
@@ -143,7 +143,7 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
 
 
 def _unclear(evidence: StepEvidence, seconds: float) -> Cause:
-    """Returns unexplained time as a cause, with its likely origin: outside of all phases, or untimed collectives."""
+    """Returns unexplained time as a cause, which names its likely origin: outside of phases, or untimed collectives."""
     outside = {"outside": evidence.outside}
     told = outside if 2 * evidence.outside >= seconds else {"collectives": evidence.collectives * evidence.unmeasured}
     return _cause("unclear", seconds, evidence.step, idle=seconds, **told)

@@ -184,7 +184,7 @@ def predicted(
 
 
 def typical(timelines: Sequence[Timeline]) -> Timeline:
-    """Returns the mean timeline of several launches, with scatter; raises SettingError if their transfers differ."""
+    """Returns the mean timeline of several launches, and its error; raises SettingError if their transfers differ."""
     first = timelines[0]
     if any(_shape(one) != _shape(first) for one in timelines):
         raise SettingError("launches send different collectives; the step must send the same ones in every launch")

@@ -144,7 +144,7 @@ def _growth(old: CallSite | None, new: CallSite) -> float:
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
-    """Returns a note if only the calls of a collective changed and not their bytes, or only the bytes; else empty."""
+    """Returns a note if the calls of a collective changed but not their bytes, or the bytes but not the calls."""
     if metric not in _SIBLINGS:
         return ""
     other, noun = _SIBLINGS[metric]

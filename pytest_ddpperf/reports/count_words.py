@@ -173,7 +173,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
 
 
 def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[CallSite]) -> str:
-    """Returns a text on lines with more calls of an operator, if the baseline has only each line's sum of operators."""
+    """Returns a text on lines that call an operator and run more operators than in the baseline; may be empty."""
     lines = {(site.file, site.line) for site in now if site.part == name}
     more = [
         place_text(new)

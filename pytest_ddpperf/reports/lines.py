@@ -100,7 +100,7 @@ def words_of(names: Iterable[object]) -> str:
 
 
 def whom(names: Sequence[str], total: int) -> str:
-    """Returns ``names`` out of ``total`` as text: ``all 5 benchmarks``, ``4 of 7 benchmarks``, or a few names."""
+    """Returns a text for some of ``total`` benchmarks: ``all 5 benchmarks``, ``4 of 7 benchmarks``, or the names."""
     if len(names) == total > 1:
         return "both benchmarks" if total == 2 else f"all {total} benchmarks"  # noqa: PLR2004
     if len(names) > _NAMED and 2 * len(names) >= total:

@@ -276,7 +276,7 @@ def _gains(result: Result) -> list[str]:
 
 
 def _without_reference(result: Result) -> list[str]:
-    """Returns why the reference lacks some metrics, with their names; nothing if it lacks the whole benchmark."""
+    """Returns lines on why the reference lacks metrics; an empty list if the reference lacks the whole benchmark."""
     new = result.verdict is Verdict.NEW and result.baseline is not None
     compared = new if result.paired is None else not result.paired.lacking
     lacking = () if not compared else phrases.decisive(result, {Verdict.NEW})

@@ -97,7 +97,7 @@ def _commit(record: BaselineRecord) -> str:
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
-    """Returns lines on the number of saved baselines in each folder, and on baselines that were not saved, and why."""
+    """Returns a line on the saved baselines of each folder, and lines on the reasons why others were not saved."""
     folders: dict[Path, list[SavedRecord]] = {}
     for _, each in stored.saved:
         folders.setdefault(each.file.parents[1], []).append(each)
@@ -119,7 +119,7 @@ def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
 
 
 def _replaced(saved: Sequence[SavedRecord]) -> list[str]:
-    """Returns how many baselines are new, how many replace older ones, and in how many only the counts are new."""
+    """Returns texts with the numbers of new baselines, of replaced ones, and of baselines with only new counts."""
     kinds: dict[str, list[str]] = {"{} new": [], "{} in place of {}": [], "{} with new counts and the times of {}": []}
     first, replaced, counted = kinds.values()
     for each in saved:

@@ -32,7 +32,7 @@ class TraceUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceChange:
-    """An operator, kernel or kind of collective in the first and the second run; None for a run without it."""
+    """The use of an operator, kernel or kind of collective; ``before`` or ``after`` is None if that run has no use."""
 
     what: What
     name: str

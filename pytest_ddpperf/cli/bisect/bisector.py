@@ -211,7 +211,7 @@ class Bisector:
         return found
 
     def classified(self, commit: str) -> Classification:
-        """Classifies a commit; as long as the result is undecided, measures it again for longer."""
+        """Classifies a commit; if the answer is undecided, measures the commit again, with more launches."""
         found, allowed = Classification("skipped"), error_share(self._error_left, self.commits)
         for outcome in self._attempts(commit, self.commits.good, self._midway):
             found = self._classified(outcome, allowed)

@@ -31,7 +31,7 @@ _ON_HOST = frozenset({None, "aten._local_scalar_dense"})  # names of operators t
 
 @dataclass(kw_only=True, slots=True)
 class RecordedStep:
-    """The collectives and waits of a step, and the clock's marks around them."""
+    """The collectives and waits of a step, and clock readings before and after each of them."""
 
     marks: list[Any] = field(default_factory=list)  # start; then two of each event, between which no time counts; end
     events: list[tuple[int, bool]] = field(default_factory=list)  # transfers, and whether they are waited for
