@@ -151,14 +151,14 @@ def test_a_chain_of_imports_is_short() -> None:
     assert longest_chain(arrows) <= MAX_CHAIN
 
 
-def test_a_visitor_meets_few_things_at_the_front_door() -> None:
+def test_the_package_has_few_folders_and_files_at_its_top() -> None:
     folders = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
     files = list(PACKAGE.glob("*.py"))
     assert len(folders) <= MAX_FOLDERS
     assert len(files) <= MAX_FILES
 
 
-def test_files_and_the_package_are_of_a_size_that_can_be_read() -> None:
+def test_files_and_the_package_have_a_readable_size() -> None:
     lines = {str(file.relative_to(PACKAGE)): len(file.read_text().splitlines()) for file in PACKAGE.rglob("*.py")}
     assert {path: number for path, number in lines.items() if number > LONGER.get(path, MAX_FILE)} == {}
     assert sum(lines.values()) <= MAX_LINES
@@ -216,7 +216,7 @@ def test_ceilings_are_read_from_each_commit_of_a_whole_clone(tmp_path: Path) -> 
         ceilings(tmp_path)
 
 
-def test_each_name_is_borne_by_one_class() -> None:
+def test_each_class_name_is_unique() -> None:
     names = Counter(
         node.name
         for tree in trees().values()
@@ -288,7 +288,7 @@ def test_a_planted_verdict_is_found(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["if x is Verdict.NEW: pass", "WORDS = {Verdict.NEW: 'new'}", "y.count(Verdict.NEW)"])
-def test_what_only_looks_at_verdicts_makes_none(code: str) -> None:
+def test_code_that_only_reads_verdicts_makes_none(code: str) -> None:
     assert verdicts_made(ast.parse(code)) == []
 
 
@@ -309,7 +309,7 @@ def deals_out_time(tree: ast.AST) -> bool:
     return False
 
 
-def test_time_is_dealt_out_in_one_place() -> None:
+def test_time_is_allocated_in_one_place() -> None:
     others = {path: tree for path, tree in trees().items() if not path.startswith("run/budget/")}
     dealing = {path for path, tree in others.items() if deals_out_time(tree)}
     assert "run/session/session.py" in dealing
@@ -354,7 +354,7 @@ def test_a_planted_clock_is_found(code: str) -> None:
         ("x = session.budget.left + context.max_time_for(3)", False),
     ],
 )
-def test_a_planted_look_at_the_time_is_found(code: str, *, found: bool) -> None:
+def test_a_planted_read_of_the_remaining_time_is_found(code: str, *, found: bool) -> None:
     assert deals_out_time(ast.parse(code)) is found
 
 
@@ -423,7 +423,7 @@ def controller() -> dict[str, ast.Module]:
     return {path: tree for path, tree in trees().items() if not path.startswith(ON_RANKS)}
 
 
-def test_whatever_the_controller_waits_for_has_a_deadline_or_a_reason_why_it_ends() -> None:
+def test_each_wait_of_the_controller_has_a_deadline_or_a_reason_why_it_ends() -> None:
     assert {f"{path} {function}" for path, tree in controller().items() for function in waits(tree)} == set(WAITS)
 
 
@@ -566,7 +566,7 @@ def unshown(tree: ast.AST) -> Iterator[str]:
                 yield function.name
 
 
-def test_whatever_the_controller_waits_for_shows_its_stacks_or_has_a_reason_why_not() -> None:
+def test_each_wait_of_the_controller_shows_its_stacks_or_has_a_reason_why_not() -> None:
     found = {f"{path} {name}" for path, tree in controller().items() for name in unshown(tree)}
     assert found == set(UNSHOWN), found ^ set(UNSHOWN)
 
@@ -612,7 +612,7 @@ def test_a_planted_wait_is_found(code: str, *, found: bool) -> None:
     assert list(waits(ast.parse(f"def f(): {code}"))) == ["f"] * found
 
 
-def test_nothing_is_looked_up_by_name_in_dict() -> None:
+def test_no_code_reads_attributes_from_dict() -> None:
     looked = [
         path
         for path, tree in trees().items()

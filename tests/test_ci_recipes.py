@@ -86,7 +86,7 @@ def test_no_text_of_others_becomes_code() -> None:
 
 
 @pytest.mark.slow
-def test_jobs_of_github_are_red_where_a_branch_is_worse(project: Path, tmp_path: Path) -> None:
+def test_jobs_of_github_are_red_if_a_branch_is_worse(project: Path, tmp_path: Path) -> None:
     jobs = yaml.safe_load(RECIPES["github"])["jobs"]
     summary = tmp_path / "summary.md"
     given = {"GITHUB_STEP_SUMMARY": str(summary), "GITHUB_BASE_REF": "main"}
@@ -107,7 +107,7 @@ def test_jobs_of_github_are_red_where_a_branch_is_worse(project: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_jobs_of_gitlab_are_red_where_a_branch_is_worse(project: Path) -> None:
+def test_jobs_of_gitlab_are_red_if_a_branch_is_worse(project: Path) -> None:
     jobs = yaml.safe_load(RECIPES["gitlab"])
     base = git(project, "rev-parse", "origin/main")
     commit_worse(project)
@@ -141,7 +141,7 @@ def test_a_job_of_slurm_has_the_status_of_its_suite(project: Path, worse: bool) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("worse", [False, True])
-def test_a_night_is_red_where_its_trend_is_worse(project: Path, tmp_path: Path, worse: bool) -> None:  # noqa: FBT001
+def test_a_nightly_run_is_red_if_its_trend_is_worse(project: Path, tmp_path: Path, worse: bool) -> None:  # noqa: FBT001
     history, environment = tmp_path / "kept" / "runs.sqlite", make_environment(cpu_model="AMD EPYC", cores=2)
     for number in range(8):
         series = make_series("step_time", 0.05 if worse and number >= 4 else 0.04)
@@ -160,7 +160,7 @@ def test_a_night_is_red_where_its_trend_is_worse(project: Path, tmp_path: Path, 
     assert "test_suite.py::test_step: custom" in with_run.stdout
 
 
-def test_a_night_with_another_torch_runs_beside_the_release() -> None:
+def test_a_nightly_torch_is_compared_with_the_release() -> None:
     """The release is in an environment of its own, and the nightly build in the one that pytest runs in."""
     released, ours, nightly, run_both = commands_of(yaml.safe_load(RECIPES["nightly"])["jobs"]["torch"])
     assert released.startswith("python -m venv release && release/bin/pip install ")
@@ -171,7 +171,7 @@ def test_a_night_with_another_torch_runs_beside_the_release() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("worse", [False, True])
-def test_a_red_night_names_the_commit_that_did_it(project: Path, tmp_path: Path, worse: bool) -> None:  # noqa: FBT001
+def test_a_red_nightly_run_names_the_first_bad_commit(project: Path, tmp_path: Path, worse: bool) -> None:  # noqa: FBT001
     green, summary = tmp_path / "green", tmp_path / "summary.md"
     good = git(project, "rev-parse", "HEAD")
     green.write_text(f"{good}\n")

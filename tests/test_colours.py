@@ -22,7 +22,7 @@ def test_step(ddpperf):
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, (), False),
     ],
 )
-def test_verdicts_have_colours_where_pytest_has(
+def test_verdicts_have_colours_if_pytest_has_them(
     inner: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],

@@ -41,6 +41,7 @@ OPTION = re.compile(r"--ddpperf-[a-z]+(?:-[a-z]+)*")
 INI_NAME = re.compile(r"\bddpperf_(?!group\b|extras\b)[a-z_]+")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 TUTORIAL = PAGES["docs/getting-started.md"]
+FRONT_PAGE = PAGES["README.md"]
 HOOKS = [name for name in vars(hookspecs) if name.startswith("pytest_ddpperf_")]
 
 
@@ -71,7 +72,7 @@ def test_every_python_example_is_run() -> None:
 @pytest.mark.parametrize(
     ("names", "passed"),
     [
-        (("front page",), 1),
+        (("training script", "front page"), 1),
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 9),
         (("workload", "variants", "targets"), 3),
         (("workload", "bottleneck"), 2),
@@ -171,7 +172,7 @@ def test_the_tables_of_records_have_each_documented_attribute(reference_tables: 
         }
 
 
-def test_what_is_generated_has_a_place(reference_tables: ModuleType) -> None:
+def test_each_generated_table_has_a_place_in_the_docs(reference_tables: ModuleType) -> None:
     asked = [place for text in PAGES.values() for place in re.findall(r"<!-- generated: (.*) -->", text)]
     named = [f"hook {name}" for name in reference_tables.HOOKS] + [
         f"record {name}" for name in reference_tables.RECORDS
@@ -182,7 +183,7 @@ def test_what_is_generated_has_a_place(reference_tables: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if GENERATED.search(text)])
-def test_what_is_generated_is_what_the_declarations_say(reference_tables: ModuleType, page: str) -> None:
+def test_generated_tables_agree_with_the_declarations(reference_tables: ModuleType, page: str) -> None:
     again = "python docs/reference_tables.py writes it again"
     # Words alone are compared: argparse breaks the lines of a usage otherwise in other versions of Python.
     assert PAGES[page].split() == reference_tables.filled_in(PAGES[page]).split(), again
@@ -245,7 +246,7 @@ def test_the_navigation_has_each_page_except_internals() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_of_the_docs_have_a_target(page: str) -> None:
     for link in LINK.findall(CODE_BLOCK.sub("", PAGES[page])):
         if link.startswith("https://"):
             continue
@@ -262,7 +263,7 @@ def test_the_table_of_strategies_is_the_table_in_the_code() -> None:
     assert rows == [(row.name, row.description, set(row.options)) for row in STRATEGIES.values()]
 
 
-def test_each_plugin_beside_ours_has_a_test_that_keeps_what_is_said_of_it() -> None:
+def test_each_plugin_that_the_docs_mention_has_a_test() -> None:
     rows = re.findall(r"^\| (pytest-.*?) \|(.*)\|$", PAGES["docs/plugins.md"], re.MULTILINE)
     told = {name: text for names, text in rows for name in names.split(", ")}
     texts = [file.read_text() for file in (ROOT / "tests" / "with_plugins").glob("test_*.py")]
@@ -298,13 +299,13 @@ def test_every_metric_is_described() -> None:
         "with a single launch, the scatter is unknown",
     ],
 )
-def test_the_notes_on_undecided_metrics_are_those_of_the_code(words: str) -> None:
+def test_the_notes_on_undecided_metrics_agree_with_the_code(words: str) -> None:
     package = ROOT / "pytest_ddpperf"
     assert words in PAGES["docs/how-it-decides.md"]
     assert any(words in file.read_text() for file in package.rglob("*.py"))
 
 
-def test_the_tolerances_are_those_in_the_code() -> None:
+def test_the_tolerances_in_the_docs_agree_with_the_code() -> None:
     said = PAGES["docs/correctness.md"].partition("Relative errors may be")[2]
     numbers = dict(zip(("fp32", "fp16", "bf16"), map(float, re.findall(r"\d+e-\d+", said)), strict=False))
     assert numbers == {precision: tolerance(precision) for precision in numbers}
@@ -315,7 +316,7 @@ def test_the_tolerances_are_those_in_the_code() -> None:
     assert FALL == 1 / 5
 
 
-def test_the_places_that_a_contributor_is_sent_to_exist() -> None:
+def test_files_that_contributing_names_exist() -> None:
     places = re.findall(r"`((?:[\w.]+/)+|(?:[\w.]+/)*[\w.]+\.py)`", PAGES["CONTRIBUTING.md"])
     assert len(places) > 30
     assert [
@@ -375,7 +376,7 @@ def test_the_commands_on_reports_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_agents_tell_what_became_worse(tmp_path: Path) -> None:
+def test_the_commands_of_agents_name_the_metrics_that_got_worse(tmp_path: Path) -> None:
     """The commands of the page, on a change of a project that has not been committed yet."""
     (commands,) = re.findall(r"<!-- commands: agents -->\n```sh\n(.*?)```", PAGES["docs/agents.md"], re.DOTALL)
     write_suite(tmp_path / "perf")
@@ -391,8 +392,34 @@ def test_the_commands_of_agents_tell_what_became_worse(tmp_path: Path) -> None:
 
 
 def test_the_front_page_can_be_read_in_five_minutes() -> None:
-    assert len(PAGES["README.md"].splitlines()) <= 150
+    assert len(FRONT_PAGE.splitlines()) <= 150
+    assert len(re.sub(r"^\|.*$", "", CODE_BLOCK.sub("", FRONT_PAGE), flags=re.MULTILINE).split()) <= 700
+    assert len([line for line in EXAMPLES["front page"].splitlines() if line]) <= 10
 
 
 def test_the_front_page_has_the_command_that_ci_runs() -> None:
-    assert re.search(r"<!-- test command -->\n```sh\npip install -c constraints\.txt .*pytest", PAGES["README.md"])
+    assert re.search(r"<!-- test command -->\n```sh\npip install -c constraints\.txt .*pytest", FRONT_PAGE)
+
+
+def test_the_failures_on_the_front_page_are_excerpts_of_what_is_printed() -> None:
+    red, wrong = (
+        text.splitlines() for text in re.findall(r"^ *```text\n(.*?)^ *```", FRONT_PAGE, re.DOTALL | re.MULTILINE)
+    )
+    assert len(red) <= 8
+    printed = iter((ROOT / "benchmarks" / "results" / "red_test.txt").read_text().splitlines())
+    assert [line for line in red if line not in printed] == []  # in the same order
+    printed = iter(PAGES["docs/correctness.md"].splitlines())
+    assert [line for line in wrong if line.removeprefix("  ") not in printed] == []
+    (deleted,) = re.findall(r"^-(.*)$", FRONT_PAGE.partition("```diff")[2].partition("```")[0], re.MULTILINE)
+    assert f'GUARD = "{deleted}\\n"' in (ROOT / "benchmarks" / "red_test.py").read_text()
+
+
+def test_each_claim_in_bold_on_the_front_page_stands_in_the_evidence_with_its_file() -> None:
+    benefits = re.sub(r"\s+(?:> )?", " ", FRONT_PAGE.partition("## What you get")[2])
+    claims = [claim.rstrip(".:").lower() for claim in re.findall(r"\*\*(.+?)\*\*", benefits)]
+    assert len(claims) > 10
+    evidence = [" ".join(part.split()) for part in re.split(r"\n(?=[-|#])|\n\n", PAGES["docs/evidence.md"])]
+    for claim in claims:
+        (part,) = [part for part in evidence if claim in part.lower()]
+        named = re.findall(r"`([\w./]+)`", part)
+        assert any((top / name).is_file() for top in (ROOT, ROOT / "benchmarks" / "results") for name in named), claim

@@ -13,7 +13,7 @@ from pytest_ddpperf.run.call.requests import of_size, require_consistent
 ALONE = ("ddp", 2)
 
 
-def test_what_is_known_further_up_makes_a_new_error_of_the_same_facts() -> None:
+def test_extending_an_error_makes_a_new_one_with_the_same_facts() -> None:
     failed = RankFailed("rank 1 raised", rank=1, sections=[("rank 1", "said")], out_of_memory=True)
     told = extended(failed, before="ddp: ", after="\n  at test_a.py:3", benchmark=ALONE)
     assert (type(told), str(told), told.headline) == (
@@ -25,13 +25,13 @@ def test_what_is_known_further_up_makes_a_new_error_of_the_same_facts() -> None:
     assert (str(failed), failed.benchmark) == ("rank 1 raised", None)
 
 
-def test_a_benchmark_that_is_known_stays() -> None:
+def test_extending_an_error_keeps_its_benchmark() -> None:
     wrong = IncorrectTraining("gradients differ", wrong={ALONE: "gradients differ"})
     assert extended(extended(wrong, benchmark=ALONE), after="!").benchmark == ALONE
     assert extended(wrong).wrong == wrong.wrong
 
 
-def test_what_was_found_wrong_is_told_from_what_could_not_be_measured() -> None:
+def test_errors_that_found_a_fault_are_distinguished_from_failed_measurements() -> None:
     kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
     finding = {name for name, kind in kinds.items() if issubclass(kind, errors.FoundWrong)}
     assert finding == {
@@ -46,7 +46,7 @@ def test_what_was_found_wrong_is_told_from_what_could_not_be_measured() -> None:
     assert isinstance(extended(errors.Regression("slower")), errors.FoundWrong)
 
 
-def test_a_headline_that_announces_something_says_what() -> None:
+def test_a_headline_that_ends_in_a_colon_includes_the_next_line() -> None:
     raised = RankFailed(
         "rank 0 raised RuntimeError: Error(s) in loading state_dict:\n\tsize mismatch for 0.weight\n", rank=0
     )

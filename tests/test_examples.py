@@ -126,7 +126,7 @@ def test_it(ddpperf):
     assert result["metrics"]["sample_imbalance"]["verdict"] == "regressed"
 
 
-def test_a_fact_of_a_hook_takes_the_place_of_the_name_of_the_host() -> None:
+def test_a_fact_of_a_hook_replaces_the_name_of_the_host() -> None:
     hook = SimpleNamespace(pytest_ddpperf_environment=lambda: [{"host": "ci"}, {"libc": "2.36"}])
     facts = {"host": "anna-laptop", "kernel": "6.1"}
     assert Extensions(hook).recorded(facts) == {"host": "ci", "kernel": "6.1", "libc": "2.36"}
@@ -175,12 +175,12 @@ def refused(inner: pytest.Pytester, conftest: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("hook", RETURNED)
-def test_what_a_hook_does_wrong_is_told_in_one_line(inner: pytest.Pytester, hook: str) -> None:
+def test_a_fault_of_a_hook_is_reported_in_one_line(inner: pytest.Pytester, hook: str) -> None:
     refused(inner, f"def {hook}\n", f"{hook.partition('(')[0]}*{RETURNED[hook]}")
 
 
 @pytest.mark.slow
-def test_an_error_in_a_verdicts_hook_is_told_in_one_line(inner: pytest.Pytester) -> None:
+def test_an_error_in_a_verdicts_hook_is_reported_in_one_line(inner: pytest.Pytester) -> None:
     hook = "def pytest_ddpperf_verdict(result):\n    result.nosuch\n"
     refused(inner, hook, "pytest_ddpperf_verdict failed at *conftest.py:2: *nosuch*")
 
@@ -204,7 +204,7 @@ def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pyt
 
 
 @pytest.mark.slow
-def test_a_search_for_a_batch_is_no_measurement_that_expect_looks_at(inner: pytest.Pytester) -> None:
+def test_expect_ignores_a_search_for_a_batch_size(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         test_suite=SUITE
         + """
@@ -361,7 +361,7 @@ def test_wandb_has_a_chart_for_each_metric(inner: pytest.Pytester, monkeypatch: 
 
 @pytest.mark.slow  # they start processes of their own
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_the_real_trackers_take_what_the_examples_give(
+def test_mlflow_and_wandb_accept_the_values_of_the_examples(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     if find_spec(name) is None:

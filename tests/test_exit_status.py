@@ -59,7 +59,7 @@ def test_asserts_later(ddpperf):
     ("tests", "status"),
     [("broken or measured", NOT_MEASURED), ("broken or worse", 1), ("broken or assertion", 1), ("ranks", 1)],
 )
-def test_the_status_tells_a_finding_from_what_could_not_be_measured(
+def test_the_exit_status_distinguishes_regressions_from_failed_measurements(
     inner: pytest.Pytester, tests: str, status: int
 ) -> None:
     inner.makepyfile(test_suite=SUITE)

@@ -291,7 +291,7 @@ def test_a_signal_to_the_run_leaves_nothing_and_the_next_run_passes(
         (signal.SIGSTOP, "a signal stopped the process that forks ranks"),
     ],
 )
-def test_what_happens_to_the_process_that_forks_ranks_is_told_and_the_next_test_has_another(
+def test_a_killed_or_stopped_fork_server_is_reported_and_replaced_for_the_next_test(
     project: Project, number: int, told: str
 ) -> None:
     done = project.run(

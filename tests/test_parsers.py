@@ -10,7 +10,7 @@ import pytest
 from pytest_ddpperf.parsers import reports, variables
 
 
-def test_texts_and_numbers_are_variables_whatever_the_order_they_are_given_in() -> None:
+def test_texts_and_numbers_are_variables_in_any_order() -> None:
     assert variables({"B": "x", "A": 1.5}) == variables({"A": "1.5", "B": "x"}) == (("A", "1.5"), ("B", "x"))
     assert variables({}) == ()
 
@@ -18,7 +18,7 @@ def test_texts_and_numbers_are_variables_whatever_the_order_they_are_given_in() 
 @pytest.mark.parametrize(
     "value", ["X=1", None, ("X",), {"X": True}, {"X": None}, {"X=": 1}, {"": 1}, {1: 1}, {"X": "\0"}]
 )
-def test_what_cannot_be_a_variable_is_refused(value: Any) -> None:
+def test_an_invalid_environment_variable_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="environment variables by name, with texts or numbers"):
         variables(value)
 

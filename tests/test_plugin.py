@@ -171,7 +171,7 @@ def test_a_mixed_suite_under_torchrun_is_refused_before_any_test(
     inner.runpytest("-k", "test_other").assert_outcomes(passed=1, deselected=2)  # is none of ours
 
 
-def test_what_cannot_be_measured_is_said_in_a_line(inner: pytest.Pytester) -> None:
+def test_code_that_cannot_be_measured_is_reported_in_one_line(inner: pytest.Pytester) -> None:
     """Each test fails with its one clear line and none of our frames; the last one passes."""
     inner.makepyfile(
         test_bad=SETTINGS
@@ -290,7 +290,7 @@ def test_curve(ddpperf):
 
 
 @pytest.mark.slow
-def test_in_workers_of_xdist_benchmarks_are_left_out_which_is_said_once(inner: pytest.Pytester) -> None:
+def test_in_workers_of_xdist_benchmarks_are_skipped_with_one_warning(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         """
 import pytest
@@ -318,14 +318,14 @@ def test_tests_that_measure_nothing_may_run_in_xdists_workers(inner: pytest.Pyte
     assert json.loads((inner.path / "out.json").read_text())["results"] == []
 
 
-def test_a_setting_of_the_ini_file_can_be_taken_back(inner: pytest.Pytester) -> None:
+def test_a_setting_of_the_ini_file_can_be_reset(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_nothing(): pass")
     inner.makeini("[pytest]\nddpperf_against = nowhere\n")
     assert inner.runpytest().ret == pytest.ExitCode.USAGE_ERROR
     inner.runpytest("-o", "ddpperf_against=").assert_outcomes(passed=1)
 
 
-def test_a_list_in_a_toml_file_is_as_good_as_one_in_words(inner: pytest.Pytester) -> None:
+def test_a_list_in_a_toml_file_is_equivalent_to_one_in_words(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_nothing(): pass")
     inner.makepyprojecttoml("[tool.pytest.ini_options]\nddpperf_world_size = [1, 2]\n")
     inner.runpytest("-W", "error").assert_outcomes(passed=1)
@@ -420,7 +420,9 @@ def build(ctx):
 """
 
 
-def test_a_test_that_is_run_again_counts_once_and_what_its_ranks_print_is_in_its_report(inner: pytest.Pytester) -> None:
+def test_a_test_that_is_run_again_counts_once_and_its_report_has_the_output_of_its_ranks(
+    inner: pytest.Pytester,
+) -> None:
     inner.makeconftest(RERUN + HEARS)
     inner.makepyfile(
         test_again=SETTINGS
@@ -482,7 +484,7 @@ def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:
     assert json.loads((inner.path / "out.json").read_text())["results"] == []
 
 
-def test_what_cannot_be_written_in_the_end_fails_the_run(
+def test_a_report_that_cannot_be_written_at_the_end_fails_the_run(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file turned into another while the tests ran, and the summary of the job lies below a file."""
@@ -528,9 +530,7 @@ def test_calibrating_measures_benchmarks_side_by_side_with_themselves(inner: pyt
     assert calibrated["gross"] >= 0.5
 
 
-def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_stores_nothing(
-    inner: pytest.Pytester,
-) -> None:
+def test_a_quick_run_counts_takes_few_launches_and_stores_nothing(inner: pytest.Pytester) -> None:
     inner.makeini("[pytest]\nddpperf_budget = 1h\nddpperf_history = history.sqlite")
     inner.makepyfile(
         test_suite=SETTINGS.replace("launches=2", "launches=9") + "\n" + SUITE.partition("timeout=30,\n)\n")[2]
@@ -545,7 +545,7 @@ def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_sto
     assert not (inner.path / "history.sqlite").exists()
 
 
-def test_with_capturing_off_the_terminal_shows_what_ranks_print(
+def test_without_capturing_the_terminal_shows_the_output_of_ranks(
     pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def like_ours(*, like: Launcher | None, echo: Any, **_: Any) -> Launcher:
@@ -568,7 +568,7 @@ def test_prints(ddpperf_group):
     assert "[rank 0]" not in pytester.runpytest_inprocess(*arguments).stdout.str()
 
 
-def test_where_ranks_cannot_be_started_benchmarks_alone_fail_with_one_sentence(pytester: pytest.Pytester) -> None:
+def test_if_ranks_cannot_be_started_only_benchmarks_fail_with_one_sentence(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         "import sys, sysconfig, pytest_ddpperf.plugin; sysconfig.get_config_vars(); sys.platform = 'darwin'"
     )
@@ -611,7 +611,7 @@ def test_a_debugger_stops_at_the_line_of_the_test(inner: pytest.Pytester) -> Non
         (["-k", "asserts"], "1 failed (new)", "its test failed: AssertionError: slow"),
     ],
 )
-def test_reports_begin_with_whatever_fails_a_test(
+def test_reports_begin_with_the_failure_of_a_test(
     inner: pytest.Pytester, options: list[str], heading: str, reason: str
 ) -> None:
     asserting = COUNTED.replace("test_step", "test_asserts") + "    raise AssertionError('slow')\n"
@@ -637,7 +637,7 @@ def test_a_list_of_tests_leaves_the_last_results(inner: pytest.Pytester, lists: 
     assert (inner.path / "results.json").read_text() == "those of the last run"
 
 
-def test_the_command_that_accepts_a_change_runs_where_the_user_is(
+def test_the_command_that_accepts_a_change_runs_in_the_current_folder(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = inner.mkdir("perf")
@@ -671,7 +671,7 @@ def test_reports_say_which_tests_could_not_be_measured(inner: pytest.Pytester) -
 
 
 @pytest.mark.slow
-def test_a_run_that_sigterm_ends_writes_what_it_has_measured(inner: pytest.Pytester) -> None:
+def test_a_run_that_sigterm_ends_writes_its_results(inner: pytest.Pytester) -> None:
     ending = "\n\ndef test_then(ddpperf):\n    import signal\n    signal.raise_signal(signal.SIGTERM)\n"
     inner.makepyfile(COUNTED + ending)
     run = inner.runpytest_subprocess("--ddpperf-report=json:results.json")

@@ -113,7 +113,7 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("history", "", "a path"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_expected(name: str, raw: object, says: str) -> None:
+def test_a_wrong_value_is_named_with_the_expected_values(name: str, raw: object, says: str) -> None:
     with pytest.raises(SettingError) as caught:
         from_command_line(**{name: raw})
     assert says in str(caught.value)
@@ -121,7 +121,7 @@ def test_a_wrong_value_is_named_with_what_is_expected(name: str, raw: object, sa
     assert "\n" not in str(caught.value)
 
 
-def test_the_stronger_layer_wins_and_leaves_the_rest() -> None:
+def test_a_layer_of_settings_overrides_only_the_settings_that_it_has() -> None:
     weak = from_command_line(tolerance="5%", launches="4")
     strong = overlay_words(weak, {"tolerance": 0.01}, where="@pytest.mark.ddpperf")
     assert (strong.tolerance, strong.launches) == (0.01, 4)
@@ -136,17 +136,17 @@ def test_an_unknown_word_is_refused_with_the_closest_one() -> None:
         overlay_words(Settings(), {"calibrate": 5}, where="check")
 
 
-def test_a_session_knob_is_refused_on_a_test_and_says_where_it_belongs() -> None:
+def test_a_session_setting_is_refused_on_a_test_with_the_option_to_use() -> None:
     with pytest.raises(SettingError, match=r"save holds for the whole session; give it as --ddpperf-save"):
         overlay_words(Settings(), {"save": "x"}, where="@pytest.mark.ddpperf")
 
 
-def test_require_baseline_adds_to_what_fails() -> None:
+def test_require_baseline_adds_to_the_verdicts_that_fail() -> None:
     assert Settings().failing == {Verdict.REGRESSED, Verdict.BROKEN}
     assert from_command_line(require_baseline="true", fail_on="none").failing == {Verdict.NEW, Verdict.INCOMPATIBLE}
 
 
-def test_every_knob_is_parsed_to_its_own_default() -> None:
+def test_the_default_of_every_setting_is_parsed_to_itself() -> None:
     """A default that its own parser would refuse could not be written down in an ini file."""
     defaults = Settings()
     for name, knob in KNOBS.items():
@@ -155,7 +155,7 @@ def test_every_knob_is_parsed_to_its_own_default() -> None:
             assert knob.parse(default) == default
 
 
-def test_settings_have_the_names_of_knobs_alone() -> None:
+def test_settings_have_only_declared_names() -> None:
     with pytest.raises(TypeError, match=r"^Settings has no field tolerence$"):
         Settings(tolerence=0.1)
     assert replace(Settings(steps=3), warmup=1).steps == 3

@@ -86,7 +86,7 @@ def test_count_agrees_with_its_noun(number: int, noun: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0, "0"), (5.0, "5"), (1234567.0, "1,234,567"), (0.25, "0.25"), (1 / 3, "0.333")]
 )
-def test_plain_numbers(value: float, text: str) -> None:
+def test_plain_numbers_have_few_digits(value: float, text: str) -> None:
     assert units.format_number(value) == text
 
 
@@ -105,7 +105,7 @@ def test_a_clock_shows_minutes_and_seconds() -> None:
         (2e9, "1GiB", "2GiB"),
     ],
 )
-def test_a_power_of_two_is_what_an_option_takes(nbytes: float, below: str, above: str) -> None:
+def test_a_size_is_rounded_to_a_power_of_two_that_an_option_accepts(nbytes: float, below: str, above: str) -> None:
     assert (units.power_of_two(nbytes), units.power_of_two(nbytes, above=True)) == (below, above)
 
 
@@ -122,5 +122,5 @@ def test_a_power_of_two_is_what_an_option_takes(nbytes: float, below: str, above
         ([3.0 * 2**30, 1.5, 0.0], ["3.00 GiB", "1.5 B", "0 GiB"]),
     ],
 )
-def test_counts_differ_as_texts_by_what_they_differ_by(values: list[float], texts: list[str]) -> None:
+def test_texts_of_different_counts_show_their_difference(values: list[float], texts: list[str]) -> None:
     assert units.exact_texts("B", values) == texts

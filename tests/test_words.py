@@ -34,6 +34,7 @@ MOST: Mapping[str, tuple[int, int]] = {
     "a docstring that begins with a question word": (0, 3),
 }
 """In README and docs, and in strings and docstrings of the package."""
+IN_NAMES = r"_(?:told|tells?|beside|held_against|left_out|those_of|that_of|of_its_own|anew|where)(?=_|$)"
 
 
 @cache
@@ -81,3 +82,11 @@ def test_readers_stumble_no_more_often_than_before(pattern: str) -> None:
     found = tuple(sum(len(re.findall(PATTERNS[pattern], text)) for text in texts) for texts in (pages(), strings()))
     most = MOST[pattern]
     assert max(found[0] - most[0], found[1] - most[1]) <= 0, f"{pattern}: {found} in pages and strings, at most {most}"
+
+
+def test_names_of_tests_have_none_of_these_words() -> None:
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in sorted((ROOT / "tests").rglob("test_*.py"))]
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    names = [function.name for function in functions if function.name.startswith("test_")]
+    assert names
+    assert [name for name in names if re.search(IN_NAMES, name)] == []

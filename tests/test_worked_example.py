@@ -78,13 +78,13 @@ def test_the_change_is_the_mean_of_the_differences() -> None:
     assert said(f"$\\delta$ = {MEAN:.4f}, so `change` is {percent(MEAN)}. $s_d$ = {deviation:.4f}, and no $d_i$ lies")
 
 
-def test_the_standard_error_is_that_of_a_t_test() -> None:
+def test_the_standard_error_agrees_with_a_t_test() -> None:
     assert METRIC["standard_error"] == pytest.approx(ERROR)
     assert METRIC["df"] == ROUNDS - 1  # with one block a launch nothing is expected of the scatter
     assert said(f"$SE$ = {DIFFERENCES.std(ddof=1):.4f}/2 = {ERROR:.4f}, {ROUNDS - 1} degrees of freedom")
 
 
-def test_the_interval_and_the_bound_are_those_of_a_last_look() -> None:
+def test_interval_and_bound_have_the_level_of_the_last_interim_analysis() -> None:
     assert RESULT["seconds"] > MAX_TIME
     half, reach = t(0.975) * ERROR, t(0.95) * ERROR
     interval = METRIC["change_interval"]
@@ -116,13 +116,13 @@ def test_the_verdict_takes_both_tests() -> None:
     )
 
 
-def test_the_detectable_effect_adds_what_finds_it_in_95_of_100_cases() -> None:
+def test_the_detectable_effect_is_found_in_95_of_100_cases() -> None:
     key, reach = t(1 - LEVEL / 2) * ERROR, t(0.95) * ERROR
     assert METRIC["mde"] == pytest.approx(math.expm1(key + reach))
     assert said(f"MDE: {key:.4f} + {reach:.4f} = {key + reach:.4f}, or {100 * math.expm1(key + reach):.1f} %")
 
 
-def test_the_figures_of_the_page_are_those_of_the_code() -> None:
+def test_the_figures_of_the_page_agree_with_the_code() -> None:
     step, cpu = rules_of("step_time").weight, rules_of("cpu_time").weight
     assert (PAIRED_ALPHA * step / (step + cpu) * LAST_SHARE) == pytest.approx(LEVEL)
     assert (PAIRED_SUITE_ALPHA, PAIRED_LOOKS, ALPHA, GROSS_ALPHA) == (0.035, 16, 0.01, 0.01)

@@ -49,7 +49,7 @@ def test_actions_are_pinned_by_their_major_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_scripts_are_there_and_packages_are_cached_by_what_names_them(path: Path) -> None:
+def test_scripts_exist_and_caches_of_packages_depend_on_the_requirement_files(path: Path) -> None:
     for step in steps(path):
         command = step.get("run", "")
         if command.startswith(".ci/"):

@@ -60,7 +60,7 @@ def machine_facts(root: Path = _ROOT) -> MachineFacts:
 
 
 def clock_limits(root: Path = _ROOT) -> str:
-    """Returns the different governors and highest frequencies of usable cores: ``performance 3.50 GHz``; or empty."""
+    """Returns the governors and highest frequencies of usable cores, as ``performance 3.50 GHz``; empty if unknown."""
     folders = [root / f"sys/devices/system/cpu/cpu{core}/cpufreq" for core in sorted(os.sched_getaffinity(0))]
     told = (
         (kernel_text(each / "scaling_governor").strip(), kernel_text(each / "scaling_max_freq")) for each in folders
@@ -97,8 +97,7 @@ def machine_kind(root: Path = _ROOT) -> str:
 def usable_cores(root: Path = _ROOT, *, of: int = 0) -> int:
     """Returns how many cores a process may keep busy: the cores of its affinity, or a lower quota of control groups.
 
-    ``of`` is the process's pid; 0 stands for this process. A quota is rounded down, but not to 0: with 1.5 CPUs two
-    busy ranks would disturb each other.
+    ``of``: the pid, 0 for this process. A quota is rounded down, but not below 1: 1.5 CPUs are too few for two ranks.
     """
     return max(1, min([len(os.sched_getaffinity(of)), *map(int, _quotas(root))]))
 
@@ -256,8 +255,7 @@ def abandoned(prefix: str) -> Iterator[Path]:
 def private_folder() -> Path:
     """Returns a folder that only this user can access, for files that several processes share; makes it if necessary.
 
-    The folder lies among the temporary files, or is ``XDG_RUNTIME_DIR`` if another user has taken its name. Raises
-    OSError if neither folder is private.
+    The folder is temporary or, if another user has its name, ``XDG_RUNTIME_DIR``. Raises OSError if neither is private.
     """
     folder = Path(tempfile.gettempdir(), f"pytest-ddpperf-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):

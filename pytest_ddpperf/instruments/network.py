@@ -95,7 +95,11 @@ def _call(ranks: int, collective: str, whole: torch.Tensor, other: torch.Tensor)
 def _timed_calls(
     calls: Iterator[Callable[[], Any]], repeats: int, device: torch.device
 ) -> Iterator[tuple[float, float, float]]:
-    """Starts collectives, each after a barrier; yields (seconds of the call, seconds until its end, return time)."""
+    """Calls each collective after a barrier, waits for its result, and yields (begun, waited, handed).
+
+    ``begun``: seconds until the call returned. ``waited``: seconds from the return to the result. ``handed``: the
+    time of the return, on a clock that all ranks of a machine share.
+    """
     for call in islice(calls, repeats):
         _meet(device)
         start = time.perf_counter()

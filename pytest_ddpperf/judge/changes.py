@@ -49,7 +49,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Returns how many samples are worse than the sample of ``base`` in the same round (unpaired: than the median)."""
+    """Counts samples worse than the same round's in ``base``, or than its median if not ``paired``; None if unknown."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None
@@ -61,9 +61,10 @@ def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
 def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:
     """Returns the accepted worsening of one metric: ``tolerance``, but at least the metric's ``min_tolerance``.
 
-    The result is a fraction for a ratio, and an amount for a difference: with 3 %, a loss of 10 may grow by 0.3, and a
-    loss below 1 by 0.03. For bytes, ``min_tolerance`` is a number of bytes. The tolerance of the CPU time and of phases
-    is a fraction of the step time ``step``, because small changes of short times do not matter.
+    For a metric that is compared as a ratio, the result is a fraction. For a metric that is compared as a difference,
+    the result is the fraction times the baseline: with 3 %, a loss of 10 may grow by 0.3. A loss below 1 counts as 1.
+    For bytes, ``min_tolerance`` is a number of bytes. CPU time and phases may grow by a fraction of the step time
+    ``step``, because small changes of short times do not matter.
     """
     if series.scale == "difference" and series.unit == "B":
         return max(series.min_tolerance, tolerance * abs(baseline))

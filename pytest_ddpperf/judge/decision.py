@@ -149,8 +149,8 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
 def decide_stored_times(evidence: Evidence, context: DecisionContext) -> Decision:
     """Returns the verdict on a machine-dependent metric by stored times alone, which show only gross slowdowns.
 
-    ``REGRESSED`` means that the whole 99 % interval of the change lies beyond ``gross``. ``OK`` means that the estimate
-    is within the tolerance; a slowdown below ``gross`` may stay hidden.
+    ``REGRESSED``: the whole 99 % interval of the change is worse than ``context.gross``, a fraction. ``OK``: the
+    estimate is within the tolerance, and a smaller slowdown than ``context.gross`` may stay hidden.
     """
     base, change = evidence.base, evidence.change
     if evidence.doubt is not None and evidence.obstacle is None:
@@ -165,7 +165,7 @@ def decide_stored_times(evidence: Evidence, context: DecisionContext) -> Decisio
 
 
 def not_the_code(sides: Sequence[Evidence], context: DecisionContext) -> Decision | None:
-    """Returns ``REGRESSED`` if both ``sides`` are grossly slower than stored times (code is no cause); else None."""
+    """Returns ``REGRESSED`` if both revisions (``sides``) are grossly slower than stored times; None otherwise."""
     gross = [
         side.change
         for side in sides
@@ -246,12 +246,13 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
 def decide_benchmark(
     comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, untimed: bool = False
 ) -> Verdict:
-    """Returns the worst verdict of the metrics that can fail a test (gated); without any, the reference decides.
+    """Returns the worst verdict of the gated metrics, which can fail a test.
 
-    If the reference is another revision or if only counts are compared, the benchmark is ``improved`` if a metric
-    improved, none is worse, and no time is undecided. Otherwise all gated metrics have to be improved: then the
-    baseline is out of date. ``lost``: whether the candidate lacks gated metrics of the reference. ``untimed``: whether
-    there was no time to measure. If a timed metric passes, undecided metrics with the rule ``alarm_only`` are ignored.
+    Without gated metrics, the verdict is ``new``, ``incompatible`` or ``unchanged``, as the reference decides. The
+    verdict ``improved`` needs all gated metrics to improve. A single one is enough if the reference is another
+    revision, or if only counts are compared, and if no metric is worse and no time is undecided. ``lost``: whether the
+    candidate lacks gated metrics of the reference. ``untimed``: whether there was no time to measure. If a timed metric
+    passes, undecided metrics with the rule ``alarm_only`` are ignored.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.drifts and not each.series.rules.alarm_only}

@@ -117,7 +117,11 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of metrics that more 
 
 
 def wants_launches(comparison: Comparison) -> bool:
-    """Returns whether more launches could decide a metric; not for counts, diagnoses and most stored times."""
+    """Returns whether more launches could decide a metric.
+
+    The result is False for counts, for metrics from the separate launches of a diagnosis, and for comparisons with
+    stored times unless the slowdown may be gross.
+    """
     series = comparison.series
     if series.scale == "exact" or series.rules.diagnosed:
         return False

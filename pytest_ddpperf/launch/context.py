@@ -148,7 +148,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """Returns this machine's torch build and GPUs; ``ask`` runs ``probe`` on one rank, or one rank per MIG instance."""
+    """Returns this machine's torch build and GPUs. ``ask`` starts one rank, or one per MIG instance, to find them."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):
@@ -163,7 +163,7 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
     """Resolves ``auto``: the device is CUDA if there is a GPU; the backend is NCCL if each rank has a separate GPU.
 
     Raises:
-        LaunchError: torch can use no GPU, or has no such backend.
+        LaunchError: torch can use no GPU, or was built without the backend.
         RankSkipped: the user chose NCCL, and there are fewer GPUs than ranks.
         SettingError: the user chose NCCL on the CPU.
     """

@@ -31,8 +31,7 @@ _POLL = 0.0625
 def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:
     """Binds this rank to cores near its GPU, makes the GPU the current device, and returns a warning or an empty text.
 
-    ``addresses`` has the PCI ids of all ranks' GPUs. With ``check_memory``, the warning says that other processes use
-    the GPU's memory.
+    ``addresses``: PCI ids of all ranks' GPUs. ``check_memory``: whether to warn if other processes use GPU memory.
     """
     import torch
 

@@ -53,8 +53,7 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
     """Returns the variables that must be set before torch is imported; ``mark`` identifies the fork server.
 
     Unless the user sets another number, a rank has one thread, as with torchrun. Unless the user sets another hash
-    seed, strings have the same hashes in all launches. Ranks of one machine talk over loopback, so that a launch needs
-    no network.
+    seed, strings have the same hashes in all launches. Ranks of one machine talk over loopback, without a network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
     return {

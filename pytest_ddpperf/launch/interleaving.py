@@ -122,8 +122,7 @@ def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable
     """Runs launches at the same time, the first one in this thread, and returns their results.
 
     If a launch raises an error, the other launches still run to their end. The error of a launch that waited for a
-    failed launch is raised only if there is no other error. If this thread is interrupted, it calls ``abort`` to end
-    the other launches.
+    failed launch is raised only if there is no other error. If this thread is interrupted, ``abort`` ends the others.
     """
     __tracebackhide__ = True
 
@@ -167,8 +166,7 @@ asking: socket.socket | None = None
 class TurnClient:
     """Requests turns for a launch. During a turn, only this launch runs steps, and other launches wait.
 
-    Only rank 0 has a ``connection``, and requests turns for all ranks. ``threads`` says whether this rank is
-    multithreaded.
+    Only rank 0 has a ``connection``, and requests turns for all ranks. ``threads``: whether this rank has many threads.
     """
 
     def __init__(self, connection: socket.socket | None, *, threads: bool = False) -> None:

@@ -196,8 +196,7 @@ def connect(address: tuple[str, int], key: bytes, hello: Mapping[str, object]) -
 def accept(connected: socket.socket, key: bytes) -> tuple[Link, Any]:
     """Returns a link to a connecting process, and the ``hello`` that the connecting process has sent.
 
-    The caller then calls ``welcome`` to accept the link, or closes the link. Raises ForeignPeer if the process lacks
-    the key.
+    The caller calls ``welcome`` to accept the link or closes the link. Raises ForeignPeer if the process lacks the key.
     """
     with _proving(connected) as deadline:
         frames = _greeted(connected, key, deadline, serving=True)

@@ -95,7 +95,7 @@ class StackPosition:
 
 @dataclass(frozen=True)
 class Finished:
-    """The report of a rank whose function has returned: the pickled ``value``, and the time in ns since the epoch."""
+    """The report of a rank whose function has returned; ``value`` is pickled, ``stamp`` is in ns since the epoch."""
 
     value: bytes
     stamp: int
@@ -197,7 +197,7 @@ class Preload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preloaded:
-    """The fork server's answer after an import; if there is a ``reason``, this fork server must not fork ranks."""
+    """The fork server's answer to ``Preload``; ``reason``, if any, says why this server must not fork ranks."""
 
     reason: str = ""
     own_rank: bool = False  # whether the only reason is that the module reads the number of its rank
@@ -216,7 +216,7 @@ class Ended:
 
 
 def grouped(pairs: Iterable[tuple[V, K]]) -> dict[K, list[V]]:
-    """Returns the values of each key, such as ranks or names, out of pairs of a value and its key."""
+    """Groups (value, key) pairs by key; returns the list of values of each key."""
     groups: dict[K, list[V]] = {}
     for value, key in pairs:
         groups.setdefault(key, []).append(value)

@@ -32,7 +32,7 @@ from pytest_ddpperf.launch.messages import Job
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
 
 _ENTRIES, _BYTES = 4000, 512 * 2**20
-_MOST = 100_000  # entries of a folder that a rank replaces by links
+_MOST = 100_000  # links to the entries of one folder: above a project, or that a rank replaces
 _PREFIX = "ddpperf-files-"
 _HIDDEN = ("__pycache__", _PREFIX)  # beginnings of names; ranks use the bytecode of the project itself
 _BY_ITSELF = frozenset({".git", ".pytest_cache"})  # folders in which files change although no script writes them
@@ -96,7 +96,7 @@ class _Shown:
         for place in above:
             self._plan.setdefault(place, ("folder", ""))  # the other checkout lacks it
         for place in around:
-            for path in islice(_paths(place.removeprefix(base) or "/"), _ENTRIES):
+            for path in islice(_paths(place.removeprefix(base) or "/"), _MOST):
                 self._plan.setdefault(f"{place}/{path.rpartition('/')[2]}", ("link", path))
 
     def _show(self, path: str, place: str) -> None:

@@ -36,7 +36,7 @@ def laid_out_alike() -> Iterator[None]:
     """Starts processes in this context without address space randomisation, if the kernel allows it.
 
     The addresses of code and data make steps several percent faster or slower, for all ranks forked from a process.
-    Without randomisation, all processes get the same addresses. Some containers forbid this call.
+    Without randomisation, all processes get the same addresses. Some containers forbid to switch it off.
     """
     library = ctypes.CDLL(None)
     personality: Callable[[ctypes.c_ulong], int] = getattr(library, "personality", lambda _: -1)

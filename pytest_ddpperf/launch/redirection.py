@@ -83,7 +83,7 @@ class Redirection:
 
 
 def within(path: str, folder: str) -> bool:
-    """Returns whether a normal, absolute path is ``folder`` or lies in it."""
+    """Returns whether a normalised, absolute path is ``folder`` or lies in it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
@@ -168,7 +168,7 @@ def look_up(module: str, file: str, name: str) -> Any:
 
 
 def _loaded(module: str, file: str) -> ModuleType:
-    """Imports ``file`` as ``module``; from the search path if it leads to ``file``, so that relative imports work."""
+    """Imports ``file`` as ``module``. If ``sys.path`` leads to ``file``, relative imports in ``file`` work."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin == file:
@@ -199,10 +199,9 @@ _get_code = SourceFileLoader.get_code
 
 
 def enter(files: tuple[Redirection, ...], directory: str) -> None:
-    """Makes this rank run in the launch's copy of ``directory``, and import modules from the launch's copies.
+    """Makes this rank run in a copy of ``directory``, and import modules from copies of the project's files.
 
-    ``files`` maps the project's paths to the copies. In reports and debuggers, code keeps the name of the project's
-    file.
+    ``files`` maps the project's paths to the launch's copies. Reports and debuggers show the paths of the project.
     """
     global _own  # noqa: PLW0603  a rank has one launch
     _own = files
@@ -221,7 +220,7 @@ def own(path: str, *, code: bool = False) -> str:
 
 
 def told(text: str) -> str:
-    """Returns a text in which paths in the launch's folder are replaced by the project's paths."""
+    """Returns ``text`` with paths of the project in place of paths of the copies that ``enter`` made this rank use."""
     for each in _own:
         text = text.replace(each.target, each.root)
     return text
@@ -262,7 +261,7 @@ def _editable_installs() -> Iterator[dict[str, Any]]:
 
 
 def project_files(redirection: Redirection) -> dict[str, str]:
-    """Returns the files of imported modules that are from this project, the target or the target's environment."""
+    """Returns, by name, the files of imported modules from this project, the target or the target's environment."""
     folders: dict[str, str] = {}
     found = {}
     for name, module in list(sys.modules.items()):

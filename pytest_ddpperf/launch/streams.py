@@ -101,8 +101,7 @@ class Frames:
 class Channel:
     """One end of a connection that carries pickled messages.
 
-    ``received`` never waits, because the end of the stream may never come: a child process of a killed rank may keep
-    the socket open.
+    ``received`` never waits for the stream's end, because a child process of a killed rank may keep the socket open.
     """
 
     def __init__(self, connected: socket.socket, frames: Frames | None = None) -> None:

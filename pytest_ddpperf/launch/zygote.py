@@ -1,8 +1,7 @@
 """The zygote (fork server): the process that has imported torch, and from which ranks are forked.
 
 A fork is safe, because the zygote runs no tensor operation and never uses CUDA. It has a single thread if its libraries
-end their threads before a fork, as OpenBLAS does. No descendant outlives its launch, and the zygote does not outlive
-its controller.
+end their threads before a fork, as OpenBLAS does. Descendants end with their launch, the zygote with its controller.
 """
 
 from __future__ import annotations
@@ -121,8 +120,7 @@ class Zygote:
     def copy(self, mark: str) -> int | None:
         """Forks a copy of this fork server for another launcher, and returns the copy's pid.
 
-        ``mark`` is the copy's value of the variable ``MARK``. The copy's control socket and output file came with the
-        request.
+        ``mark``: the copy's value of the variable ``MARK``. The copy's socket and output file came with the request.
         """
         original, pid = os.getpid(), os.fork()
         if pid != 0:
@@ -249,8 +247,7 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
 def main(control: int, controller: int, *, redirection: str | None, modules: list[str]) -> NoReturn:
     """Runs the fork server until the controller is gone, and each forked rank until its end. Never returns.
 
-    ``control`` is the descriptor of the controller's socket, ``controller`` the controller's pid. The fork server first
-    imports ``modules``.
+    ``control``: descriptor of the controller's socket. ``controller``: the controller's pid. First imports ``modules``.
     """
     faulthandler.register(signal.SIGUSR1, file=2)  # the controller asks for the stack if the imports take too long
     flags = fcntl.fcntl(control, fcntl.F_GETFL)

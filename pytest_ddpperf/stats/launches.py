@@ -142,10 +142,10 @@ def variance_of(moved: Sequence[float]) -> float:
 
 
 def paired_influences(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
-    """Returns the influences of the blocks of two launches (``new`` and ``base``) on the difference between them.
+    """Returns the ``influences`` of blocks on the difference between the estimates of two launches, new minus base.
 
-    If both launches have equally many blocks, the influences are subtracted block by block, so that a disturbance of
-    both launches cancels out.
+    ``new`` and ``base`` have the influences of the blocks on each launch's estimate. If there are equally many blocks,
+    they are subtracted in pairs, so that a disturbance of both launches cancels out.
     """
     if len(new) == len(base):
         return tuple(moved - partner for moved, partner in zip(new, base, strict=True))
@@ -159,9 +159,9 @@ def paired_influences(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[
 
 
 def expected(within: Sequence[Sequence[float]], between: float) -> Expected | None:
-    """Returns the expected scatter of launches, from their blocks of steps; None if no launch has enough blocks.
+    """Returns the expected scatter of launches' estimates; None if no launch has enough blocks of steps.
 
-    ``within``: the influences of each launch's blocks. ``between``: the standard deviation that blocks do not explain.
+    ``within``: each launch's ``influences``. ``between``: the launches' standard deviation that blocks do not explain.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     if not telling:
@@ -253,8 +253,8 @@ def _capped(ordered: Sequence[float]) -> Center:
 def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
     """Returns the center, the capping distance and the number of uncapped samples; None if there is no solution.
 
-    Each guess of the capped samples gives a center and a distance in closed form. They are the solution if exactly the
-    guessed samples are farther from the center than the distance.
+    A sample that is farther from the center than the capping distance is capped: moved to this distance. Each guess of
+    the capped samples gives a center and a distance in closed form. They are the solution if they cap these samples.
     """
     n = len(ordered)
     mean = math.fsum(ordered) / n
@@ -283,7 +283,10 @@ def _beyond(ordered: Sequence[float], mean: float, reach: float) -> tuple[int, i
 
 
 def _solved(inside: Sequence[float], below: int, above: int) -> tuple[float, float] | None:
-    """Returns center and capping distance from the uncapped samples and the numbers of capped samples, or None."""
+    """Computes center and capping distance from the uncapped samples and the numbers of capped samples on each side.
+
+    Returns None if no capping distance fits these samples.
+    """
     if not inside:
         return None
     among = math.fsum(inside) / len(inside)

@@ -71,8 +71,7 @@ def _require_powersgd(ctx: RankView, options: Mapping[str, Any]) -> None:
 def _one_bucket(module: nn.Module, given: float | None) -> float:
     """Returns a ``bucket_cap_mb`` for which DDP makes a single bucket; raises a SettingError if there is none.
 
-    With several buckets, PowerSGD on gloo may send parts of buckets in another order on each rank. Ranks then hang, or
-    add up parts of different gradients.
+    With several buckets on gloo, ranks may send parts of buckets in different orders, and hang or add up wrong parts.
     """
     dtypes = sorted({str(parameter.dtype) for parameter in module.parameters() if parameter.requires_grad})
     if len(dtypes) > 1:
@@ -94,8 +93,8 @@ def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: A
 
 
 def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
-    """Returns the number of steps in which gradients are averaged exactly, before the hook begins."""
-    return max(0, start - wrapped.static_graph)
+    """Returns how many first steps average gradients exactly; DDP's hook, such as PowerSGD, begins after ``start``."""
+    return max(0, start - wrapped.static_graph)  # a static graph averages two micro-batches of the first step
 
 
 def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int, period: int) -> Parallel:

@@ -1,7 +1,4 @@
-"""A strategy and its options, as a test names them; the arguments and the result of its function.
-
-Importable without torch.
-"""
+"""A strategy and its options, and the arguments and result of its function; importable without torch."""
 
 from __future__ import annotations
 

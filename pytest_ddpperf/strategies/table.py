@@ -214,8 +214,7 @@ def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
 def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = NO_MORE) -> Strategy:
     """Returns the strategy that a user has given as a name or function, with parsed options.
 
-    ``more`` has functions, by name, for strategies outside of the table. Raises a SettingError for a wrong name or
-    option.
+    ``more``: functions of strategies outside of the table, by name. Raises a SettingError for a wrong name or option.
     """
     if not isinstance(given, (str, Strategy)) and not callable(given):
         raise SettingError(

@@ -18,8 +18,7 @@ def zero1(module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool =
     """Wraps the module in DistributedDataParallel, and divides the optimizer's state among the ranks.
 
     Gradients are all-reduced as in ``ddp``. In the optimizer's step, each rank updates some of the parameters and
-    broadcasts them. With ``parameters_as_bucket_view``, a rank's parameters lie in one buffer and are broadcast
-    together.
+    broadcasts them. With ``parameters_as_bucket_view``, a rank broadcasts its parameters together, from one buffer.
     """
     wrapped = wrap(module, ctx, **options)
 

@@ -208,7 +208,7 @@ class ScriptRun:
         return uncompiled(run)
 
     def _joined(self, ask: Callable[[Join], T], join: Join) -> T:
-        """Returns how many ranks have not joined yet; raises an error if this rank trains fewer steps than others."""
+        """Returns how many ranks still have batches, as ``ask(join)`` says; raises WorkloadError if these train on."""
         others = ask(join)
         if others and not join._throw_on_early_termination:  # noqa: SLF001  else the others end, too
             fact = f"{self._script.name}: rank {self._ctx.rank} has fewer batches than others and waits in Join"

@@ -52,7 +52,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
     """Runs untimed steps, and returns their number, which is the same on all ranks.
 
     ``after_each`` is called with the number of steps so far, except in additional steps that a GPU needs to raise its
-    clocks. If times do not matter, the warm-up lasts until a step updates the parameters.
+    clocks. If the launch's times are no part of the result, the warm-up lasts until a step updates the parameters.
     """
     run, ran, seconds = checked_run(ctx, step), 0, warmup_seconds(ctx.device, job)
     progress.stage(progress.WARM_UP)
@@ -88,7 +88,7 @@ def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
 
 
 def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001  it is what is asked
-    """Returns whether ``here`` is True on at least one rank; all ranks call this together."""
+    """Returns whether ``here`` is True on at least one rank; all ranks call this function together."""
     import torch
     import torch.distributed as dist
 
@@ -128,9 +128,8 @@ def timed_block(
 ) -> tuple[tuple[float, ...], Any]:
     """Calls ``run`` ``steps`` times; returns the seconds of each call, and the last result.
 
-    Each call's result is appended to ``losses``; a scalar tensor is converted to a number, because a tensor might hold
-    memory. A step's end is the next step's start, so the times add up. If CUDA events miss work, each step gets an
-    equal part of the wall time.
+    Results are appended to ``losses``, scalar tensors as numbers, because a tensor might hold memory. A step ends when
+    the next step starts, so the times add up. If CUDA events miss work, each step gets an equal part of the wall time.
     """
     loss = None
     mark = clock.mark

@@ -49,7 +49,7 @@ def test_changed_code_is_dirty_and_new_files_are_not(repository: Path) -> None:
     assert found(repository).dirty
 
 
-def test_what_is_set_apart_does_not_count(repository: Path) -> None:
+def test_stored_baselines_do_not_make_a_work_tree_dirty(repository: Path) -> None:
     """Baselines that were saved are no change of the code; below a folder of the project, too."""
     project = repository / "project"
     (project / "perf *").mkdir(parents=True)
@@ -63,7 +63,9 @@ def test_what_is_set_apart_does_not_count(repository: Path) -> None:
     assert found(project, project / "perf *").dirty
 
 
-def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_variables_of_a_hook_do_not_change_the_state_of_a_work_tree(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one, git takes the folder that it is run in for the whole work tree."""
     project = repository / "project"
     project.mkdir()
@@ -72,7 +74,7 @@ def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytes
     assert not found(project).dirty
 
 
-def test_a_detached_head_in_ci_is_of_the_branch_that_the_job_names(
+def test_a_detached_head_in_ci_has_the_branch_that_the_job_names(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = found(repository).commit
@@ -105,7 +107,7 @@ def test_no_commit_outside_of_a_repository_or_without_git(
     assert checkout(repository) is None
 
 
-def test_a_work_tree_that_takes_too_long_to_look_through_is_unknown(
+def test_the_state_of_a_work_tree_is_unknown_if_git_status_takes_too_long(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = shutil.which("git")
@@ -156,7 +158,7 @@ def test_a_remote_that_hangs_leaves_time_for_the_others(
     assert given["origin"] == pytest.approx(module._FETCH_SECONDS * (1 - len(hanging) / 3))
 
 
-def test_a_signature_that_git_is_told_to_show_is_no_date(
+def test_a_signature_that_git_prints_with_a_commit_is_not_taken_for_its_date(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "signer").write_text(SIGNER)
@@ -175,7 +177,9 @@ def test_a_signature_that_git_is_told_to_show_is_no_date(
 
 
 @pytest.mark.parametrize("told", ["", "9" * 40])
-def test_what_is_no_time_is_no_date(repository: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+def test_a_commit_date_that_cannot_be_parsed_is_none(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
     real = module.git
 
     def changed(folder: Path, *arguments: str, **options: float) -> str:
@@ -198,13 +202,13 @@ def project(repository: Path) -> Path:
     return repository
 
 
-def test_the_code_of_a_work_tree_is_that_of_its_commit(project: Path) -> None:
+def test_the_code_hash_of_a_clean_work_tree_equals_the_hash_of_its_commit(project: Path) -> None:
     """In whatever folder of it one asks."""
     assert code_of(project) == code_of(project, "HEAD") == code_of(project / "package")
     assert code_of(project, "HEAD~1") != code_of(project)
 
 
-def test_what_a_sparse_checkout_leaves_out_is_as_it_was_committed(project: Path) -> None:
+def test_files_that_a_sparse_checkout_omits_count_as_committed(project: Path) -> None:
     (project / "config.yaml").unlink()
     (project / "config.yaml").symlink_to("README.md")
     git(project, "commit", "-q", "-a", "-m", "a link")
@@ -213,7 +217,7 @@ def test_what_a_sparse_checkout_leaves_out_is_as_it_was_committed(project: Path)
     assert code_of(project) == code_of(project, "HEAD")
 
 
-def test_what_is_no_code_does_not_count(project: Path) -> None:
+def test_files_that_are_not_code_do_not_change_the_code_hash(project: Path) -> None:
     before = code_of(project)
     folder = project / "kept" / "cpu-intel-xeon-2c-t1-gloo-w2-torch2.13"
     folder.mkdir(parents=True)

@@ -41,7 +41,7 @@ def stand_in(folder: Path, **facts: Any) -> Path:
     return script
 
 
-def test_an_environment_tells_its_packages_and_its_path_and_nothing_of_pythonpath(
+def test_an_environment_reports_its_packages_and_its_path_without_pythonpath(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "mine"))
@@ -56,7 +56,7 @@ def test_an_environment_tells_its_packages_and_its_path_and_nothing_of_pythonpat
     assert found.folders("/elsewhere") == ()
 
 
-def test_the_oldest_torch_is_that_of_the_package_s_metadata() -> None:
+def test_the_oldest_torch_is_the_one_in_the_metadata_of_the_package() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"torch>={".".join(map(str, _TORCH))}"' in project
 
@@ -73,7 +73,9 @@ def test_the_oldest_torch_is_that_of_the_package_s_metadata() -> None:
         ({**NEEDED, "cloudpickle": "2.2.1"}, "has cloudpickle 2.2.1, but pytest's environment has 3.*cloudpickle==3"),
     ],
 )
-def test_what_ranks_need_is_asked_for_before_any_test(tmp_path: Path, packages: Mapping[str, str], said: str) -> None:
+def test_packages_that_ranks_need_are_checked_before_the_first_test(
+    tmp_path: Path, packages: Mapping[str, str], said: str
+) -> None:
     virtual_environment(tmp_path / "new", packages)
     with pytest.raises(SettingError, match=f"^--ddpperf-against-python=new/bin/python {said}"):
         other_interpreter("new/bin/python", tmp_path)
@@ -114,7 +116,7 @@ def test_another_minor_version_is_refused(tmp_path: Path) -> None:
         ("false", "this is not a working Python 3: no interpreter here$"),
     ],
 )
-def test_what_is_no_interpreter_is_told(tmp_path: Path, given: str, said: str) -> None:
+def test_a_path_that_is_not_an_interpreter_is_refused_with_the_reason(tmp_path: Path, given: str, said: str) -> None:
     virtual_environment(tmp_path / "new")
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("no program")
@@ -191,7 +193,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", [{}, {"editable": False}])
-def test_a_copy_of_a_checkout_is_known_by_where_it_was_installed_from(
+def test_an_installed_copy_of_a_checkout_is_recognised_by_its_recorded_origin(
     tmp_path: Path, root: Path, kind: dict[str, bool]
 ) -> None:
     """Of a namespace, in which others have parts, its own part alone."""
@@ -202,7 +204,9 @@ def test_a_copy_of_a_checkout_is_known_by_where_it_was_installed_from(
     assert installed_from(str(tmp_path / "my"), distributions(path=[str(site)])) == set()
 
 
-def test_an_archive_in_the_checkout_may_be_anybodys(tmp_path: Path, root: Path) -> None:
+def test_a_package_from_an_archive_in_the_checkout_is_a_copy_only_if_the_checkout_has_it(
+    tmp_path: Path, root: Path
+) -> None:
     """Of a wheel what the checkout has too; of another one, such as torch's for machines without a network, nothing."""
     site = tmp_path / "site"
     install(site, origin_of(root / "dist" / "demo-1.0-py3-none-any.whl", archive_info={}))
@@ -228,15 +232,13 @@ def test_a_submodule_is_no_part_of_the_checkout(tmp_path: Path, root: Path) -> N
         "{",
     ],
 )
-def test_all_else_is_no_copy(tmp_path: Path, origin: str | None) -> None:
+def test_packages_with_another_origin_or_none_are_not_copies(tmp_path: Path, origin: str | None) -> None:
     install(tmp_path, origin)
     assert installed_from("/project", distributions(path=[str(tmp_path)])) == set()
 
 
 @pytest.mark.parametrize("layout", ["", "src"])
-def test_what_has_the_name_of_a_package_of_the_checkout_is_a_copy_wherever_it_is_from(
-    tmp_path: Path, layout: str
-) -> None:
+def test_an_installed_package_named_like_one_of_the_checkout_is_a_copy(tmp_path: Path, layout: str) -> None:
     root, site = tmp_path / "project", tmp_path / "venv" / "site-packages"
     for place in (root / layout / "demo", root / layout / "linked", site / "demo", site / "other"):
         place.mkdir(parents=True)

@@ -52,7 +52,7 @@ def site() -> str:
 
 
 @pytest.mark.slow
-def test_a_package_of_another_version_is_told_and_what_it_does_is_gated(
+def test_a_package_of_another_version_is_named_and_its_extra_operators_fail_the_test(
     pytester: pytest.Pytester, tmp_path: Path, site: str
 ) -> None:
     python = virtual_environment(tmp_path / "old", {"planted": "2.0"}, (site,))

@@ -19,7 +19,7 @@ def launched(*files: dict[str, str]) -> LaunchResult[Any]:
     return LaunchResult(tuple((None, one) for one in files), (RankOutput("", ""),) * len(files), 1.0)
 
 
-def test_what_each_side_imported_is_put_side_by_side() -> None:
+def test_modules_that_the_two_sides_imported_are_listed_in_pairs() -> None:
     reference: Any = SimpleNamespace(redirection=Redirection(root="/here", target="/there"))
     paired = PairedLaunches(reference, [])
     paired._noted(paired._of_candidate, launched({"demo": "/here/demo.py"}, {"demo.b": "/here/b.py"}))

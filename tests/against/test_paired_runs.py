@@ -145,7 +145,7 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
 TRACED_AS = "perf.test_demo.test_slower.custom.w2"
 
 
-def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.Pytester) -> None:
+def test_counts_of_an_uncommitted_change_are_compared_with_the_last_commit(inner: pytest.Pytester) -> None:
     """The ranks of this checkout are those of all tests; the other revision's import torch for this one."""
     root = project(inner, SUITE)
     named = ("-k", "test_more or test_own")
@@ -164,7 +164,7 @@ def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.
 
 
 @pytest.mark.slow
-def test_an_uncommitted_change_is_held_against_the_last_commit_with_traces_of_both_sides(
+def test_an_uncommitted_change_is_compared_with_the_last_commit_with_traces_of_both_sides(
     pytester: pytest.Pytester,
 ) -> None:
     root = project(pytester, SUITE)
@@ -251,7 +251,9 @@ def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
         (["--ddpperf-against="], "ERROR: *--ddpperf-against=: expected a text that is not empty*"),
     ],
 )
-def test_what_cannot_be_ends_the_run_before_it_begins(pytester: pytest.Pytester, options: list[str], said: str) -> None:
+def test_impossible_options_end_the_run_before_it_begins(
+    pytester: pytest.Pytester, options: list[str], said: str
+) -> None:
     git(pytester.path, "init", "-q")
     run = pytester.runpytest_inprocess(*options)
     assert run.ret == pytest.ExitCode.USAGE_ERROR
@@ -396,7 +398,7 @@ def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) 
 
 
 @pytest.mark.slow
-def test_several_variants_are_each_held_against_themselves(pytester: pytest.Pytester) -> None:
+def test_each_of_several_variants_is_compared_with_itself_in_the_other_revision(pytester: pytest.Pytester) -> None:
     suite = """
 import pytest
 import torch
@@ -447,7 +449,7 @@ def test_scaling(ddpperf):
 
 
 @pytest.mark.slow
-def test_a_revision_that_has_to_be_built_gets_an_environment_of_its_own(pytester: pytest.Pytester) -> None:
+def test_a_revision_that_has_to_be_built_gets_a_separate_environment(pytester: pytest.Pytester) -> None:
     """What is built here lies in a folder that git does not know; there a command puts it among the packages."""
     suite = """
 import built
@@ -479,71 +481,3 @@ def test_calls(ddpperf):
     assert modules["built"]["there"].endswith("/site-packages/built.py")
     assert modules["built"]["here"] == str(root / "build" / "built.py")
     assert len(git(root, "worktree", "list").splitlines()) == 1
-
-
-SAVING = """
-import os
-from pathlib import Path
-import torch, torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.Linear(20, SIZE)
-if os.path.exists("snapshot.pt"):
-    model.load_state_dict(torch.load("snapshot.pt"))
-model = torch.nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-here = Path(__file__).resolve().parent
-batch = torch.ones(4, 20) * float((here / "data/scale").read_text())
-for step in range(1000):
-    model(batch).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    for _ in range(int(Path("calls").read_text())):
-        dist.all_reduce(torch.ones(1))
-    if dist.get_rank() == 0:
-        for folder in (".", here / "out", "checkpoints"):
-            os.makedirs(folder, exist_ok=True)
-            torch.save(model.module.state_dict(), f"{folder}/snapshot.pt")
-    print("done is", step)
-"""
-
-
-@pytest.mark.slow
-def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(pytester: pytest.Pytester) -> None:
-    """Each side has its own tracked files, and the data that git ignores; neither leaves anything."""
-    pytester.makepyfile(
-        train=SAVING.replace("SIZE", "8"),
-        test_train="""
-        from pytest_ddpperf import Script
-
-        def test_train(ddpperf):
-            ddpperf.check(Script("train.py"), counts='only', world_size=2, backend="gloo", device="cpu")
-        """,
-    )
-    top = pytester.path
-    (top / "calls").write_text("0")
-    (top / ".gitignore").write_text("data\n*.json\n")
-    (top / "data").mkdir()
-    (top / "data/scale").write_text("1")
-    (top / "checkpoints").mkdir()
-    (top / "checkpoints/of-users.pt").touch()
-    git(top, "init", "-q")
-    commit_all(top, "small")
-    (top / "train.py").write_text(SAVING.replace("SIZE", "10"))
-    (top / "calls").write_text("1")
-    run = pytester.runpytest_subprocess(
-        "-q", "-p", "no:cacheprovider", "--ddpperf-against=HEAD", "--ddpperf-report=json:r.json"
-    )
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["Cause      all_reduce 1 -> 2 calls per step*"])
-    run.stdout.no_fnmatch_line("*while ranks of a Script ran*")
-    run.stdout.no_fnmatch_line("*done is*")  # what ranks print explains no count
-    (result,) = json.loads((top / "r.json").read_text())["results"]
-    here, there = result["against"]["modules"]["__main__"].values()
-    assert here == str(top / "train.py")
-    assert there.endswith("/checkout/train.py")
-    assert "train.py:20" in run.stdout.str()  # the all-reduce that came in
-    assert git(top, "status", "--porcelain", "--untracked-files=no").split() == ["M", "calls", "M", "train.py"]
-    assert not {"snapshot.pt", "out"} & {path.name for path in top.iterdir()}
-    assert {path.name for path in (top / "checkpoints").iterdir()} == {"of-users.pt"}

@@ -45,7 +45,7 @@ def test_the_first_use_checks_out_and_close_removes(revision: Revision) -> None:
 
 
 @pytest.mark.slow
-def test_the_opposite_side_starts_alike_runs_this_checkout_and_ends_with_it(
+def test_the_opposite_side_starts_like_its_side_runs_this_checkout_and_ends_with_it(
     revision: Revision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = RevisionSide(revision, None, ())
@@ -120,7 +120,7 @@ def hung_up(pipe: int) -> bool:
     return bool(waiting.poll(ENDED_MS))
 
 
-def test_what_it_prints(tmp_path: Path) -> None:
+def test_the_output_of_the_setup_command_is_returned_and_quoted_if_it_fails(tmp_path: Path) -> None:
     assert setup("echo one; echo two >&2", tmp_path) == "one\ntwo\n"
     with pytest.raises(
         LaunchError, match=r"--ddpperf-against-setup: it failed with status 3: it has to work\nno compiler$"
@@ -128,7 +128,9 @@ def test_what_it_prints(tmp_path: Path) -> None:
         setup("echo no compiler; exit 3", tmp_path)
 
 
-def test_ctrl_c_takes_along_what_it_has_started(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_processes_that_the_setup_command_started(
+    tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(tmp_path / "waiting")
 
     def communicate(_process: subprocess.Popen[str], _words: None, timeout: float) -> tuple[None, None]:
@@ -143,14 +145,16 @@ def test_ctrl_c_takes_along_what_it_has_started(tmp_path: Path, held: int, monke
     assert hung_up(held)
 
 
-def test_so_does_the_end_of_its_time(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deadline_ends_the_processes_that_the_setup_command_started(
+    tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(revision_side, "_SETUP_SECONDS", 0.5)
     with pytest.raises(LaunchError, match=r"--ddpperf-against-setup: it failed: it had not ended after 0.5 s; run"):
         setup("exec 3> held; sleep 600 & wait", tmp_path)
     assert hung_up(held)
 
 
-def test_a_server_that_it_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_server_that_the_setup_command_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
     """As a cache of compilers does, which holds what the command prints to."""
     os.mkfifo(tmp_path / "stop")
     try:
@@ -159,7 +163,7 @@ def test_a_server_that_it_leaves_running_is_not_waited_for(tmp_path: Path) -> No
         (tmp_path / "stop").write_text("\n")
 
 
-def test_line_ends_make_no_other_code(tmp_path: Path) -> None:
+def test_line_endings_do_not_make_files_different(tmp_path: Path) -> None:
     """Git may check a file out with other line ends than the user's work tree has."""
     contents = {"here": b"a\r\nb\n", "there": b"a\nb\n", "other": b"a\nc\n"}
     here, there, other = (tmp_path / name for name in contents)

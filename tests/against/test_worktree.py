@@ -62,7 +62,7 @@ def checkouts(root: Path) -> int:
     return len(git(root, "worktree", "list").splitlines()) - 1
 
 
-def test_names_of_a_revision(repository: Path) -> None:
+def test_a_revision_is_resolved_from_tag_branch_hash_or_merge_base(repository: Path) -> None:
     first, second = git(repository, "rev-parse", "v1"), git(repository, "rev-parse", "main")
     git(repository, "checkout", "-q", "-b", "other", "v1")
     git(repository, "commit", "-q", "--allow-empty", "-m", "3")
@@ -205,13 +205,13 @@ def test_a_checkout_inside_this_one_is_another(repository: Path) -> None:
         ("--help", "there is no such branch"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_cure(repository: Path, given: str, said: str) -> None:
+def test_an_invalid_revision_is_refused_with_the_cure(repository: Path, given: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         resolve(given, repository, repository)
 
 
 @pytest.mark.parametrize("given", ["merge-base:origin/mian", "mian"])
-def test_a_mistyped_branch_of_a_shallow_clone_is_told_the_one_that_is_there(
+def test_a_mistyped_branch_of_a_shallow_clone_is_refused_with_the_branch_that_exists(
     repository: Path, tmp_path: Path, given: str
 ) -> None:
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{repository}", "shallow")
@@ -219,13 +219,13 @@ def test_a_mistyped_branch_of_a_shallow_clone_is_told_the_one_that_is_there(
         resolve(given, tmp_path / "shallow", tmp_path)
 
 
-def test_a_repository_that_git_may_not_write_is_told_so(repository: Path) -> None:
+def test_a_repository_that_git_may_not_write_is_refused_with_the_cure(repository: Path) -> None:
     (repository / ".git" / "worktrees").write_text("no folder: as if nobody might write")
     with pytest.raises(LaunchError, match=r"could not create .*; let git write into the repository"):
         Worktree(resolve("v1", repository, repository))
 
 
-def test_a_shallow_clone_without_the_common_commit_is_told_how_to_get_it(repository: Path, tmp_path: Path) -> None:
+def test_a_shallow_clone_without_the_common_commit_is_refused_with_the_cure(repository: Path, tmp_path: Path) -> None:
     git(repository, "checkout", "-q", "-b", "work", "v1")
     git(repository, "commit", "-q", "--allow-empty", "-m", "3")
     git(tmp_path, "clone", "-q", "--depth=1", "--no-single-branch", f"file://{repository}", "shallow")
@@ -233,7 +233,7 @@ def test_a_shallow_clone_without_the_common_commit_is_told_how_to_get_it(reposit
         resolve("merge-base:origin/main", tmp_path / "shallow", tmp_path)
 
 
-def test_without_a_repository_or_git_a_folder_will_do(
+def test_without_a_repository_or_git_another_checkout_is_given_by_its_folder(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(repository / ".git")
@@ -246,7 +246,7 @@ def test_without_a_repository_or_git_a_folder_will_do(
         resolve("main", repository, repository)
 
 
-def test_the_checkout_is_there_until_it_is_closed(repository: Path) -> None:
+def test_the_checkout_exists_until_it_is_closed(repository: Path) -> None:
     (repository / "number").write_text("not committed")
     tree = Worktree(resolve("v1", repository, repository))
     assert (tree.path / "number").read_text() == "1"
@@ -260,7 +260,7 @@ def test_the_checkout_is_there_until_it_is_closed(repository: Path) -> None:
     assert git(repository, "status", "--porcelain") == "M number"
 
 
-def test_what_git_cannot_check_out_leaves_nothing(repository: Path, tmp_path: Path) -> None:
+def test_a_revision_that_git_cannot_check_out_leaves_no_folder(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="git cannot check out 0000000 "):
         Worktree(Revision("gone", "0" * 40, repository))
     assert not list(tmp_path.glob("ddpperf-against-*"))
@@ -273,7 +273,7 @@ def until(met: Callable[[], bool]) -> bool:
     return met()
 
 
-def test_it_goes_with_its_process(repository: Path) -> None:
+def test_a_worktree_is_removed_when_its_process_ends(repository: Path) -> None:
     code = HOLDER.format(package=ROOT)
     with subprocess.Popen([sys.executable, "-c", code], cwd=repository, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -283,7 +283,7 @@ def test_it_goes_with_its_process(repository: Path) -> None:
         assert until(lambda: not folder.exists() and checkouts(repository) == 0)
 
 
-def test_it_is_removed_although_its_guard_was_killed(repository: Path) -> None:
+def test_a_worktree_is_removed_although_its_guard_was_killed(repository: Path) -> None:
     tree = Worktree(resolve("v1", repository, repository))
     tree._guard.kill()
     tree.close()
@@ -291,7 +291,7 @@ def test_it_is_removed_although_its_guard_was_killed(repository: Path) -> None:
     assert checkouts(repository) == 0
 
 
-def test_a_session_of_a_later_day_removes_what_a_kill_of_all_has_left(repository: Path) -> None:
+def test_a_later_session_removes_the_worktree_of_a_session_that_was_killed_with_its_guard(repository: Path) -> None:
     tree = Worktree(resolve("v1", repository, repository))
     tree._guard.kill()
     tree._guard.communicate()
@@ -350,7 +350,9 @@ def shell(code: str, ready: Path, name: str = "/bin/sh", **options: Any) -> Iter
             process.kill()
 
 
-def test_what_is_left_of_a_setup_command_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_left_by_a_setup_command_are_ended_with_its_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also what does not end if it is asked to."""
     monkeypatch.setattr(guard, "_TERM_SECONDS", 0.5)
     folder = tmp_path / f"{worktree.PREFIX}a"
@@ -375,7 +377,7 @@ def test_a_git_that_outlives_a_killed_run_is_ended_before_its_checkout_is_remove
     assert not tree.parent.exists()
 
 
-def test_the_users_own_work_trees_stay(repository: Path, tmp_path: Path) -> None:
+def test_work_trees_of_the_user_are_not_removed(repository: Path, tmp_path: Path) -> None:
     names = ("ddpperf-against-demo/checkout", "demo/checkout", "elsewhere/ddpperf-against-12345678/checkout")
     for name in names:
         git(repository, "worktree", "add", "-q", "--detach", str(tmp_path / name))
@@ -422,7 +424,7 @@ def test_the_time_of_a_folder_shows_that_its_run_goes_on(tmp_path: Path, monkeyp
         assert not waiting.is_alive()
 
 
-def test_without_a_folder_for_temporary_files_the_cure_is_told(
+def test_without_a_folder_for_temporary_files_the_message_has_the_cure(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revision = resolve("v1", repository, repository)
@@ -453,7 +455,7 @@ def wanted(tmp_path: Path) -> Redirection:
     return Redirection(root=str(root), target=str(target), revision=first)
 
 
-def test_the_files_are_those_of_the_commit_until_they_are_closed(wanted: Redirection, tmp_path: Path) -> None:
+def test_a_node_has_the_files_of_the_commit_until_they_are_closed(wanted: Redirection, tmp_path: Path) -> None:
     root, target = Path(wanted.root), Path(wanted.target)
     before = git(root, "status", "--porcelain")
     made = check_out(wanted)
@@ -490,7 +492,9 @@ def test_a_folder_that_others_may_write_in_is_refused(wanted: Redirection, tmp_p
 
 
 @pytest.mark.parametrize("part", [False, True])
-def test_files_go_with_their_process_or_with_a_session_of_a_later_day(wanted: Redirection, *, part: bool) -> None:
+def test_files_are_removed_with_their_process_or_by_a_session_of_a_later_day(
+    wanted: Redirection, *, part: bool
+) -> None:
     """A node that is killed together with its guard leaves them."""
     code = (
         "import os, sys\nfrom pytest_ddpperf.against import worktree\n"
@@ -509,7 +513,7 @@ def test_files_go_with_their_process_or_with_a_session_of_a_later_day(wanted: Re
     assert not folder.exists()
 
 
-def test_what_a_node_lacks_is_told_with_the_cure(wanted: Redirection, tmp_path: Path) -> None:
+def test_a_commit_or_folder_that_a_node_lacks_is_named_with_the_cure(wanted: Redirection, tmp_path: Path) -> None:
     given = {
         f"there is no commit 0000000 in {wanted.root}; this repository has no remote": {"revision": "0" * 40},
         f"{tmp_path} is in no git repository": {"root": str(tmp_path)},

@@ -68,7 +68,7 @@ def test_communication_is_sent_less_often_or_hidden() -> None:
     assert gains("communication", 0.4, recipe=unheeded, strategy="overlap") == pytest.approx({"no_sync": 0.3})
 
 
-def test_what_happens_once_in_a_step_has_fewer_steps() -> None:
+def test_accumulation_is_advised_if_work_that_happens_once_per_step_takes_most_of_it() -> None:
     # Of 30 % for sending, 20 % for the optimizer and 5 % for the rest of a step, three of four are saved for a sample.
     series = phases(forward=0.3, backward=0.45, optimizer=0.2, other=0.05)
     found = caused(cause("communication", 0.3), cause("memory_bandwidth", 0.7), series=series)
@@ -90,7 +90,7 @@ def test_a_tiny_batch_is_cured_by_a_larger_one() -> None:
     assert "larger_batch" not in caused(cause("memory_capacity", 0.0), cause("overhead", 0.6), series=series)
 
 
-def test_no_gain_is_more_than_all_of_what_happens_once() -> None:
+def test_the_gain_of_accumulation_is_at_most_the_work_that_happens_once_per_step() -> None:
     series = phases(forward=0.1, optimizer=0.9)  # in steps of their own, which are shorter
     found = caused(cause("communication", 0.8), cause("overhead", 0.2), series=series)
     assert next(iter(found.values())).gain == 0.75
@@ -128,20 +128,20 @@ def test_others_wait_for_the_rank_that_waits_longest_for_data() -> None:
         ("straggler", 0.04, {}, {"even_work": 0.04}),
     ],
 )
-def test_only_what_can_be_changed_and_gains_enough_is_advised(
+def test_only_changes_that_are_possible_and_gain_enough_are_advised(
     bottleneck: Bottleneck, share: float, fields: dict[str, Any], expected: dict[str, float]
 ) -> None:
     assert gains(bottleneck, share, **fields) == expected
 
 
-def test_a_full_memory_needs_room() -> None:
+def test_if_memory_is_full_changes_that_save_memory_are_advised() -> None:
     room = dict.fromkeys(("checkpointing", "smaller_micro_batch", "gradients_in_buckets", "sharding"))
     assert gains("memory_capacity", 0.0) == room
     assert "gradients_in_buckets" not in gains("memory_capacity", 0.0, strategy="ddp[gradient_as_bucket_view=true]")
     assert "sharding" not in gains("memory_capacity", 0.0, strategy="fsdp2")
 
 
-def test_a_full_gpu_has_room_between_tensors_and_in_half_precision() -> None:
+def test_if_gpu_memory_is_full_expandable_segments_or_half_precision_are_advised() -> None:
     gpu = make_environment(device="cuda")
     split, whole = ((make_series("fragmentation", share),) for share in (0.25, 0.1))
     found = gains("memory_capacity", 0.0, environment=gpu, series=split)
@@ -225,7 +225,7 @@ def test_a_model_that_fits_needs_no_shards() -> None:
     assert advice_text(hybrid).startswith("keep parameters gathered between forward and backward (")
 
 
-def test_fewer_ranks_are_better_where_they_were_measured_to_be() -> None:
+def test_fewer_ranks_are_advised_if_they_were_measured_to_be_faster() -> None:
     """Four ranks do 0.9 times the work of one, and half of that of two."""
     slower = tuple(
         Finding("negative_scaling", {"world_size": 4, "base_size": ranks, "speedup": speedup})

@@ -74,14 +74,14 @@ def point(
     return analysed(make_new_result("t.py::test_curve", *series, **named, environment=environment, launches=launches))
 
 
-def test_a_curve_has_its_serial_fraction_and_where_it_stops_to_pay() -> None:
+def test_a_curve_has_its_serial_fraction_and_the_last_rank_that_pays() -> None:
     """By Amdahl's law with 20 % serial: 1.667 and 2.5 times the speed; the third rank would add 0.476."""
     (line,) = told(point(1), point(2, 1 / 0.6), point(4, 2.5))
     law = "good with 2, fair with 4 ranks; serial fraction 20 % [20.0 .. 20.0] (Amdahl)"
     assert line == f"{law}; from 2 ranks on, one more rank adds under half a rank's work"
 
 
-def test_a_serial_fraction_is_a_share_and_an_interval_of_any_share_is_not_told() -> None:
+def test_a_serial_fraction_is_from_0_to_1_and_an_interval_wider_than_that_is_not_shown() -> None:
     """1.03, 1.06 and 1.95 of 2 ranks leave 94, 89 and 3 %: 61.8 % on average, and -66 to 190 % by Student's t."""
     base, wide = point(1), point(2, 1.1)
     speedups = make_series("speedup", 1.1, unit="1", samples=(1.03, 1.06, 1.95))
@@ -92,7 +92,7 @@ def test_a_serial_fraction_is_a_share_and_an_interval_of_any_share_is_not_told()
     assert "; serial fraction 0 % (Amdahl)" in line
 
 
-def test_a_weak_curve_is_held_against_gustafsons_law() -> None:
+def test_a_weak_scaling_curve_is_compared_with_gustafsons_law() -> None:
     assert told(point(1, mode="weak"), point(2, 1.8, mode="weak")) == [
         "excellent with 2 ranks; serial fraction 20 % [20.0 .. 20.0] (Gustafson)"
     ]
@@ -105,7 +105,7 @@ def taken_apart(**phases: float) -> tuple[Launch, ...]:
     return (Launch(round=0, seconds=1.0, ranks=(rank,)),)
 
 
-def test_what_a_curve_loses_is_told_by_cause() -> None:
+def test_the_loss_of_a_curve_is_reported_by_cause() -> None:
     curve = [
         point(1, mode="weak", launches=taken_apart(forward=0.1)),
         point(2, 1.0, mode="weak", launches=taken_apart(forward=0.1, data_wait=0.1)),
@@ -115,7 +115,7 @@ def test_what_a_curve_loses_is_told_by_cause() -> None:
     assert len(told(*little)) == 1
 
 
-def test_points_that_share_cores_are_left_out_of_it() -> None:
+def test_the_fit_omits_points_whose_ranks_share_cores() -> None:
     curve = [point(1, cores=2), point(2, 0.8, cores=2), point(4, 0.1, cores=2)]
     (line,) = told(*curve)
     assert line.startswith("negative scaling with 2 ranks; serial fraction 100 % (")
@@ -131,7 +131,7 @@ def diagnosis(**seconds: float) -> Diagnosis:
     return Diagnosis(bottleneck="unclear", step=step, causes=causes)
 
 
-def test_weak_scaling_loses_what_is_beyond_the_base() -> None:
+def test_weak_scaling_loses_the_time_by_which_a_step_exceeds_the_base() -> None:
     base, point = diagnosis(compute=0.08, data=0.02), diagnosis(compute=0.09, data=0.02, communication=0.03)
     lost, kinds = scaling_loss(base, point, efficiency=0.1 / 0.14)
     assert lost == pytest.approx(0.04)
@@ -187,7 +187,7 @@ def finding(measurement: Measurement, fits: Sequence[CollectiveFit] = FITS) -> F
     return known(network_finding(measurement, fits))
 
 
-def test_collectives_take_what_the_fits_say() -> None:
+def test_predicted_collectives_take_as_long_as_the_network_fits_say() -> None:
     """A barrier moves no bytes, and nothing is said of it."""
     barrier = counts({"all_reduce": 2, "broadcast": 1, "barrier": 1}, {"all_reduce": 8 * MB, "broadcast": 64})
     for sent in (SENT, barrier):
@@ -212,7 +212,7 @@ def test_collectives_take_what_the_fits_say() -> None:
         ),
     ],
 )
-def test_the_reason_is_told_why_a_step_is_not_predicted(sent: Counts, facts: dict[str, object]) -> None:
+def test_a_step_that_cannot_be_predicted_has_a_finding_with_the_reason(sent: Counts, facts: dict[str, object]) -> None:
     for measured in (0.02, None):
         found = network_finding(replace(profiled(measured), counts=sent), FITS)
         assert found == Finding("not_on_network", {**facts, "ranks": 2, "profiled": True})
@@ -229,7 +229,7 @@ def test_smaller_groups_take_another_time() -> None:
     assert (found.code, found.facts["reason"], found.facts["ranks"]) == ("not_on_network", "smaller_groups", 4)
 
 
-def test_the_prediction_stands_beside_what_was_measured() -> None:
+def test_the_prediction_is_shown_next_to_the_profiled_time() -> None:
     """The error is of the collectives that the step has."""
     found = finding(profiled(0.012), (*FITS, replace(FIT, collective="reduce_scatter", error=0.4)))
     assert found.code == "on_network"
@@ -238,7 +238,7 @@ def test_the_prediction_stands_beside_what_was_measured() -> None:
     )
 
 
-def test_a_step_that_sends_faster_than_the_network_is_told() -> None:
+def test_a_step_that_sends_faster_than_the_network_is_reported() -> None:
     found = finding(profiled(0.005))
     assert found.code == "faster_than_network"
     assert "maybe some data are not sent" in finding_text(found)
@@ -252,7 +252,7 @@ def with_and_without(strategy: str, *, exposed: float, still_sent: str = "") -> 
     return make_measurement(launches=(one,), counts=SENT, strategy=strategy)
 
 
-def test_exposed_communication_is_all_of_it_where_nothing_is_sent_in_backward() -> None:
+def test_exposed_communication_is_all_communication_if_backward_sends_nothing() -> None:
     found = finding(with_and_without("flat", exposed=0.012))
     assert found.facts["measured"] == pytest.approx(0.012)
 
@@ -265,7 +265,7 @@ def test_exposed_communication_is_all_of_it_where_nothing_is_sent_in_backward() 
         (0.015, "; 15.0 ms are exposed, more than predicted: ranks wait for each other, or share cores or links"),
     ],
 )
-def test_what_computing_hides_is_told_where_backward_sends(exposed: float, words: str) -> None:
+def test_communication_that_computing_hides_is_reported_if_backward_sends(exposed: float, words: str) -> None:
     found = finding(with_and_without("ddp", exposed=exposed))
     assert (found.code, found.facts["measured"]) == ("on_network", None)
     assert finding_text(found).endswith(words)
@@ -280,13 +280,13 @@ def test_what_computing_hides_is_told_where_backward_sends(exposed: float, words
     ],
     ids=["not diagnosed", "sends more", "profile of groups"],
 )
-def test_a_prediction_that_nothing_stands_beside_is_told_alone(measurement: Measurement, *, profiled: bool) -> None:
+def test_a_prediction_without_a_measured_time_is_shown_alone(measurement: Measurement, *, profiled: bool) -> None:
     found = finding(measurement)
     assert (found.code, found.facts["profiled"]) == ("only_on_network", profiled)
     assert found.facts["predicted"] == pytest.approx(0.011001)
 
 
-def test_what_was_not_timed_or_sends_nothing_has_no_finding() -> None:
+def test_a_step_that_was_not_timed_or_sends_nothing_has_no_network_finding() -> None:
     assert network_finding(replace(profiled(0.01), launches=()), FITS) is None
     assert network_finding(replace(profiled(0.01), counts=None), FITS) is None
     assert network_finding(replace(profiled(0.01), counts=counts({}, {})), FITS) is None

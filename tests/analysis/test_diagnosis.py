@@ -121,7 +121,7 @@ GPU = make_environment(device="cuda", device_count=8)
         ),
     ],
 )
-def test_large_shares_worked_by_hand(
+def test_large_shares_of_causes_agree_with_those_by_hand(
     fields: dict[str, Any], environment: Environment, shares: dict[str, float]
 ) -> None:
     causes = diagnosed(evidence(**fields), environment).causes
@@ -166,7 +166,7 @@ def test_a_wait_outside_of_all_phases_holds_no_collective() -> None:
     assert (cause.facts["outside"], "collectives" in cause.facts) == (0.05, False)
 
 
-def test_on_a_gpu_what_simple_work_does_not_explain_is_unclear_if_collectives_were_not_timed() -> None:
+def test_on_a_gpu_unexplained_time_is_unclear_if_collectives_were_not_timed() -> None:
     """30 of 100 ms are products, and 0.2 ms calls, which run beside them."""
     figures = {"cpu": None, "flops": 3e9, "collectives": 4.0}
     found = diagnosed(evidence(unmeasured=True, **figures), GPU)
@@ -190,7 +190,7 @@ def test_on_a_gpu_what_simple_work_does_not_explain_is_unclear_if_collectives_we
         (1e8, 2e7, "unclear", 0.988),
     ],
 )
-def test_on_a_cpu_unexplained_time_is_unclear_only_if_collectives_that_were_not_timed_can_take_a_tenth_of_it(
+def test_on_a_cpu_unexplained_time_is_unclear_if_untimed_collectives_may_take_a_tenth_of_it(
     flops: float, sent: float, bottleneck: str, share: float
 ) -> None:
     """A rank is busy for 100 ms, as with FSDP's gathering: products explain 30, 60 or 1 of them, calls 0.2."""
@@ -295,7 +295,7 @@ def test_a_measurement_gives_the_evidence() -> None:
     assert (cause.facts["rank"], cause.facts["phase"]) == (1, "forward")
 
 
-def test_without_steps_that_were_taken_apart_there_is_no_diagnosis() -> None:
+def test_without_steps_that_were_divided_into_phases_there_is_no_diagnosis() -> None:
     assert diagnosis_of(make_measurement(launches=(make_launch((0.1, 0.1)),))) is None
     assert diagnosis_of(make_measurement()) is None
     with pytest.raises(SettingError, match=r"measurement=3 is not a Measurement; ddpperf.measure"):

@@ -20,7 +20,7 @@ def fitted(serial: float, law: Law = "amdahl") -> LawFit:
     return LawFit(law=law, serial=serial, interval=None, error=0.0, ranks=(2, 4))
 
 
-def test_the_serial_fraction_of_a_point() -> None:
+def test_the_serial_fraction_of_a_point_follows_from_its_speedup() -> None:
     """2 of 4 ranks' work: (1/2 - 1/4) / (3/4)."""
     assert serial_fraction(2, 4) == pytest.approx(1 / 3)
     assert serial_fraction(4, 4) == 0
@@ -29,7 +29,7 @@ def test_the_serial_fraction_of_a_point() -> None:
         serial_fraction(1, 1)
 
 
-def test_the_laws() -> None:
+def test_amdahls_and_gustafsons_laws_agree_with_values_by_hand() -> None:
     assert amdahl(0.1, 10) == pytest.approx(1 / 0.19)
     assert gustafson(0.1, 10) == pytest.approx(9.1)
     assert amdahl(0.1, 1) == gustafson(0.1, 1) == 1
@@ -46,7 +46,7 @@ def test_the_fit_finds_the_law_that_made_the_points(law: Law) -> None:
     assert (found.interval.low, found.interval.high) == pytest.approx((0.08, 0.08))
 
 
-def test_the_interval_is_that_of_students_t() -> None:
+def test_the_interval_of_the_serial_fraction_follows_students_t() -> None:
     """Serial fractions of 0.1 and 0.3 of one point: 0.2, standard error 0.1, t(1) = 12.706."""
     found = fit_law([ScalingPoint(ranks=2, speedups=(amdahl(0.1, 2), amdahl(0.3, 2)))], "amdahl")
     assert found.serial == pytest.approx(0.2)
@@ -84,5 +84,5 @@ def test_one_more_rank_stops_to_pay_unless_ranks_cost_nothing() -> None:
         (0.49, 1.96, "poor"),
     ],
 )
-def test_a_word_for_a_point(efficiency: float, speedup: float, word: str) -> None:
+def test_a_point_is_rated_by_efficiency_and_speedup(efficiency: float, speedup: float, word: str) -> None:
     assert status(efficiency, speedup) == word

@@ -46,12 +46,12 @@ def changed(text: str, path: str, value: Any) -> str:
     return json.dumps(document)
 
 
-def test_what_is_written_is_read() -> None:
+def test_a_baseline_file_that_was_written_is_read_back() -> None:
     content = BaselineFile(test="m.py::t[ä]", records=(make_record(), make_record(name="b", series=())))
     assert decode(encode(content, FILE), FILE) == content
 
 
-def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any() -> None:
+def test_recipe_and_counts_are_kept_to_the_last_digit_if_there_are_any() -> None:
     def of(counts: Counts) -> BaselineFile:
         return file_of(make_record(recipe={"precision": "bf16"}, counts=counts))
 
@@ -117,7 +117,7 @@ def test_a_file_of_version_2_keeps_counts_and_memory_and_marks_its_times(of_vers
     assert not counted.typical
 
 
-def test_times_of_version_2_stay_marked_when_their_file_is_written_anew(of_version_2: str) -> None:
+def test_times_of_version_2_stay_marked_when_their_file_is_written_again(of_version_2: str) -> None:
     """Another record of the test is saved, or new counts beside old times."""
     content = decode(of_version_2, FILE)
     written = encode(content, FILE)
@@ -144,7 +144,7 @@ def test_statistics_of_the_steps_that_version_3_kept_are_dropped(text: str) -> N
         ("counted", Provenance(date="2026-02-01", commit=None, dirty=True), {"date": "soon"}),
     ],
 )
-def test_what_is_usual_is_left_out_and_anything_else_is_kept(text: str, name: str, value: Any, wrong: Any) -> None:
+def test_usual_values_are_omitted_and_any_other_is_kept(text: str, name: str, value: Any, wrong: Any) -> None:
     """A quiet machine without GPUs, and clean code, leave nothing to tell."""
     assert f'"{name}"' not in text
     content = file_of(make_record(**{name: value}))

@@ -124,7 +124,7 @@ def test_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".b.json.1234abcd.tmp", "a.json"]
 
 
-def test_where_a_folder_cannot_be_locked_no_other_user_can_keep_what_stands_in_for_it(
+def test_if_a_folder_cannot_be_locked_no_other_user_can_keep_the_lock_that_replaces_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on NFS. Any user can lock the folder of temporary files, and keeps it here."""
@@ -148,7 +148,7 @@ def test_where_a_folder_cannot_be_locked_no_other_user_can_keep_what_stands_in_f
     os.close(holder)
 
 
-def test_a_lock_that_another_process_keeps_is_waited_for_and_told(
+def test_a_lock_that_another_process_keeps_is_waited_for_and_then_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)

@@ -44,7 +44,7 @@ def test_environment_on_cpu_leaves_the_gpus_out() -> None:
     assert more.items() - env.recorded.items() == {("numpy", "2.3.0"), ("clocks", "performance 3.50 GHz")}
 
 
-def test_simulated_ranks_are_of_no_machine() -> None:
+def test_the_environment_of_simulated_ranks_has_no_machine() -> None:
     env = fingerprint.simulated_environment("3.11.7", torch_machine("2.13.0+cu130", "13.0", "NVIDIA H200"), 1024)
     assert environment_key(env) == "simulated-w1024-torch2.13"
     assert env.simulated
@@ -52,7 +52,7 @@ def test_simulated_ranks_are_of_no_machine() -> None:
     assert (env.cuda, env.device_count) == (None, 0)
 
 
-def test_environment_on_gpus() -> None:
+def test_the_environment_of_gpus_has_model_number_and_setup() -> None:
     torch = torch_machine("2.11.0a0+git12", "13.0.1", *["NVIDIA A100-SXM4-80GB"] * 8)
     env = environment(MACHINE, torch, Placement("cuda", "nccl"), 8, threads=4, nodes=2)
     assert (env.device_model, env.device_count, env.torch, env.cuda) == ("NVIDIA A100-SXM4-80GB", 8, "2.11", "13.0")
@@ -65,7 +65,7 @@ def test_environment_on_gpus() -> None:
     assert differences(env, told) == ("GPU setup unknown -> nvlink 400w",)
 
 
-def test_what_is_recorded_is_told_where_both_have_it_and_it_differs() -> None:
+def test_recorded_facts_are_named_if_both_sides_have_them_and_they_differ() -> None:
     """Not hosts, nor what an older baseline lacks; a version whose minor differs is told by the key's fact alone."""
     old = {"host": "a", "torch": "2.13.0+cpu", "python": "3.11.7", "kernel": "Linux 6.1", "libc": "glibc 2.36"}
     new = {**old, "host": "b", "torch": "2.13.1+cpu", "numpy": "2.3.0", "libc": "glibc 2.41"}
@@ -77,7 +77,7 @@ def test_what_is_recorded_is_told_where_both_have_it_and_it_differs() -> None:
     assert recorded_differences(now, packages) == ("Python 3.11.7 -> 3.12.1", "numpy 2.3.0 -> 2.3.1")
 
 
-def test_what_is_recorded_of_gpus_is_told_where_it_differs() -> None:
+def test_recorded_facts_of_gpus_are_named_if_they_differ() -> None:
     """A variable that is missing was not set, unless nothing is recorded of GPUs; nor is it told which were visible."""
     old, new = (
         make_environment(device="cuda", recorded=recorded)
@@ -154,7 +154,7 @@ def test_key_is_a_plain_file_name() -> None:
         assert len(key) < 200
 
 
-def test_difference_of_machines() -> None:
+def test_differences_of_machines_are_listed() -> None:
     gpu = make_environment(device="cuda", device_model="NVIDIA H200", device_count=1, backend="nccl", cuda="13.0")
     assert differences(make_environment(), gpu) == (
         "device cpu -> cuda",

@@ -23,7 +23,7 @@ from pytest_ddpperf.reports.documents.entries import ResultsFile
 FILE = Path("b/x.json")
 
 
-def test_render_refuses_what_json_cannot_say() -> None:
+def test_render_refuses_values_that_json_cannot_represent() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         render({"a": [float("nan")]})
 
@@ -49,7 +49,7 @@ def test_rounded_keeps_nine_digits() -> None:
         ("[]", "field schema: is missing, so this is no baseline file"),
     ],
 )
-def test_what_is_no_baseline_file_is_named_with_the_cure(text: str, problem: str) -> None:
+def test_a_file_that_is_no_baseline_is_named_with_the_cure(text: str, problem: str) -> None:
     with pytest.raises(BaselineError) as caught:
         checked(text, FILE, BASELINE)
     message = str(caught.value)
@@ -65,7 +65,7 @@ def test_a_file_that_is_not_there_has_no_text(tmp_path: Path) -> None:
     assert read_text(tmp_path / "file" / "x.json", BASELINE) is None
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(b"\xff")
     with pytest.raises(BaselineError, match=r"x\.json: is not text in UTF-8; restore the file"):
         read_text(tmp_path / "x.json", BASELINE)
@@ -73,7 +73,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_text(tmp_path, BASELINE)
 
 
-def test_what_may_have_no_end_is_refused(tmp_path: Path) -> None:
+def test_a_pipe_or_device_that_may_have_no_end_is_refused(tmp_path: Path) -> None:
     """A pipe would be waited for until somebody writes into it."""
     os.mkfifo(tmp_path / "pipe")
     for file in (tmp_path / "pipe", Path("/dev/zero")):
@@ -99,7 +99,7 @@ def test_a_large_file_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("year", [1900, 2000, 2023, 2024])
-def test_a_date_is_one_that_the_calendar_has(year: int) -> None:
+def test_only_dates_of_the_calendar_are_valid(year: int) -> None:
     def has(date: str) -> bool:
         try:
             return msgspec.convert(date, Date) == date

@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_stored_in_the_folder_of_its_environment_is_read_again(file: Path) -> None:
+def test_a_network_fit_that_was_stored_in_the_folder_of_its_environment_is_read_back(file: Path) -> None:
     assert (file.parent.name, file.name) == ("cpu-chip-8c-t1-gloo-w2-torch2.13", "network.json")
     found = read_network(file)
     assert found is not None

@@ -52,7 +52,7 @@ def test_a_saved_record_is_found(store: Store) -> None:
     assert store.records(TEST) == (record,)
 
 
-def test_a_named_set_lies_apart(tmp_path: Path) -> None:
+def test_a_named_set_of_baselines_has_a_separate_folder(tmp_path: Path) -> None:
     record = make_record()
     Store(tmp_path, "nightly").save(TEST, [record])
     assert contents(tmp_path) == [f"@nightly/{KEY}/perf.test_a/test_step-ddp.json"]
@@ -128,7 +128,7 @@ def test_saving_says_which_record_it_replaced_and_keeps_the_other_variants(store
     assert store.records(TEST) == (new, other)
 
 
-def test_counts_are_held_against_the_record_with_like_kernels(store: Store) -> None:
+def test_counts_are_compared_with_the_record_that_has_the_same_kernels(store: Store) -> None:
     """Though the one of another GPU differs in fewer facts."""
     here = make_record().environment
     gpu = replace(here, device="cuda", device_model="NVIDIA H200", device_count=1, backend="nccl", cuda="13.0")
@@ -252,7 +252,7 @@ def test_processes_that_save_at_once_lose_nothing(store: Store) -> None:
     assert {record.name for record in store.records(TEST)} == {name for own in names for name in own}
 
 
-def test_baselines_of_several_environments_are_saved_where_folders_cannot_be_locked(
+def test_baselines_of_several_environments_are_saved_although_folders_cannot_be_locked(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on NFS, where one folder of this machine and user is locked in place of all others."""
@@ -270,7 +270,7 @@ def test_baselines_of_several_environments_are_saved_where_folders_cannot_be_loc
     assert sorted(record.environment.world_size for record in store.records(TEST)) == [1, 2, 4]
 
 
-def test_where_nothing_can_be_locked_nothing_is_saved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_nothing_can_be_locked_nothing_is_saved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(*_: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -280,7 +280,7 @@ def test_where_nothing_can_be_locked_nothing_is_saved(store: Store, monkeypatch:
     assert contents(store.folder) == []
 
 
-def test_a_full_disk_is_told_and_the_old_file_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_the_old_file_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save(TEST, [make_record()])
 
     def full(_: int) -> None:
@@ -301,7 +301,7 @@ def test_it_is_checked_whether_a_folder_can_be_written(store: Store, tmp_path: P
         Store(store.folder, "nightly").ensure_writable()
 
 
-def test_files_are_sorted_and_drafts_left_out(store: Store) -> None:
+def test_files_are_sorted_and_drafts_omitted(store: Store) -> None:
     store.save("b.py::test_b", [make_record()])
     store.save("a.py::test_a", [make_record(), make_record(environment=make_environment(world_size=4))])
     (store.folder / KEY / "a" / ".test_a.json.1234.tmp").write_text("half")
@@ -373,7 +373,7 @@ def test_a_busy_machine_is_stored_with_the_baseline_and_warned_of(others: float,
     assert baseline_record(result().measurement, NOW, None).busy, "without facts about the machine"
 
 
-def test_counts_stay_only_beside_times_that_may_replace_the_old_ones() -> None:
+def test_old_counts_are_kept_with_new_times_only_if_the_training_is_the_same() -> None:
     """Not where the training is another now."""
     old = baseline_record(result(counts=COUNTS).measurement, THEN, None)
     new = result(launches=3).measurement

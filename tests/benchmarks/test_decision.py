@@ -25,7 +25,7 @@ def first(row: Row) -> Made:
     return next(row.outcomes(np.random.default_rng(1)))
 
 
-def test_a_quiet_machine_gives_the_right_answers() -> None:
+def test_verdicts_on_a_quiet_machine_are_right() -> None:
     same, slower, pausing = (
         first(Row("60 s", quiet, "any", lambda _, code=code: code))  # type: ignore[misc]
         for code in (Slower(), Slower(0.05), Slower(pause=1.0, every=20))
@@ -37,7 +37,7 @@ def test_a_quiet_machine_gives_the_right_answers() -> None:
     assert pausing[0].change == pytest.approx(pausing[1])
 
 
-def test_a_suite_tells_of_the_slow_one_alone() -> None:
+def test_only_the_slow_benchmark_of_a_suite_regressed() -> None:
     row = Row("suite", quiet, "+10%", lambda _: Slower(0.1), budget=20.0)
     outcome, slower = first(row)
     assert outcome.verdict is Verdict.REGRESSED
@@ -48,7 +48,7 @@ def test_a_suite_tells_of_the_slow_one_alone() -> None:
     assert {outcome.verdict for outcome, _ in told} == {Verdict.UNCHANGED}
 
 
-def test_pauses_that_add_too_little_are_left_out() -> None:
+def test_pauses_that_add_too_little_are_omitted() -> None:
     row = Row("60 s", quiet, "small pauses", pausing_little, least=0.1)
     slower = [by for _, by in itertools.islice(row.outcomes(np.random.default_rng(1)), 5)]
     assert min(slower) >= 0.1
@@ -60,7 +60,7 @@ MADE: list[Made] = [
 ]
 
 
-def test_a_row_and_its_goals() -> None:
+def test_a_row_has_its_rates_and_its_goals() -> None:
     row = Row("here", quiet, UNCHANGED, goals=(alarms(0.005), Goal("proven", 0.5, proven)))
     found = Found(row, MADE)
     assert found.cells == (

@@ -38,7 +38,7 @@ def failed(found: Verdict) -> set[str]:
 
 
 @pytest.mark.parametrize("session", [False, True])
-def test_seed_and_number_tell_a_case(session: bool) -> None:  # noqa: FBT001
+def test_seed_and_number_determine_a_case(session: bool) -> None:  # noqa: FBT001
     assert DECLARED
     names = {name for name, kind in KINDS.items() if kind.session is session}
     cases = [drawn(3, number, session=session) for number in range(len(names))]
@@ -65,7 +65,9 @@ def test_a_launch_that_does_several_things_has_the_time_of_each(phase: str, seco
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["made.json", "trace.json.gz", "train.py"])
-def test_a_hostile_file_is_another_one_and_seed_and_number_tell_it(tmp_path: Path, form: str, name: str) -> None:
+def test_a_hostile_file_differs_from_the_original_and_is_determined_by_seed_and_number(
+    tmp_path: Path, form: str, name: str
+) -> None:
     good, made = b'["a", 1.5, {"c": null, "d": ["e", true]}' + b", 2.5" * 500 + b"]", list[Path]()
     for folder in (tmp_path / "one", tmp_path / "two"):
         folder.mkdir()
@@ -88,7 +90,7 @@ def test_a_baseline_that_is_not_as_it_was_stored_is_damage(tmp_path: Path) -> No
     assert damage(tmp_path / "project", stored.parent) == f"damaged: {now} is not as it was stored"
 
 
-def test_a_right_report_holds() -> None:
+def test_a_right_report_passes_all_checks() -> None:
     assert verdict().good
 
 
@@ -105,7 +107,7 @@ def test_a_right_report_holds() -> None:
         (verdict(acted=False), {"guilty rank first", "right reason"}),
     ],
 )
-def test_what_is_wrong_is_found(found: Verdict, wrong: set[str]) -> None:
+def test_each_error_of_a_report_fails_its_check(found: Verdict, wrong: set[str]) -> None:
     assert failed(found) == wrong
 
 

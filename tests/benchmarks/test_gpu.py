@@ -50,7 +50,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_piece_ends_within_ten_minutes_and_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_piece_ends_within_ten_minutes_and_says_how_long_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert MAX_SECONDS + 2 * END_SECONDS < 600
     assert max(piece.limit for piece in gpu.PIECES) <= MAX_SECONDS
     assert all(piece.seconds < piece.limit for piece in gpu.PIECES)
@@ -88,7 +88,7 @@ def test_results_add_up_and_a_failure_does_not_end_the_others(
     assert {name: result["found"]["number"] for name, result in results.items()} == {"plain": 3, "bad": 2}
 
 
-def test_a_dry_run_keeps_nothing_unless_it_is_told(
+def test_a_dry_run_keeps_nothing_without_an_output_folder(
     ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu, "RESULTS", tmp_path)
@@ -112,7 +112,7 @@ def command(code: str, monkeypatch: pytest.MonkeyPatch, limit: float = 60.0) -> 
     return PIECE
 
 
-def test_a_piece_that_fails_keeps_what_it_had_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_piece_that_fails_keeps_its_earlier_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys; open(sys.argv[1], 'w').write('{\"number\": 3}'); sys.exit('CUDA error: device busy')"
     result = gpu.result_of(command(code, monkeypatch), Place(tmp_path), ONE_GPU)
     assert result["failed"] == "ended with status 1\nCUDA error: device busy"

@@ -30,7 +30,7 @@ LOST = Case(
 
 
 @pytest.mark.parametrize("number", CASES)
-def test_a_case_names_its_thread_and_what_the_change_did(number: int) -> None:
+def test_a_case_names_its_thread_and_has_a_title(number: int) -> None:
     case = CASES[number]
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) for thread in case.threads)
     assert case.threads
@@ -38,7 +38,7 @@ def test_a_case_names_its_thread_and_what_the_change_did(number: int) -> None:
 
 
 @pytest.mark.parametrize("case", SHOWN, ids=lambda case: case.name)
-def test_a_case_has_two_versions_a_guilty_line_and_what_has_to_be_red(case: Case) -> None:
+def test_a_case_has_two_versions_a_guilty_line_and_metrics_that_have_to_be_red(case: Case) -> None:
     better, worse = case.better_text(), case.worse_text()
     assert better != worse
     for text in (better, worse, case.twin_text()):
@@ -51,7 +51,7 @@ def test_a_case_has_two_versions_a_guilty_line_and_what_has_to_be_red(case: Case
     assert case.clock is ("step_time" in case.red)
 
 
-def test_there_are_enough_cases_and_a_third_has_a_harmless_twin() -> None:
+def test_there_are_enough_cases_and_a_third_has_a_harmless_variant() -> None:
     assert len(SHOWN) >= 40
     assert sum(case.twin_text() != case.better_text() for case in SHOWN) >= len(SHOWN) / 3
 
@@ -81,7 +81,7 @@ def test_the_page_is_written_from_the_results() -> None:
 
 
 @pytest.mark.slow
-def test_two_cases_are_red_and_their_twins_are_not() -> None:
+def test_two_cases_are_red_and_their_harmless_variants_are_not() -> None:
     rows = run.run([CASES[3], CASES[7]])
     assert [(row.verdict, row.lacking, row.moved, row.cause, row.line) for row in rows] == [
         ("regressed", (), (), True, True)

@@ -214,7 +214,7 @@ def test_a_printed_page_has_nothing_to_click(open_page: Open) -> None:
     assert page.is_visible("#table")
 
 
-def test_a_chart_of_200_000_points_is_drawn_and_one_that_fails_takes_no_other_along(
+def test_a_chart_of_200_000_points_is_drawn_although_another_chart_fails(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_ddpperf.reports.formats.page._OF_CHART", 10**6)
@@ -242,7 +242,7 @@ def test_a_chart_of_200_000_points_is_drawn_and_one_that_fails_takes_no_other_al
     assert shown[0].startswith("This part cannot be shown: ")
 
 
-def test_500_benchmarks_with_20_launches_are_there_at_once(open_page: Open) -> None:
+def test_a_page_of_500_benchmarks_with_20_launches_is_shown_at_once(open_page: Open) -> None:
     """Their steps take 0.9 to 1.3 times as long as at first, by golden ratios: what looks like chance and is none."""
     measured = [one for one in RUNS[30].results if one.measurement.launches]
     results = []

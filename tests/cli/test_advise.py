@@ -52,7 +52,7 @@ def _project(tmp_path: Path, launchers: Launchers, monkeypatch: pytest.MonkeyPat
     Path("advised_broken.py").write_text("import os\n\nos.environ['RANK']\n")
 
 
-def test_it_tells_what_to_train_with(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advise_names_the_best_settings_for_training(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """And each candidate while it runs."""
     shown: list[str] = []
     monkeypatch.setattr(LiveLine, "show", lambda _, text: shown.append(text))
@@ -73,7 +73,7 @@ def test_nothing_fits_into_little_memory(printed: Run) -> None:
     )
 
 
-def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
+def test_a_candidate_that_does_not_fit_into_this_machine_is_not_timed(printed: Run) -> None:
     asked = ["--world-size=64", "--network=nvlink-infiniband400", "--precisions=fp32", "--strategies=flat"]
     lines = printed("advise", "advised_train:of_width", *asked, "--batch-sizes=1000000,64").splitlines()
     (large,) = (line for line in lines if "1000000" in line)
@@ -97,7 +97,7 @@ def test_what_this_machine_cannot_hold_is_not_timed(printed: Run) -> None:
         ('{"schema": "pytest-ddpperf', 8, "network.json"),
     ],
 )
-def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
+def test_a_missing_or_broken_network_file_is_reported_before_anything_runs(
     stored: str | None, own: int, said: str, complaint: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Predictor, "_simulated", lambda *_, **__: pytest.fail("ranks ran before the network was read"))
@@ -131,7 +131,7 @@ def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
         ("time.py:workload", "'time.py:workload': the name time imports another module, built into Python; rename"),
     ],
 )
-def test_what_is_no_workload_is_refused(named: str, said: str, complaint: Run) -> None:
+def test_a_name_that_is_no_workload_is_refused(named: str, said: str, complaint: Run) -> None:
     Path("time.py").write_text(TRAIN)
     assert said in complaint("advise", named, *ASKED)
 

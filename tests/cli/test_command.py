@@ -67,7 +67,7 @@ def test_list_in_a_subfolder_finds_the_project(
     assert "test_a[x]" in printed("list")
 
 
-def test_list_tells_what_is_broken_and_shows_the_rest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_a_broken_file_and_shows_the_rest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Store(folder / "baselines").file("t.py::test_b", CPU).write_text("{")
     assert main(["list"]) == 2
     out, err = capsys.readouterr()
@@ -77,14 +77,14 @@ def test_list_tells_what_is_broken_and_shows_the_rest(folder: Path, capsys: pyte
     assert err.count("\n") == 1
 
 
-def test_list_of_an_empty_folder(tmp_path: Path, printed: Run) -> None:
+def test_list_of_an_empty_folder_says_that_there_are_no_baselines(tmp_path: Path, printed: Run) -> None:
     said = f"no baselines in {tmp_path}; pytest --ddpperf-save stores some\n"
     assert printed("list", "--baselines", tmp_path) == said
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("test", ["t.py::test_b", "test_b ddp"])
-def test_show_a_test(test: str, printed: Run) -> None:
+def test_show_prints_the_record_of_a_test(test: str, printed: Run) -> None:
     out = printed("show", test)
     assert out.startswith("t.py::test_b: ddp\n")
     assert "41.8 ms" in out
@@ -114,7 +114,7 @@ def test_show_says_if_the_newest_run_improved_on_the_baseline(folder: Path, prin
     assert "stale" not in ran("2026-01-14T00:00:00+00:00", Verdict.OK)
 
 
-def test_show_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_prints_the_records_of_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Store(folder / "baselines").file("t.py::test_b", CPU)
     monkeypatch.chdir(file.parent)  # where there is no folder of baselines, and the file's name alone is enough
     assert printed("show", file.name).startswith("t.py::test_b: ddp\n")
@@ -124,7 +124,7 @@ def test_show_a_file(folder: Path, printed: Run, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("folder")
-def test_show_what_is_not_there(complaint: Run) -> None:
+def test_show_of_a_name_without_a_baseline_is_refused(complaint: Run) -> None:
     """A command of the terminal in a name is shown, and not sent."""
     assert complaint("show", "x\x1b[2J") == (
         "ddpperf: error: no baseline in baselines has x\\x1b[2J in its name; ddpperf list shows all names\n"
@@ -153,7 +153,7 @@ sys.exit(command.main())
     assert (process.wait(60), stderr) == (status, b"")
 
 
-def test_ctrl_c_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch, complaint: Run) -> None:
+def test_ctrl_c_is_reported_without_a_traceback(monkeypatch: pytest.MonkeyPatch, complaint: Run) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -176,7 +176,7 @@ def test_ctrl_c_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch, com
         ),
     ],
 )
-def test_calibrate_and_simulate_become_pytest_with_their_knobs_and_all_that_they_do_not_know(
+def test_calibrate_and_simulate_run_pytest_with_their_options_and_unknown_arguments(
     monkeypatch: pytest.MonkeyPatch, given: str, passed: str
 ) -> None:
     became: list[list[str]] = []
@@ -202,7 +202,7 @@ def test_a_file_that_does_not_fit_into_memory_is_an_error_of_one_line(
     assert complaint("bisect", "--packages", "old.txt", "new.txt") == said
 
 
-def test_a_current_folder_that_was_removed_is_told(
+def test_a_current_folder_that_was_removed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -65,7 +65,7 @@ def test_a_run_that_is_there_is_not_added_again(history: Path, runs: list[Path],
     assert printed("history", "add", other, "--history", history) == said
 
 
-def test_nothing_is_added_where_a_file_is_broken(runs: list[Path], tmp_path: Path, complaint: Run) -> None:
+def test_nothing_is_added_if_a_file_is_broken(runs: list[Path], tmp_path: Path, complaint: Run) -> None:
     runs[1].write_text("{")
     file = tmp_path / "new.sqlite"
     assert f"results file {runs[1]}: is cut off" in complaint("history", "add", *runs, "--history", file)
@@ -129,7 +129,7 @@ def test_several_benchmarks_are_no_table(history: Path, tmp_path: Path, printed:
     assert said in complaint("history", "csv", "test", "--history", history)
 
 
-def test_a_table_of_what_is_not_there_is_refused(history: Path, complaint: Run) -> None:
+def test_a_table_of_a_metric_without_values_is_refused(history: Path, complaint: Run) -> None:
     said = complaint("history", "csv", "test_a", "--metric", "step_time", "--metric", "x", "--history", history)
     says = "has no values of x for test_a; its metrics are peak_resident, step_time"
     assert said == f"ddpperf: error: history file {history} {says}\n"

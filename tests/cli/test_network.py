@@ -86,7 +86,7 @@ def test_the_table_has_bandwidths_range_and_error() -> None:
     assert lines[4].split() == row
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
     complaint: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "measure_network", lambda *_: pytest.fail("measured what cannot be stored"))
@@ -109,7 +109,7 @@ def test_a_timeout_that_is_short_is_named(complaint: Run, monkeypatch: pytest.Mo
     )
 
 
-def test_check_names_what_is_wrong_and_fails(printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_names_each_mismatch_and_fails(printed: Run, complaint: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """8 KiB through gloo are far from NVLink."""
     monkeypatch.setattr(cluster, "interface_speeds", lambda: {"eth0": 1e9, "ib0": 100e9})
     monkeypatch.setattr(slowness, "interface_line", lambda _, speeds, backend: eth0(speeds, backend))
@@ -173,5 +173,5 @@ def test_check_names_a_link_that_is_slow(printed: Run, monkeypatch: pytest.Monke
         (["--min-size=16", "--max-size=32"], "from --min-size=16 to --max-size=32 only 3 sizes are multiples of 8 B"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(complaint: Run, arguments: list[str], words: str) -> None:
+def test_a_network_that_cannot_be_measured_is_refused(complaint: Run, arguments: list[str], words: str) -> None:
     assert words in complaint(*QUICK, *arguments)

@@ -29,7 +29,9 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
         pytest.param("pytest.toml", '[pytest]\nddpperf_history = "h.sqlite"\n', marks=SINCE_9),
     ],
 )
-def test_every_file_that_pytest_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str) -> None:
+def test_every_configuration_file_of_pytest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str
+) -> None:
     (tmp_path / file).write_text(text)
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)

@@ -155,7 +155,7 @@ def write(folder: Path, name: str, product: float, *, more: bool = False) -> Non
         (folder / f"{name}_rank_{rank}_trace.json").write_text(json.dumps(document(rank, 2, *events)))
 
 
-def test_a_summary_has_each_rank_and_who_comes_last(tmp_path: Path, printed: Run) -> None:
+def test_a_summary_has_each_rank_and_names_the_rank_that_comes_last(tmp_path: Path, printed: Run) -> None:
     write(tmp_path / "A", "x", 4 * MS)
     lines = printed("trace", "summary", tmp_path / "A", "--merge", tmp_path / "all.json").splitlines()
     assert lines[0] == f"{tmp_path}/A/x: 2 ranks, 1 step"
@@ -173,7 +173,7 @@ def test_a_summary_has_each_rank_and_who_comes_last(tmp_path: Path, printed: Run
     assert {each["pid"] // 1000 for each in json.loads((tmp_path / "all.json").read_text())["traceEvents"]} == {0, 1}
 
 
-def test_a_difference_has_totals_and_names_what_changed(tmp_path: Path, printed: Run) -> None:
+def test_a_difference_has_totals_and_names_the_operators_that_changed(tmp_path: Path, printed: Run) -> None:
     write(tmp_path / "A", "x", 4 * MS)
     write(tmp_path / "B", "x", 6 * MS, more=True)
     lines = printed("trace", "diff", tmp_path / "A", tmp_path / "B").splitlines()
@@ -190,7 +190,7 @@ def test_a_difference_has_totals_and_names_what_changed(tmp_path: Path, printed:
     assert "aten::mm" not in printed("trace", "diff", tmp_path / "A", tmp_path / "B", "--least", "30%")
 
 
-def test_what_cannot_be_shown_is_named(tmp_path: Path, complaint: Run) -> None:
+def test_traces_that_cannot_be_shown_are_named(tmp_path: Path, complaint: Run) -> None:
     write(tmp_path / "A", "x", 4 * MS)
     write(tmp_path / "A", "y", 4 * MS)
     assert f"--merge: {tmp_path} cannot be written: " in complaint(

@@ -43,14 +43,14 @@ UNCHANGED = "step_time changed in 0 of 2 benchmarks; a change in the newest 2 co
 SENTENCE = "between 0000003 (2026-01-04) and 0000004 (2026-01-05): step_time +25.0 % [95 % CI +25.0 .. +25.0], worse"
 
 
-def test_a_test_over_commits(history: Path, printed: Run) -> None:
+def test_trend_shows_a_test_over_commits(history: Path, printed: Run) -> None:
     lines = printed("trend", "slower", "--history", history).splitlines()
     assert lines[0] == "t.py::test_slower: ddp"
     assert lines[6].split()[:3] == ["0000000", "2026-01-01", "40.0"]
     assert SENTENCE in lines
 
 
-def test_all_tests_that_changed(history: Path, printed: Run) -> None:
+def test_trend_without_a_test_lists_all_that_changed(history: Path, printed: Run) -> None:
     assert printed("trend", "--history", history).splitlines() == [
         "t.py::test_slower: ddp",
         "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
@@ -68,14 +68,16 @@ def test_no_line_is_wider_than_the_terminal(history: Path, monkeypatch: pytest.M
     assert "  between 0000003 (2026-01-04) and 0000004 (2026-01-05):" in lines
 
 
-def test_another_metric_fewer_commits_and_larger_changes(history: Path, printed: Run) -> None:
+def test_trend_has_options_for_metric_commits_and_smallest_change(history: Path, printed: Run) -> None:
     assert "between 0000003" in printed("trend", "--metric", "other", "--last", "7", "--history", history)
     assert printed("trend", "--least", "30%", "--history", history) == UNCHANGED
     assert "0000006" in (out := printed("trend", "test_still", "--branch", "main", "--history", history))
     assert "0000007" not in out
 
 
-def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, printed: Run, complaint: Run) -> None:
+def test_trend_writes_json_to_the_terminal_or_to_a_file(
+    history: Path, tmp_path: Path, printed: Run, complaint: Run
+) -> None:
     text = printed("trend", "--history", history, "--json")
     document = json.loads(text)
     jsonschema.validate(document, msgspec.json.schema(TrendsFile))
@@ -87,7 +89,7 @@ def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, print
     )
 
 
-def test_a_page_and_json_of_one_call(history: Path, tmp_path: Path, printed: Run) -> None:
+def test_one_call_of_trend_writes_a_page_and_json(history: Path, tmp_path: Path, printed: Run) -> None:
     page, data = tmp_path / "trend.html", tmp_path / "trend.json"
     assert printed("trend", "--history", history, "--html", page, "--json", data) == ""
     assert "<h1>ddpperf: step_time changed in " in page.read_text()
@@ -95,7 +97,7 @@ def test_a_page_and_json_of_one_call(history: Path, tmp_path: Path, printed: Run
 
 
 @pytest.mark.parametrize("test", ["test_still", "t.py::test_still"])
-def test_a_test_is_no_file_to_write_to(
+def test_a_test_given_as_the_json_file_is_refused(
     test: str, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -106,7 +108,7 @@ def test_a_test_is_no_file_to_write_to(
     assert set(tmp_path.iterdir()) == before
 
 
-def test_the_history_of_the_ini_file(
+def test_trend_reads_the_history_named_in_the_ini_file(
     history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Run
 ) -> None:
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nddpperf_history = {history}\n")
@@ -130,7 +132,7 @@ def test_the_history_of_the_ini_file(
         (["--history", "E"], "history file E: no run was recorded in it yet\n"),
     ],
 )
-def test_what_is_not_there_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
+def test_a_missing_history_test_or_metric_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
     history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: Run, arguments: list[str], says: str
 ) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -146,7 +148,7 @@ def test_what_is_not_there_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_records_answer_quickly(tmp_path: Path) -> None:
+def test_the_trend_of_a_hundred_thousand_records_is_quick(tmp_path: Path) -> None:
     """200 runs of 50 tests with ten metrics. A generous bound: a busy machine takes its time to start Python alone."""
     file = tmp_path / "history.sqlite"
     more = [f"metric_{i}" for i in range(9)]
@@ -166,7 +168,7 @@ def test_a_hundred_thousand_records_answer_quickly(tmp_path: Path) -> None:
         assert "step_time +25.0 %" in done.stdout
 
 
-def test_a_unit_of_a_file_writes_nothing_but_text_to_a_terminal(tmp_path: Path, printed: Run) -> None:
+def test_a_unit_from_a_file_writes_nothing_but_text_to_a_terminal(tmp_path: Path, printed: Run) -> None:
     file = tmp_path / "history.sqlite"
     for i in range(8):
         named = HistoryRun(date=f"2026-01-0{i + 1}", commit=f"{i}\x1b]0;\x07", commit_date=None, branch="\x1b[2J")

@@ -10,7 +10,7 @@ from pytest_ddpperf.launch.launcher import Launcher
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
-def test_a_failure_is_told_by_its_cause(launcher: Launcher, place: Place, case: Case) -> None:
+def test_a_failure_is_reported_with_its_cause(launcher: Launcher, place: Place, case: Case) -> None:
     told = tried(launcher, place, case)
     assert told["right"], told["error"]["text"]
     assert told["error"]["memory"] == (case.title == "out of memory")

@@ -31,7 +31,7 @@ def can_begin(lock: IO[str], kind: int) -> bool:
         pytest.param(None, True, True, id="without a GPU"),
     ],
 )
-def test_which_other_gpu_tests_may_begin_before_one_has_ended(
+def test_another_gpu_test_begins_before_one_has_ended_only_if_both_are_shared(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mark: pytest.MarkDecorator | None,

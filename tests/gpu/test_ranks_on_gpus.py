@@ -15,7 +15,7 @@ from pytest_ddpperf.training.jobs import PROFILE_LAUNCH
 RANKS = 2
 
 
-def test_two_ranks_add_up(launcher: Launcher, wide_place: Place) -> None:
+def test_two_ranks_on_gpus_add_up(launcher: Launcher, wide_place: Place) -> None:
     run = partial(launcher.run, world_size=RANKS, device=wide_place.device, backend=wide_place.backend, timeout=60)
     assert run(adds).values == (2.0, 2.0)
 
@@ -39,7 +39,7 @@ def test_a_profile_has_the_collectives_with_their_bytes(launcher: Launcher, wide
         assert step.computed > 0
 
 
-def test_a_rank_that_stays_out_is_blamed(launcher: Launcher, wide_place: Place) -> None:
+def test_a_rank_that_omits_a_collective_on_gpus_is_to_blame(launcher: Launcher, wide_place: Place) -> None:
     told = tried(launcher, wide_place, Case("hang", stays_out, "RanksTimedOut", ranks=RANKS, guilty=1))
     assert told["right"], told["error"]["text"]
     assert told["next"] == ""

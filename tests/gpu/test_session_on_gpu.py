@@ -51,7 +51,7 @@ def results(inner: pytest.Pytester) -> dict[str, Any]:
     return found
 
 
-def test_a_benchmark_is_saved_and_compared(inner: pytest.Pytester, place: Place) -> None:
+def test_a_benchmark_on_a_gpu_is_saved_and_compared(inner: pytest.Pytester, place: Place) -> None:
     inner.makepyfile(SUITE)
     inner.runpytest(*options(place), "--ddpperf-save", "--ddpperf-force-save").assert_outcomes(passed=1)
     saved = results(inner)
@@ -70,12 +70,12 @@ def test_a_benchmark_is_saved_and_compared(inner: pytest.Pytester, place: Place)
     assert set(counted) == {"unchanged"}
 
 
-def test_the_largest_batch_is_found(inner: pytest.Pytester, place: Place) -> None:
+def test_the_largest_batch_on_a_gpu_is_found(inner: pytest.Pytester, place: Place) -> None:
     """4096 samples of a perceptron take 4 MiB and more: 256 times as many exceed the limit on any device."""
     inner.makepyfile(SUITE + SEARCH.format(limit=place.chosen("256MiB", "600MiB"), on_gpu=place.device == "cuda"))
     inner.runpytest("-k", "batch_size", *options(place)).assert_outcomes(passed=1, deselected=1)
 
 
-def test_launches_take_turns_where_that_is_wanted(inner: pytest.Pytester, place: Place) -> None:
+def test_launches_are_interleaved_if_that_is_asked_for(inner: pytest.Pytester, place: Place) -> None:
     inner.makepyfile(SUITE + TURNS)
     inner.runpytest("-k", "test_turns", *options(place)).assert_outcomes(passed=1, deselected=1)

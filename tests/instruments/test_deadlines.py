@@ -191,7 +191,7 @@ def wait_for_controller(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (wait_for_controller, r"rank 0 of the launcher, which controls the run, did not join: .* \(waited 0 s\)$"),
     ],
 )
-def test_a_wait_that_takes_too_long_fails_and_shows_where(
+def test_a_wait_that_takes_too_long_fails_and_shows_its_stack(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -210,7 +210,7 @@ def assert_shown(text: str, *found: str) -> None:
         assert each in text
 
 
-def test_a_zygote_that_neither_answers_nor_ends_shows_where_the_session_waits(
+def test_if_the_fork_server_neither_answers_nor_ends_the_stack_of_the_session_is_shown(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(zygote_process, "_END_SECONDS", 0.05)
@@ -222,7 +222,7 @@ def test_a_zygote_that_neither_answers_nor_ends_shows_where_the_session_waits(
         assert_shown(capfd.readouterr().err, "forks ranks had not ended after 0.05 s", "in _has_ended")
 
 
-def test_a_driver_that_does_not_answer_shows_where_the_session_waits(
+def test_if_a_driver_does_not_answer_the_stack_of_the_session_is_shown(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(health, "_MAX_WAIT", 0.05)
@@ -247,7 +247,7 @@ def join_watchers() -> None:
             thread.join(30)
 
 
-def test_what_ends_in_time_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_that_ends_in_time_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     ended = threading.Event()
     with deadlines.watched("late", 600.0, ended.set) as shown:
         pass
@@ -257,15 +257,15 @@ def test_what_ends_in_time_shows_nothing(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == ""
 
 
-def test_what_waits_for_ever_is_shown_and_ended(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_endless_wait_is_shown_and_ended(capfd: pytest.CaptureFixture[str]) -> None:
     ended = threading.Event()
     with deadlines.watched("a wait had not ended", 0.01, ended.set) as shown:
         assert ended.wait(30)
     assert shown.is_set()
-    assert_shown(capfd.readouterr().err, "ddpperf: a wait had not ended; ", "in test_what_waits_for_ever")
+    assert_shown(capfd.readouterr().err, "ddpperf: a wait had not ended; ", "in test_an_endless_wait")
 
 
-def test_what_ends_while_its_stacks_are_written_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_ends_while_its_stacks_are_written_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     writing, over, called = threading.Event(), threading.Event(), threading.Event()
 
     def written(_: str) -> None:
@@ -324,7 +324,7 @@ def test_stacks_that_cannot_be_shown_hide_no_error(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_stacks_come_past_what_pytest_captures(pytester: pytest.Pytester) -> None:
+def test_stacks_are_printed_although_pytest_captures_output(pytester: pytest.Pytester) -> None:
     """In a test, with a lock of the baselines that another process keeps."""
     pytester.makeconftest(
         """

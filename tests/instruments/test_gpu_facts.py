@@ -14,7 +14,7 @@ def facts(*devices: str) -> GpuFacts:
     return gpu_facts(devices, {}, {})
 
 
-def test_facts_of_two_linked_gpus(nvml: FakeNvml) -> None:
+def test_facts_of_two_linked_gpus_are_recorded(nvml: FakeNvml) -> None:
     """The second one has no ECC that could be on or off, and no clock that could be set."""
     assert facts(*BOTH) == GpuFacts(
         setup="nvlink 700w",
@@ -49,7 +49,7 @@ def test_gpus_that_may_not_be_opened_have_no_facts(nvml: FakeNvml) -> None:
     assert facts(*BOTH) == facts() == GpuFacts(setup=None, recorded={})
 
 
-def test_versions_and_variables_that_change_what_gpus_do_are_recorded_without_a_driver_too() -> None:
+def test_versions_and_variables_that_affect_gpus_are_recorded_also_without_a_driver() -> None:
     environ = {
         "NCCL_ALGO": "Ring",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",

@@ -35,7 +35,7 @@ def test_waiting_for_a_quota_in_both_versions_of_control_groups() -> None:
     assert health.throttled_seconds("usage_usec 9\n") is None
 
 
-def test_others_had_what_neither_idle_nor_ours_was(tmp_path: Path) -> None:
+def test_cpu_time_that_is_neither_idle_nor_ours_belongs_to_other_processes(tmp_path: Path) -> None:
     """Of 400 ticks of two cores 300 were busy, 180 of them ours: 120 / 400. Stolen were 20."""
     before = {"busy": 1000, "steal": 10, "total": 5000, "ours": 500, "throttled": 1.0, "overheated": 3, "swapped": 100}
     after = {"busy": 1300, "steal": 30, "total": 5400, "ours": 680, "throttled": 1.5, "overheated": 5, "swapped": 110}
@@ -45,7 +45,7 @@ def test_others_had_what_neither_idle_nor_ours_was(tmp_path: Path) -> None:
     assert cpu_health(before, {**after, "ours": 802}, tmp_path).others == 0, "the two ways of counting differ by ticks"
 
 
-def test_reads_what_a_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_health_is_read_from_the_files_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Core 0: 857 ticks, 132 of them busy and 5 stolen; core 1: 767 with 243 and 4. Guests are in user already.
 
     Process 7: utime 1, stime 2, cutime 3, cstime 4; its name holds a bracket and spaces.
@@ -134,7 +134,7 @@ def test_processors_that_show_their_energy_have_a_power(tmp_path: Path) -> None:
     assert (seen(None).cpu.power or 0.0) > 0
 
 
-def test_power_is_that_of_whole_packages_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_counts_each_whole_package_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """50 J and 30 J in 4 s; cores, memory, the whole system and what is shown twice take some more."""
     called = {
         "intel-rapl:0:0": "core",
@@ -201,7 +201,7 @@ def reading(
     return at, {"utilisation": utilisation, "sm_clock": sm_clock, "reasons": reasons, **figures, **names}
 
 
-def test_a_reading_has_what_library_and_gpu_support() -> None:
+def test_a_reading_has_the_values_that_library_and_gpu_support() -> None:
     """The first library has no function for energy and violations; the second GPU reports no power."""
     both = {"sm_clock": 1700, "memory_clock": 2600, "temperature": 71, "reasons": 4}
     assert read_gpu(FakeNvml(), 0) == {**both, "utilisation": 90, "power": 500_000}
@@ -210,7 +210,7 @@ def test_a_reading_has_what_library_and_gpu_support() -> None:
     assert read_gpu(CountingNvml(), 1) == {**both, "utilisation": 89, **counted}
 
 
-def test_figures_are_those_of_the_readings() -> None:
+def test_gpu_health_is_computed_from_the_readings() -> None:
     """Clocks 1500, 1700, 1700, 1980: the median is 1700."""
     readings = [
         reading(1.0, 50, 1700, 0x24),
@@ -269,7 +269,7 @@ def test_only_readings_in_timed_steps_count(nvml: FakeNvml) -> None:
     )
 
 
-def test_a_gpu_with_instances_has_no_processes_for_they_are_those_of_all_instances(nvml: FakeNvml) -> None:
+def test_a_gpu_with_mig_instances_lists_no_processes_of_others(nvml: FakeNvml) -> None:
     nvml.mig = {0}
     (first, second), _ = health.watch_gpus(BOTH, interval=0.001)(None)
     assert (first.mig, first.utilisation, first.sm_clock, first.others) == (True, None, 1.7e9, {})

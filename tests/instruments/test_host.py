@@ -91,7 +91,7 @@ def test_a_machine_that_others_use_is_recognised(tmp_path: Path, files: dict[str
         (grouped("4:cpu,cpuacct:/", V1, quota("cpu,cpuacct", -1)), 8),
     ],
 )
-def test_usable_cores(tmp_path: Path, files: dict[str, str], cores: int) -> None:
+def test_usable_cores_respect_affinity_and_quota(tmp_path: Path, files: dict[str, str], cores: int) -> None:
     assert host.usable_cores(lay(tmp_path, files)) == cores
 
 
@@ -138,7 +138,9 @@ TIGHT_V1 = of_v1("memory/docker/a/", "1000000", "700000", "inactive_file 1\ntota
         ),
     ],
 )
-def test_available_memory(tmp_path: Path, files: dict[str, str], available: int | None) -> None:
+def test_available_memory_respects_the_control_group(
+    tmp_path: Path, files: dict[str, str], available: int | None
+) -> None:
     assert host.available_memory(lay(tmp_path, files)) == available
 
 
@@ -157,7 +159,7 @@ def test_facts_of_this_machine_are_complete() -> None:
         ({}, ""),
     ],
 )
-def test_the_limits_of_clocks_are_those_of_the_usable_cores(
+def test_the_limits_of_clocks_come_from_the_usable_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: dict[int, tuple[str, str]], told: str
 ) -> None:
     """Core 2 is not usable."""
@@ -170,7 +172,7 @@ def test_the_limits_of_clocks_are_those_of_the_usable_cores(
     assert host.clock_limits(lay(tmp_path, files)) == told
 
 
-def test_shared_memory_is_as_large_as_what_holds_it(tmp_path: Path) -> None:
+def test_shared_memory_is_as_large_as_its_file_system(tmp_path: Path) -> None:
     assert host.shared_memory(tmp_path) is None
     (tmp_path / "dev/shm").mkdir(parents=True)
     held = os.statvfs(tmp_path)

@@ -37,7 +37,7 @@ def test_reads_the_kernels_table_if_the_system_has_one(tmp_path: Path) -> None:
         (100, 80, 90, True, 0),
     ],
 )
-def test_the_peak_leaves_out_pages_of_files_and_earlier_times(
+def test_the_peak_omits_pages_of_files_and_earlier_times(
     earlier: int, now: int, peak: int, above: int, *, reset: bool
 ) -> None:
     """Of mapped files there are 10 before, and 30 afterwards."""
@@ -46,7 +46,7 @@ def test_the_peak_leaves_out_pages_of_files_and_earlier_times(
 
 
 @pytest.mark.skipif(memory.read_resident() is None, reason="this system does not tell a process's peak memory")
-def test_a_tensor_that_came_and_went_is_in_the_peak_and_one_that_was_there_before_is_not() -> None:
+def test_the_peak_includes_a_temporary_tensor_and_excludes_an_earlier_one() -> None:
     """Both are far above what malloc keeps for reuse, so the kernel gave the memory and took it back."""
     held = torch.ones(64 * MIB // 4)
     peaks = memory.watch_memory(CPU)
@@ -57,7 +57,7 @@ def test_a_tensor_that_came_and_went_is_in_the_peak_and_one_that_was_there_befor
     del held
 
 
-def test_what_a_process_takes_is_its_own_and_what_it_gave_back(tmp_path: Path) -> None:
+def test_memory_of_a_process_is_its_private_memory_plus_the_drop_since_its_peak(tmp_path: Path) -> None:
     """7 KiB that it shares with nobody, and 100 - 90 KiB more at its peak."""
     (tmp_path / "status").write_text("VmHWM:\t100 kB\nVmRSS:\t90 kB\nRssFile:\t30 kB\n")
     rollup = "5600-7ffc ---p 00000000 00:00 0 [rollup]\nRss: 90 kB\nShared_Dirty: 50 kB\n"
@@ -125,7 +125,7 @@ def test_on_cpu_no_gpu_is_asked(cuda_calls: list[str]) -> None:
     assert cuda_calls == []
 
 
-def test_a_gpus_memory_as_the_driver_tells(cuda_calls: list[str]) -> None:
+def test_the_memory_of_a_gpu_is_read_from_the_driver(cuda_calls: list[str]) -> None:
     assert memory.read_device_memory(torch.device("cuda", 0)) == DeviceMemory(
         device="0000:1b:00.0", uuid="1f2e", used=700, total=1000, reserved=400
     )
@@ -170,7 +170,7 @@ def test_an_allocator_without_statistics_has_no_figures_and_fails_no_launch() ->
 
 
 @pytest.mark.gpu
-def test_allocator_peaks_on_cuda() -> None:
+def test_allocator_peaks_on_cuda_are_read() -> None:
     """16 MiB is a multiple of the allocator's block size, so it is counted to the byte."""
     device = torch.device("cuda", 0)
     torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -212,7 +212,7 @@ def test_the_heap_holds_tensors_of_any_size_as_long_as_they_live() -> None:
 
 
 @pytest.mark.gpu
-def test_on_cuda_each_reading_has_a_peak_of_its_own() -> None:
+def test_on_cuda_each_reading_has_a_separate_peak() -> None:
     device = torch.device("cuda", 0)
     torch.cuda.init()  # type: ignore[no-untyped-call]
     found = memory_reader(device)

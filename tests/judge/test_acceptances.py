@@ -138,7 +138,7 @@ ON_RANKS = replace(
         ),
     ],
 )
-def test_the_worsening_is_that_of_the_part_and_the_rank_that_grew_most(
+def test_an_acceptance_covers_the_part_and_the_rank_that_grew_most(
     worse: Comparison, enough: str | None, short: str
 ) -> None:
     assert Acceptance(worse.series.metric, REASON).covers(worse)
@@ -155,7 +155,7 @@ def test_the_order_of_acceptances_does_not_matter(*, turned: bool) -> None:
     assert judged.verdict is Verdict.UNCHANGED
 
 
-def test_a_count_that_follows_and_is_worse_than_what_is_accepted_is_red() -> None:
+def test_a_derived_count_that_is_worse_than_the_accepted_limit_is_red() -> None:
     """Beside the red bytes it was not gated, as it follows from them."""
     sent, more = count("collective_send_bytes", 100.0, 400.0), count("collective_bytes", 100.0, 101.0)
     judged = with_accepted(result(more, replace(sent, gated=False)), accepting(collective_bytes="+1%"))

@@ -49,14 +49,14 @@ def test_a_benchmark_is_judged_against_its_reference(metric: str, factor: float,
         (found, (47,), None),
     ],
 )
-def test_in_how_many_launches_a_metric_was_worse(
+def test_launches_in_which_a_metric_was_worse_are_counted(
     reference: Callable[[Series], Reference], now: tuple[float, ...], expected: int | None
 ) -> None:
     then = series("step_time", (41, 42, 90, 41))
     assert judged(measured(series("step_time", now)), reference(then))["step_time"].worse_in == expected
 
 
-def test_what_there_was_no_time_to_measure_is_undecided_unless_its_counts_are_worse() -> None:
+def test_a_benchmark_without_time_to_measure_is_undecided_unless_its_counts_are_worse() -> None:
     def counted(collectives: float) -> tuple[Counts, tuple[Series, ...]]:
         counts = make_counts({}, collective_calls=collectives)
         return counts, counted_series(counts)
@@ -138,14 +138,14 @@ def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
     assert "there are baselines with other options: `ddp`, `ddp[bucket_cap_mb=5]`; " in findings(several)[0]
 
 
-def test_facts_that_leave_a_baseline_comparable_are_told_where_they_differ() -> None:
+def test_facts_that_leave_a_baseline_comparable_are_reported_if_they_differ() -> None:
     base = replace(found(series("peak_allocated", STEADY)), recorded_differ=("NCCL 2.27.5 -> 2.28.9",))
     result = judged(measured(series("peak_allocated", STEADY)), base)
     assert result.verdict is Verdict.UNCHANGED
     assert "the environment differs from the baseline's: NCCL 2.27.5 -> 2.28.9" in findings(result)
 
 
-def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision() -> None:
+def test_an_undecided_metric_does_not_hide_an_improvement_over_the_other_revision() -> None:
     """Nor is it hidden itself; beside a baseline, the whole of which would be stale, it stays undecided."""
     wild = (1.0, 3.0, 0.5, 2.0)
     new = measured(
@@ -196,7 +196,7 @@ def test_green_memory_does_not_hide_a_count_that_may_have_doubled() -> None:
     assert judged(timed, beside(time, memory, then=then)).verdict is Verdict.UNCHANGED
 
 
-def test_an_alarm_turns_a_result_red_and_stays_undecided_alone() -> None:
+def test_an_alarm_makes_a_result_red_and_alone_stays_undecided() -> None:
     less = measured(series("step_time", STEADY), quotient([0.8 * sample for sample in STEADY]))
     assert judged(less, beside(series("step_time", STEADY), quotient(STEADY))).verdict is Verdict.REGRESSED
     assert judged(measured(quotient(WILD[::-1])), beside(quotient(WILD))).verdict is Verdict.INCONCLUSIVE
@@ -211,7 +211,7 @@ def test_an_alarm_turns_a_result_red_and_stays_undecided_alone() -> None:
         (UNSTEADY, 1.1, False),  # shown to be as long as before
     ],
 )
-def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], work: float, *, gated: bool) -> None:
+def test_more_cpu_time_decides_if_steps_may_be_longer(step: tuple[float, ...], work: float, *, gated: bool) -> None:
     cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
     base = beside(series("step_time", UNSTEADY), series("cpu_time", STEADY))
     result = judged(measured(series("step_time", step), cpu_time), base, last=True)
@@ -230,7 +230,7 @@ def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], wor
         (0.999, 1.1, False, Verdict.UNCHANGED),  # a step that is shorter is proven whatever its work looks like
     ],
 )
-def test_no_step_is_proven_unchanged_while_its_work_looks_more(
+def test_a_step_time_is_not_unchanged_if_its_cpu_time_seems_larger(
     step: float, work: float, verdict: Verdict, *, last: bool
 ) -> None:
     cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
@@ -240,7 +240,7 @@ def test_no_step_is_proven_unchanged_while_its_work_looks_more(
     assert result.verdict is verdict
 
 
-def test_what_no_launch_diagnosed_is_not_missed() -> None:
+def test_metrics_of_the_diagnosis_are_not_missed_if_no_launch_was_diagnosed() -> None:
     """A budget of a session may have no time for it."""
     base = found(series("peak_allocated", STEADY), series("memory_growth", [0.0] * 4))
     new = measured(series("peak_allocated", STEADY))
@@ -259,12 +259,12 @@ def test_work_that_may_be_more_keeps_no_step_time_from_ok() -> None:
     assert (result["cpu_time"].verdict, result["cpu_time"].gated) == (Verdict.INCONCLUSIVE, True)
 
 
-def test_work_that_a_run_does_not_tell_of_is_not_missed() -> None:
+def test_cpu_time_that_a_run_does_not_report_is_not_missed() -> None:
     base = found(series("step_time", STEADY), replace(series("cpu_time", STEADY), gated=True))
     assert judged(measured(series("step_time", STEADY)), base).findings == ()
 
 
-def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
+def test_the_metric_of_a_probe_decides_whatever_the_step_time_says() -> None:
     """And the tolerance is as given: 5 %, though a step lasts ten times as long as it has a core."""
     step, cpu_time = (replace(series(name, STEADY), gated=name == "cpu_time") for name in ("step_time", "cpu_time"))
     ten_times = replace(series("step_time", STEADY, factor=10), gated=False)
@@ -277,7 +277,7 @@ def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
     assert wide["cpu_time"].tolerance == pytest.approx(0.5, rel=0.01)
 
 
-def test_what_steps_wait_for_cores_is_no_reason_to_accept_more_work() -> None:
+def test_time_that_steps_wait_for_cores_does_not_widen_the_tolerance_of_cpu_time() -> None:
     """A step of 2 s has 1 s of CPU time, for others took half of the cores: 5 % of the step are 5 % of the work."""
     step, cpu_time = series("step_time", STEADY, factor=2), series("cpu_time", STEADY)
     busy = replace(measured(step, cpu_time), launches=(make_launch((2.0,), health=Health(cpu=CpuHealth(others=0.5))),))
@@ -294,7 +294,7 @@ def test_what_steps_wait_for_cores_is_no_reason_to_accept_more_work() -> None:
         (160, 1.05, Verdict.INCONCLUSIVE, Verdict.OK),
     ],
 )
-def test_as_many_launches_as_a_comparison_names_decide_it(
+def test_the_number_of_launches_that_a_comparison_names_decides_it(
     scatter: float, factor: float, now: Verdict, then: Verdict
 ) -> None:
     """Of the same scatter; what looks worse is decided as worse, and what is ok as unchanged."""
@@ -313,7 +313,7 @@ def test_as_many_launches_as_a_comparison_names_decide_it(
     assert judged_by(8 * math.ceil(few.enough / 8)).verdict is then
 
 
-def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision() -> None:
+def test_a_metric_of_only_one_side_hides_nothing_in_a_comparison_with_another_revision() -> None:
     faster, ours = series("step_time", STEADY, factor=0.8), series("throughput", STEADY)
     record = found(series("step_time", STEADY)).record
     beside = PairedRevision(revision="main", commit=None, record=record, launches=8)
@@ -338,7 +338,7 @@ def long_steps(result: Result) -> list[Finding]:
     return [finding for finding in result.findings if finding.code == "long_steps"]
 
 
-def test_long_steps_that_the_reference_does_not_have_are_told() -> None:
+def test_long_steps_that_the_reference_does_not_have_are_reported() -> None:
     """4 of 40 take 84 % of the time: 47.25 s each."""
     side = replace(beside(series("step_time", STEADY)), long_steps=NO_LONG)
     of_commit = replace(found(series("step_time", STEADY)), pair=side)
@@ -351,13 +351,13 @@ def test_long_steps_that_the_reference_does_not_have_are_told() -> None:
 
 
 @pytest.mark.parametrize(("before", "told"), [(0.0, True), (0.199, True), (0.201, False), (0.9, False)])
-def test_long_steps_are_told_if_they_take_a_tenth_more_of_the_time(before: float, *, told: bool) -> None:
+def test_long_steps_are_reported_if_they_take_a_tenth_more_of_the_time(before: float, *, told: bool) -> None:
     assert LONG_SHARE == 0.1
     side = replace(beside(series("step_time", STEADY)), long_steps=replace(NO_LONG, share=before))
     assert bool(long_steps(judged(paused(0.3), side))) is told
 
 
-def test_without_a_pair_long_steps_are_told_if_they_come_regularly() -> None:
+def test_without_a_pair_long_steps_are_reported_if_they_come_regularly() -> None:
     """Four of 40 take 84 % of the time: each tenth step, or once in a launch."""
     (told,) = long_steps(judged(paused(0.84), found(series("step_time", STEADY))))
     assert (told.facts["now"].period, told.facts["before"]) == (10, None)
@@ -366,7 +366,7 @@ def test_without_a_pair_long_steps_are_told_if_they_come_regularly() -> None:
     assert long_steps(judged(once, found(series("step_time", STEADY)))) == []
 
 
-def test_why_times_are_not_paired_is_told_with_the_result() -> None:
+def test_the_result_has_the_reason_why_times_are_not_paired() -> None:
     reason = "3f2a1c0 is not in this clone: fetch-depth: 0"
     base = replace(found(series("step_time", STEADY)), unpaired=reason)
     told = Finding("unpaired", {"reason": reason})
@@ -384,7 +384,7 @@ def test_why_times_are_not_paired_is_told_with_the_result() -> None:
         (2.0, True, Verdict.REGRESSED),
     ],
 )
-def test_what_was_counted_of_a_benchmark_that_does_not_fit_is_judged(
+def test_counts_of_a_benchmark_that_does_not_fit_into_memory_are_judged(
     calls: float, verdict: Verdict, *, fitted: bool
 ) -> None:
     """The baseline makes two calls a step, and was measured where it fitted, or only counted."""

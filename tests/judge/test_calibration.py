@@ -34,7 +34,7 @@ def test_a_red_run_is_a_false_alarm() -> None:
     assert one.green.interval == clopper_pearson(5, 8)
 
 
-def test_what_a_run_rules_out_and_finds_is_that_of_the_median_run() -> None:
+def test_bound_and_mde_of_a_calibration_come_from_the_median_run() -> None:
     """A run without a known scatter tells neither."""
     runs = [run(bound=bound, mde=mde) for bound, mde in ((0.02, 0.05), (0.05, 0.03), (None, None), (0.03, 0.09))]
     assert (calibrated(*runs).bound, calibrated(*runs).mde) == (0.03, 0.05)

@@ -35,7 +35,7 @@ def rates(samples: Sequence[float]) -> tuple[float, ...]:
         pytest.param([0.5, 0.5, 0.5], [1, 1, 1], -0.5, id="shorter"),
     ],
 )
-def test_all_steps_together_are_those_of_all_rounds_but_the_worst(
+def test_the_worsening_of_all_steps_omits_the_worst_round(
     metric: str,
     made: Callable[[Sequence[float]], tuple[float, ...]],
     new: list[float],
@@ -46,7 +46,7 @@ def test_all_steps_together_are_those_of_all_rounds_but_the_worst(
     assert found == pytest.approx(expected)
 
 
-def test_what_has_no_rounds_or_no_steps_has_no_such_worsening() -> None:
+def test_a_series_without_rounds_or_steps_has_no_worsening_of_all_steps() -> None:
     one, other = series("step_time", [1.0, 1.0]), series("step_time", [2.0])
     assert worsening_of_all_steps(one, other) is None
     assert worsening_of_all_steps(replace(one, rules=MetricRules()), one) is None
@@ -67,7 +67,9 @@ ALPHA_LAST = 0.05 / LAST_SHARE  # as in test_decision: the level of all looks th
         (0.0, None, None),  # of a scatter that is not known
     ],
 )
-def test_launches_needed_worked_by_hand(shift: float, error: float | None, expected: int | None) -> None:
+def test_the_number_of_needed_launches_agrees_with_values_by_hand(
+    shift: float, error: float | None, expected: int | None
+) -> None:
     assert needed(difference(shift, error), tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
 
 

@@ -38,7 +38,7 @@ def counted(now: Counts, then: Counts | None, *differs: str) -> Result:
 @pytest.mark.parametrize(
     ("calls", "verdict"), [(2.0, Verdict.UNCHANGED), (3.0, Verdict.REGRESSED), (1.0, Verdict.IMPROVED)]
 )
-def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, verdict: Verdict) -> None:
+def test_counts_are_compared_exactly_with_counts_of_any_machine(calls: float, verdict: Verdict) -> None:
     result = counted(counts(collective_calls=calls, flops=10.0), counts(collective_calls=2.0, flops=10.0))
     assert result["collective_calls"].verdict is verdict
     assert result["flops"].verdict is Verdict.UNCHANGED
@@ -73,7 +73,7 @@ def test_counts_of_another_torch_are_not_comparable() -> None:
     assert counted(counts(flops=10.0), counts(flops=10.0), "torch 2.11 -> 2.13")["flops"].difference is None
 
 
-def test_what_depends_on_kernels_is_not_comparable_between_gpus_and_hides_no_regression() -> None:
+def test_counts_of_kernels_are_not_compared_between_gpus_and_hide_no_regression() -> None:
     then = replace(BASELINE, counts=counts(operators=3.0, kernel_launches=5.0, collective_calls=1.0))
     base = StoredBaseline(
         record=None, origin="no baseline", counted=then, kernels_differ=("GPU NVIDIA A100 -> NVIDIA H200",)
@@ -121,7 +121,7 @@ RESTLESS = {"operators": "part 9 in one step, 10 in the next"}
     [(10.0, {}, ""), (9.0, {}, ""), (11.0, RESTLESS, "; at most 11 now, 10 in the baseline")],
     ids=["as before", "less", "as restless"],
 )
-def test_a_count_that_is_not_the_same_in_every_step_is_not_gated_and_that_is_told(
+def test_a_count_that_differs_between_steps_is_not_gated_and_is_reported(
     most: float, unstable_then: dict[str, str], more: str
 ) -> None:
     now = replace(counts(operators=most, flops=10.0), unstable=RESTLESS)
@@ -158,7 +158,7 @@ def test_an_unstable_count_without_a_baseline_asks_for_none() -> None:
     assert counted(now, counts(flops=10.0)).verdict is Verdict.UNCHANGED
 
 
-def test_what_a_probe_does_not_ask_for_is_not_gated_though_it_is_worse() -> None:
+def test_a_metric_that_a_probe_does_not_ask_for_is_not_gated_although_it_is_worse() -> None:
     now = replace(counts(operators=11.0), unstable={"operators": "part 10 in one step, 11 in the next"})
     base = StoredBaseline(record=None, origin="no baseline", counted=replace(BASELINE, counts=counts(operators=10.0)))
     others = tuple(replace(one, gated=False) for one in counted_series(now))
@@ -197,7 +197,7 @@ def test_a_collective_of_a_larger_group_is_a_regression_though_it_has_as_many_by
         (50.0, {"float32": 50.0}, [True, True]),  # a smaller one without autocast
     ],
 )
-def test_more_products_in_full_precision_are_a_regression_but_for_those_of_more_flops(
+def test_more_full_precision_flops_are_a_regression_unless_all_flops_grew(
     flops: float, types: dict[str, float], gated: list[bool]
 ) -> None:
     def of_types(flops: float, types: dict[str, float]) -> Counts:
@@ -211,7 +211,7 @@ def test_more_products_in_full_precision_are_a_regression_but_for_those_of_more_
 
 
 @pytest.mark.parametrize("bytes_now", [1600.0, 400.0])
-def test_what_is_sent_is_not_judged_a_second_time_where_the_bytes_changed_as_it_did(bytes_now: float) -> None:
+def test_sent_bytes_are_not_judged_again_if_they_changed_like_the_collective_bytes(bytes_now: float) -> None:
     result = counted(sent(bytes_now, bytes_now), sent(800.0, 800.0))
     assert [one.gated for one in result.comparisons] == [True, False]
     assert "collective_send_bytes" not in "".join(findings(result))
@@ -284,7 +284,7 @@ def test_a_step_with_more_backward_passes_is_another_one_and_its_calls_are_as_ma
         ("collective_calls", 2.0, {"all_reduce": 2.0, "barrier": 1.0}),  # some passes send nothing
     ],
 )
-def test_more_backward_passes_do_not_excuse_what_grew_more_than_they_did(
+def test_more_backward_passes_do_not_excuse_a_count_that_grew_more_than_they_did(
     metric: str, before: float, parts: Mapping[str, float]
 ) -> None:
     def side(passes: float, of_metric: Mapping[str, float]) -> Counts:
@@ -422,7 +422,7 @@ def test_each_rank_is_compared_with_itself(
     assert decide_count(metric, before, after) is verdict
 
 
-def test_a_baseline_from_before_details_were_told_by_rank_is_as_good_as_it_was() -> None:
+def test_a_baseline_without_details_of_each_rank_stays_valid() -> None:
     now = merged([parts_of("collective_bytes", {"broadcast": size}) for size in (100.0, 80.0)])
     before = replace(now, details_by_rank={})
     assert decide_count("collective_bytes", before, now) is Verdict.UNCHANGED
@@ -432,7 +432,7 @@ def test_a_baseline_from_before_details_were_told_by_rank_is_as_good_as_it_was()
     ("calls", "told", "verdict"),
     [(2.0, (), Verdict.UNCHANGED), (3.0, (("collective_calls", 2.0, 3.0),), Verdict.REGRESSED)],
 )
-def test_counts_beside_another_torch_are_told_and_gate_nothing(
+def test_counts_compared_with_another_torch_are_reported_and_gate_nothing(
     calls: float, told: tuple[tuple[str, float, float], ...], verdict: Verdict
 ) -> None:
     """A slower step is still a regression; without times nothing is judged."""
@@ -489,7 +489,7 @@ APART = Alike(apart=(0, 1), parameter="w")
         (None, replace(APART, wrapped=True), True),
     ],
 )
-def test_copies_of_a_model_have_data_of_their_own_and_the_same_parameters(
+def test_replicas_with_equal_data_or_different_parameters_are_broken(
     then: Alike | None,
     now: Alike,
     broken: bool,  # noqa: FBT001
@@ -524,7 +524,7 @@ EACH = (0, 1, 2, 3)
         (GRID, replace(GRID, copies=(), data=()), None, ()),
     ],
 )
-def test_copies_that_learned_from_each_others_data_still_do(
+def test_replicas_that_no_longer_learn_from_the_data_of_others_are_broken(
     then: Alike, now: Alike, code: str | None, ranks: tuple[int, ...]
 ) -> None:
     plain = counts(collective_calls=1.0)
@@ -542,7 +542,7 @@ def test_copies_that_learned_from_each_others_data_still_do(
         ("all_gather", (), False),
     ],
 )
-def test_copies_may_differ_if_collectives_are_of_a_new_kind_or_average_rarely(
+def test_replicas_may_differ_if_collectives_are_of_a_new_kind_or_average_rarely(
     kind: str,
     values: tuple[float, ...],
     broken: bool,  # noqa: FBT001
@@ -563,7 +563,7 @@ def test_an_equal_share_of_data_is_broken_though_collectives_are_rare() -> None:
 
 
 @pytest.mark.parametrize(("calls", "alone"), [(0.0, True), (1.0, False)])
-def test_copies_that_send_each_other_nothing_are_said_to_train_alone(calls: float, *, alone: bool) -> None:
+def test_replicas_that_send_each_other_nothing_are_said_to_train_alone(calls: float, *, alone: bool) -> None:
     reason = broken_reason(counted(replace(counts(collective_calls=calls), alike=SAME), None))
     assert ("send each other nothing" in reason) is alone
 
@@ -583,7 +583,7 @@ def test_parameters_that_are_averaged_in_some_steps_only_are_not_compared() -> N
         (1.0, None, Verdict.UNCHANGED),
     ],
 )
-def test_loaders_that_start_their_workers_anew_are_compared_if_both_sides_have_workers(
+def test_loaders_that_restart_their_workers_are_compared_if_both_sides_have_workers(
     then: float | None, now: float | None, expected: Verdict
 ) -> None:
     def totals(anew: float | None) -> dict[str, float]:

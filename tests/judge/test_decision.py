@@ -79,7 +79,7 @@ def test_a_bound_within_the_margin_is_unchanged_and_one_within_the_resolution_ok
         (0.0, 0.005, 0.026, None, Verdict.INCONCLUSIVE),
     ],
 )
-def test_nothing_is_good_while_all_steps_together_are_worse_by_more_than_the_resolution(
+def test_no_verdict_is_green_if_all_steps_are_worse_by_more_than_the_resolution(
     shift: float, error: float, whole: float | None, resolution: float | None, expected: Verdict
 ) -> None:
     change = difference(shift, error)
@@ -93,7 +93,7 @@ def test_nothing_is_good_while_all_steps_together_are_worse_by_more_than_the_res
         (0.11, Decision(Verdict.INCONCLUSIVE)),
     ],
 )
-def test_an_earlier_proof_does_not_hold_once_long_steps_come(whole: float, decision: Decision) -> None:
+def test_an_earlier_green_verdict_does_not_hold_once_long_steps_come(whole: float, decision: Decision) -> None:
     """The launches since have an error that proves nothing."""
     step = series("step_time", STEADY)
     context = DecisionContext(alpha=ALPHA, resolution=0.1, proven={"step_time": (4, 0.02)})
@@ -151,14 +151,14 @@ def test_a_slowdown_of_the_printed_size_is_found_in_95_of_100_runs(
     assert found / RUNS_WITH_MDE == pytest.approx(0.95, abs=0.015)
 
 
-def test_the_last_look_asks_for_less() -> None:
+def test_the_last_interim_analysis_requires_less_evidence() -> None:
     """0.036 is 1.8 standard errors: more than the 1.64485 of a level of 0.1, less than the 1.95996 of one of 0.05."""
     one = difference(0.036, 0.02)
     assert decided(one, tolerance=0.03, alpha=2 * ALPHA_LAST, last=True) is Verdict.REGRESSED
     assert decided(one, tolerance=0.03, alpha=ALPHA) is Verdict.INCONCLUSIVE
 
 
-def test_looks_at_both_sides_of_a_round_get_less_of_the_level() -> None:
+def test_interim_analyses_of_paired_rounds_get_a_smaller_level() -> None:
     """2.9 standard errors: more than 2.8070 (a level of 0.005), less than 3.2272 (a quarter of that)."""
     separate = difference(0.058, 0.02)
     together = dataclasses.replace(separate, paired_rounds=True)
@@ -193,7 +193,7 @@ LEVEL = 0.05  # one-sided; a lower one would take more runs to see
 
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True])
-def test_looking_after_every_launch_keeps_to_the_level(*, together: bool) -> None:
+def test_interim_analyses_after_every_launch_keep_the_level(*, together: bool) -> None:
     """As ``decide`` looks, each at its part of the level; at all of it that would not hold.
 
     The last look at most of it, those before at theirs of the rest.

@@ -22,7 +22,7 @@ def test_a_benchmark_that_waits_spends_nothing() -> None:
     assert proofs[A].share > proofs[B].share
 
 
-def test_a_last_look_at_the_same_launches_never_has_less_than_the_one_before() -> None:
+def test_a_last_analysis_of_the_same_launches_has_at_least_the_level_of_the_one_before() -> None:
     """The first look, at 70 % of the time, has all of the errors until then; 0.6 of all of them is less."""
     proofs = AlphaLedger()
     proofs.begin({A: 4, B: 4}, 0.7, last=False)
@@ -32,7 +32,7 @@ def test_a_last_look_at_the_same_launches_never_has_less_than_the_one_before() -
     assert proofs[A].level == pytest.approx(0.03)
 
 
-def test_another_look_at_the_same_launches_takes_the_place_of_the_one_before() -> None:
+def test_another_analysis_of_the_same_launches_replaces_the_one_before() -> None:
     proofs, once = AlphaLedger(), AlphaLedger()
     proofs.begin({A: 4}, 1 / 3, last=False)
     proofs.commit()

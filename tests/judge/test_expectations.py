@@ -36,13 +36,13 @@ from tests.factories import make_counts, make_environment, make_interval, make_l
         (None, {"flops": True}, "flops is expected to be True, which is not a number"),
     ],
 )
-def test_what_cannot_be_held_against_counts_is_told(
+def test_expectations_that_cannot_be_compared_with_counts_are_reported(
     collectives: object, totals: Mapping[str, object], reason: str | None
 ) -> None:
     assert unsaid(collectives, totals) == reason
 
 
-def test_misnamed_expectations_are_told_with_what_was_meant() -> None:
+def test_misnamed_expectations_are_reported_with_a_suggestion() -> None:
     known = make_counts({"collective_calls": {"all_reduce": 3}}, flops=1e6)
     assert misnamed(known, ["all_reduce", "send"], ["flops"]) is None
     listed = f"There are {', '.join(COLLECTIVES)}"
@@ -51,7 +51,7 @@ def test_misnamed_expectations_are_told_with_what_was_meant() -> None:
     assert found == "there is no count collective; did you mean collectives? There are collective_calls, flops"
 
 
-def test_what_is_as_expected_gives_no_line() -> None:
+def test_counts_that_are_as_expected_give_no_message() -> None:
     found = make_counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
     assert unexpected(found, {"all_reduce": 3}, {"optimizer_steps": 1}) == []
     assert unexpected(found, {"all_reduce": 2}, {"optimizer_steps": 2}) == [
@@ -60,7 +60,7 @@ def test_what_is_as_expected_gives_no_line() -> None:
     ]
 
 
-def test_what_is_expected_is_expected_of_every_rank() -> None:
+def test_expectations_hold_for_every_rank() -> None:
     first = make_counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
     second = make_counts({"collective_calls": {"all_reduce": 2.0}, "optimizer_steps": {}}, optimizer_steps=0.0)
     assert unexpected(merged([first, first]), {"all_reduce": 3}, {"optimizer_steps": 1}) == []
@@ -77,7 +77,7 @@ def test_what_is_expected_is_expected_of_every_rank() -> None:
     ]
 
 
-def test_what_is_not_the_same_in_every_step_is_not_as_expected() -> None:
+def test_a_count_that_differs_between_steps_is_not_as_expected() -> None:
     """Though the step with the most does what is expected; what nobody asked for may differ."""
     reason = "all_reduce 2 in one step, 3 in the next"
     restless = {"collective_calls": reason, "operators": "aten.mm 1 in one step, 2 in the next"}
@@ -160,25 +160,25 @@ def test_targets_of_a_comparison_are_by_name() -> None:
         ({"speed": 1}, r"^ddpperf.expect\(speed=...\): there is no metric 'speed'; did you mean speedup\? There are"),
     ],
 )
-def test_what_is_no_target_is_refused(wanted: dict[str, Any], said: str) -> None:
+def test_an_invalid_target_is_refused(wanted: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         targets(measured(metric("mfu", 0.1, 0.2), metric("peak", 1, 2, unit="B")), wanted)
 
 
-def test_the_target_of_what_does_not_fit_says_why() -> None:
+def test_a_target_of_a_benchmark_that_does_not_fit_says_why() -> None:
     unfit = measured(findings=(Finding("does_not_fit", {"reason": "rank 0 ran out of memory", "fitted": False}),))
     with pytest.raises(SettingError, match="does not fit into memory: rank 0 ran out of memory"):
         targets(unfit, {"throughput": 5})
 
 
 @pytest.mark.parametrize(("launches", "outcome"), [(1, "open"), (2, "open"), (3, "met")])
-def test_what_drifts_is_open_below_three_launches(launches: int, outcome: str) -> None:
+def test_a_target_of_a_metric_that_drifts_is_open_below_three_launches(launches: int, outcome: str) -> None:
     """Whatever its interval says."""
     series = replace(metric("throughput", 89, 91, unit="samples/s"), samples=(90.0,) * launches)
     assert targets(measured(series), {"throughput": 80})[0].outcome == outcome
 
 
-def test_what_is_diagnosed_in_one_launch_and_bytes_are_not_open_for_it() -> None:
+def test_targets_of_phases_and_bytes_are_decided_by_one_launch() -> None:
     phase = metric("phase_forward", 0.010, 0.011, better="lower", unit="s")
     phase = replace(phase, samples=(0.0105,), rules=MetricRules(diagnosed=True))
     memory = replace(make_series("peak_allocated", 3 * 2**30, unit="B"), samples=(3.0 * 2**30,))
@@ -209,7 +209,7 @@ def while_others_took(share: float, series: Series) -> Measurement:
     ],
 )
 @pytest.mark.parametrize("partnered", [False, True])
-def test_what_is_missed_while_others_take_cores_is_open(
+def test_a_target_missed_while_other_processes_use_the_cores_is_open(
     share: float, wanted: float, outcome: str, *, partnered: bool
 ) -> None:
     """A throughput of 90, which others may have cut."""
@@ -231,6 +231,6 @@ def test_what_is_missed_while_others_take_cores_is_open(
     ],
     ids=lambda given: given.metric if isinstance(given, Series) else "",
 )
-def test_memory_is_missed_whoever_uses_the_cores(series: Series, wanted: object) -> None:
+def test_a_memory_target_is_missed_even_if_other_processes_use_the_cores(series: Series, wanted: object) -> None:
     (target,) = targets(while_others_took(0.5, series), {series.metric: wanted})
     assert target.outcome == "missed"

@@ -139,7 +139,7 @@ def judge(found: StoredBaseline, tolerance: float = 0.03) -> Judge:
     return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), stored(found))
 
 
-def test_what_is_to_be_stored_is_measured_for_longer() -> None:
+def test_a_result_to_be_stored_is_measured_for_longer() -> None:
     one = Judge(
         "test_it", Settings(launches=4, save="default"), stored(StoredBaseline(record=None, origin="no baseline"))
     )
@@ -150,7 +150,7 @@ def test_what_is_to_be_stored_is_measured_for_longer() -> None:
     assert one(larger, after(4.0)) == Action("more", 1, explain=True)  # accepted, so there is nothing to confirm
 
 
-def test_what_is_to_be_stored_stays_worse_when_all_of_its_time_has_been_for_that() -> None:
+def test_a_result_to_be_stored_stays_worse_although_all_of_its_time_is_used() -> None:
     """Whoever stores it has to see that it takes more; and a run that diagnoses changes nothing in it."""
     larger = (taking([1.2 * size for size in STEADY]),)
     one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)))
@@ -200,7 +200,7 @@ def test_growth_is_known_to_some_kilobytes_by_a_single_launch(growth: float, exp
     assert one.results[0]["memory_growth"].verdict is expected
 
 
-def test_growth_may_be_red_whatever_else_was_suspected() -> None:
+def test_memory_growth_may_be_red_whatever_else_was_suspected() -> None:
     """The launches that diagnose are no part of what looked worse before, nor of what confirmed it."""
     one = judge(not_growing())
     assert one((taking([1.2 * size for size in STEADY]),), after(4.0)).kind == "confirm"
@@ -224,7 +224,7 @@ def test_growth_that_is_accepted_need_not_be_confirmed() -> None:
     assert one((growing(1024.0),), DIAGNOSED) == Action("stop")
 
 
-def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
+def test_bytes_and_a_loss_take_no_part_of_the_level_of_noisy_metrics() -> None:
     """Their scatter is far below what is accepted, so they raise no false alarm that others would have to share."""
 
     def seen(side: Measurement) -> float | None:
@@ -241,12 +241,12 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
     assert seen(times(both)) == seen(both) is not None
 
 
-def test_another_set_is_compared_with_as_ever() -> None:
+def test_a_result_saved_into_one_set_is_still_judged_by_another() -> None:
     one = Judge("test_it", Settings(launches=4, save="x", baseline_set="default"), stored(baseline(STEADY)))
     assert one((taking([1.2 * size for size in STEADY]),), after(4.0)) == Action("confirm", 4, ("peak_allocated",))
 
 
-def test_as_much_memory_is_decided_at_one_look_and_nothing_is_measured_on_for_stored_times() -> None:
+def test_equal_memory_is_decided_at_once_and_stored_times_need_no_more_launches() -> None:
     one = judge(baseline(STEADY))
     assert one((taking(STEADY),), after(4.0)) == Action("stop")
     assert one.results[0]["peak_allocated"].verdict is Verdict.UNCHANGED
@@ -261,7 +261,7 @@ def noisily(factor: float) -> Measurement:
     return measured([0.1 * factor * by for by in (1.0, 1.3, 0.77, 1.0)], memory=STEADY)
 
 
-def test_what_looks_grossly_slower_than_stored_times_is_measured_on() -> None:
+def test_a_suspected_gross_slowdown_from_stored_times_gets_more_launches() -> None:
     """Twice as long is beyond +50 %, and four launches do not show it for certain; 1.4 times is not."""
     one = judge(stored_as(noisily(1.0)))
     assert one((noisily(1.4),), after(4.0)) == Action("stop")
@@ -275,7 +275,7 @@ def test_what_looks_grossly_slower_than_stored_times_is_measured_on() -> None:
 @pytest.mark.parametrize(
     ("resolution", "expected"), [(0.026, Verdict.OK), (0.0255, Verdict.INCONCLUSIVE), (0.0, Verdict.INCONCLUSIVE)]
 )
-def test_what_is_no_worse_than_the_resolution_is_ok(resolution: float, expected: Verdict) -> None:
+def test_a_bound_within_the_resolution_is_ok(resolution: float, expected: Verdict) -> None:
     """The bound is 2.56 %, beyond the margin of 2.5 %; it is printed, and measuring goes on while there is time."""
     one = of_one(Settings(launches=4, must_detect=resolution, max_time=60.0))
     here = in_turns([0.1 * math.exp(0.026 * sign) for sign in (1, -1, 1, -1)])
@@ -313,14 +313,14 @@ def test_a_probe_asks_on_which_side_of_the_tolerance_it_is() -> None:
         assert one.results[0]["step_time"].verdict is expected
 
 
-def test_a_confirmation_has_as_many_launches_as_there_were_but_no_fewer_than_a_first_look() -> None:
+def test_a_confirmation_has_as_many_launches_as_before_but_at_least_four() -> None:
     for made, asked in ((2, 4), (4, 4), (7, 7)):
         one = judge(baseline(STEADY))
         larger = (taking([1.2 * size for size in (STEADY * 2)[:made]]),)
         assert one(larger, after(4.0)) == Action("confirm", asked, ("peak_allocated",))
 
 
-def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() -> None:
+def test_a_slowdown_first_suspected_after_the_screening_is_never_red() -> None:
     """The last look of the screening may still raise a suspicion; of any after it nothing could confirm one."""
     unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
     slower = in_turns([1.2 * time for time in STEADY]), in_turns(STEADY)
@@ -348,7 +348,7 @@ def test_a_suspect_that_was_chance_is_cleared() -> None:
     assert one.results[0]["peak_allocated"].verdict is Verdict.UNCHANGED
 
 
-def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_confirm_something_else() -> None:
+def test_launches_that_confirm_one_suspect_make_no_other_benchmark_red() -> None:
     """Of two variants a looks slower, and the fresh launches say that b is: either may be chance, so nothing is red."""
 
     def sides(a: float, b: float) -> tuple[Measurement, ...]:
@@ -373,7 +373,7 @@ def bound_of(one: Judge, number: int) -> float:
     return known(one.results[number]["step_time"].bound)
 
 
-def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
+def test_a_benchmark_with_a_green_verdict_gets_no_more_launches_and_keeps_it() -> None:
     """Side by side a is unchanged at once, and b is not: it goes on alone, and the look after may prove nothing."""
 
     def sides(of_b: Sequence[float]) -> tuple[Measurement, ...]:
@@ -398,14 +398,14 @@ def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
 NOISY_B, NOISY_A = [0.1, 0.109, 0.093, 0.106, 0.096, 0.1], [0.1, 0.14, 0.07, 0.11, 0.09, 0.12] * 3
 
 
-def test_what_looks_worse_is_confirmed_by_as_many_launches_as_it_had() -> None:
+def test_a_suspect_is_confirmed_by_as_many_launches_as_it_had() -> None:
     """a went on alone, and has twelve launches; b has the four that it is suspected by."""
     one = of_several("ab", LONG)
     asked = Action("confirm", 4, ("step_time of b",), benchmarks=frozenset({("b", 2)}))
     assert one(waiting(NOISY_A[:12], [0.12, 0.121, 0.119, 0.12]), of_budget(14.0)) == asked
 
 
-def test_what_is_launched_with_a_suspect_has_no_say_in_how_many_launches_confirm_it() -> None:
+def test_the_partner_of_a_suspect_does_not_change_the_number_of_confirming_launches() -> None:
     """The speedup of b is gated over a, which went on alone before, and has twelve launches."""
     derive = partial(with_speedup, over="a", gated=True)
     one = of_several("ab", LONG, derive)
@@ -413,7 +413,7 @@ def test_what_is_launched_with_a_suspect_has_no_say_in_how_many_launches_confirm
     assert (action.kind, action.launches, action.benchmarks) == ("confirm", 4, None)
 
 
-def test_of_a_budget_what_could_see_at_its_last_proof_does_not_hold_up_others() -> None:
+def test_in_a_budget_a_benchmark_that_is_ok_does_not_delay_others() -> None:
     """At 13 s nothing may be proven of b, whose bound was within the resolution at 10 s; a was proven at once."""
     one, of_b = of_several("ab", LONG), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102, 0.1005]
     both = [Action("more", 1), Action("more", 1)]
@@ -422,7 +422,7 @@ def test_of_a_budget_what_could_see_at_its_last_proof_does_not_hold_up_others() 
     assert asked == both
 
 
-def test_of_a_budget_what_could_see_is_blind_again_where_a_proof_fails() -> None:
+def test_in_a_budget_a_benchmark_gets_launches_again_if_its_bound_widens() -> None:
     """b rules 10 % out at 5 s, and no more with the launches that it has at the next look that may prove."""
     one, of_b = of_several("ab", LONG), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102]
     assert one(waiting(of_b[::-1], of_b), of_budget(5.0)) == Action("more", 1)
@@ -440,7 +440,7 @@ def test_the_hint_of_max_time_counts_rounds_of_the_benchmark_itself() -> None:
     assert note.facts["max_time"] == 60 + 4 * (note.facts["launches"] - 6)
 
 
-def test_the_mde_is_that_of_the_launches_that_went_on_alone() -> None:
+def test_the_mde_follows_from_the_launches_that_went_on_alone() -> None:
     """There is time for 36 rounds more than the 24 that there are, or for none."""
     found = []
     for rounds in (36, 0):
@@ -452,7 +452,7 @@ def test_the_mde_is_that_of_the_launches_that_went_on_alone() -> None:
 
 
 @pytest.mark.parametrize(("shared", "measured_on"), [(False, "bc"), (True, "c")])
-def test_of_a_budget_what_could_not_see_comes_before_proofs(measured_on: str, *, shared: bool) -> None:
+def test_in_a_budget_inconclusive_benchmarks_get_launches_before_ok_ones(measured_on: str, *, shared: bool) -> None:
     """Side by side a is unchanged, b is ok, and c could be slower by more than the resolution."""
     times = {"a": STEADY, "b": [0.1, 0.103, 0.097, 0.101, 0.099, 0.102], "c": [0.1, 0.14, 0.07, 0.11, 0.09, 0.12]}
     here = [replace(in_turns(times[name]), name=name) for name in "abc"]
@@ -463,7 +463,7 @@ def test_of_a_budget_what_could_not_see_comes_before_proofs(measured_on: str, *,
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.OK, Verdict.INCONCLUSIVE]
 
 
-def test_beside_a_stored_baseline_all_are_launched_together() -> None:
+def test_compared_with_a_stored_baseline_all_benchmarks_are_launched_together() -> None:
     """What is launched beside others is compared with what was."""
     here = (replace(taking(STEADY), name="a"), replace(taking([0.1, 0.11, 0.09, 0.105]), name="b"))
     found = stored(baseline(STEADY), baseline(STEADY))
@@ -471,7 +471,7 @@ def test_beside_a_stored_baseline_all_are_launched_together() -> None:
     assert one(here, after(4.0)) == Action("more", 1)
 
 
-def test_what_is_gated_over_another_one_is_launched_on_with_it() -> None:
+def test_a_variant_gated_over_another_one_is_launched_together_with_it() -> None:
     """Of three c is open, whose speedup is over a."""
     times = {"a": STEADY, "b": STEADY, "c": [0.05, 0.055, 0.045, 0.0525]}
     here = [replace(in_turns(times[name]), name=name) for name in "abc"]
@@ -484,7 +484,7 @@ def test_what_is_gated_over_another_one_is_launched_on_with_it() -> None:
 
 
 @pytest.mark.parametrize("slower", [1.2, 1.0])
-def test_what_ends_with_a_regression_is_proven_by_what_is_left_of_the_errors(slower: float) -> None:
+def test_if_measuring_ends_with_a_regression_the_others_use_all_of_the_remaining_level(slower: float) -> None:
     """After an eighth of the time, when the other variant is red; while none is, the looks to come need their part."""
 
     def sides(launches: int) -> tuple[Measurement, ...]:
@@ -544,7 +544,7 @@ def test_without_a_pair_more_work_is_shown_only() -> None:
     assert not work.gated
 
 
-def test_what_shares_cores_is_not_gated_for_its_work_either() -> None:
+def test_points_that_share_cores_are_not_gated_by_cpu_time_either() -> None:
     """In a curve, whose points with more ranks than cores tell nothing about scaling."""
     curve = working(STEADY, WORK[:4], 1), working(STEADY, WORK[:4], 2, cores=1)
     gates = [one["cpu_time"].gated for one in gated_if_paired(partial(with_efficiency, mode="weak"))(curve)]
@@ -566,7 +566,7 @@ FASTER = [0.089, 0.097, 0.091, 0.095]
 """Of 0.1: shorter by 7.2 +- 1.5 %, which is no longer for certain, but with so few launches not shorter for certain."""
 
 
-def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_to_be() -> None:
+def test_a_seeming_improvement_over_another_revision_is_measured_until_it_is_certain() -> None:
     one = of_one()
     sides = measured(FASTER), measured([0.1] * 4)
     assert one(sides, after(4.0)) == Action("more", 1)
@@ -582,7 +582,7 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
 FADED = [*FASTER, 0.110, 0.108, 0.092, 0.106]
 
 
-def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
+def test_a_green_verdict_stands_if_a_seeming_improvement_disappears() -> None:
     fresh = of_one()
     later = measured(FADED), measured([0.1] * 8)
     assert fresh(later, AT_THE_END) == Action("more", 1)
@@ -600,7 +600,7 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     assert finding_text(result["step_time"].note) == note
 
 
-def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
+def test_a_green_verdict_does_not_outlive_the_launches_that_it_rests_on() -> None:
     """A suspect is judged by fresh launches alone, and so is all else."""
     one = of_one()
     assert one((measured(FASTER), measured([0.1] * 4)), after(4.0)) == Action("more", 1)
@@ -609,7 +609,7 @@ def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
     assert [result.verdict for result in one.results] == [Verdict.OK]
 
 
-def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
+def test_a_change_whose_interval_includes_none_is_not_reported_as_better() -> None:
     """Shorter by 4.6 +- 2.3 %: at a level of 10 %, but the interval that is printed reaches to +2.8 %."""
     one = of_one(Settings(launches=4, tolerance=0.02))
     sides = measured([0.090, 0.100, 0.094, 0.098]), measured([0.1] * 4)
@@ -618,7 +618,7 @@ def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
     assert finding_text(one.results[0]["step_time"].note) == ""
 
 
-def test_what_the_other_side_cannot_run_is_new() -> None:
+def test_a_benchmark_that_the_other_revision_cannot_run_is_new() -> None:
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
     sides = tuple(replace(in_turns(STEADY), name=name) for name in ("a", "b", "b"))
     one = Judge("test_it", Settings(launches=4), paired(variants, alone, {("a", 2): "it raised"}))
@@ -629,7 +629,7 @@ def test_what_the_other_side_cannot_run_is_new() -> None:
 
 
 @pytest.mark.parametrize(("fresh", "verdict"), [(1.012, Verdict.REGRESSED), (1.0, Verdict.OK)])
-def test_all_launches_show_what_is_slower_where_fresh_ones_look_so_again(fresh: float, verdict: Verdict) -> None:
+def test_a_suspect_is_red_if_fresh_launches_and_all_launches_are_slower(fresh: float, verdict: Verdict) -> None:
     """Four launches were 6 % slower, and all eight half as much; fresh ones may be within the tolerance of 1.5 %."""
     one = of_one()
     slower = [1.06 * time for time in STEADY]
@@ -649,7 +649,7 @@ def test_all_launches_show_what_is_slower_where_fresh_ones_look_so_again(fresh: 
         pytest.param((0.4, 0.8, 1.0), (4, 9, 39), 0.065, id="nearly all launches come last"),
     ],
 )
-def test_all_looks_together_prove_in_5_percent_what_is_worse_by_the_margin(
+def test_all_interim_analyses_together_pass_a_change_of_the_margin_in_5_percent(
     shares: tuple[float, ...], launches: tuple[float, ...] | None, most: float
 ) -> None:
     """On independent launches; a benchmark that waited for others has had most of the time and few launches."""
@@ -665,7 +665,7 @@ def test_all_looks_together_prove_in_5_percent_what_is_worse_by_the_margin(
     assert reached.any(axis=1).mean() <= most
 
 
-def test_a_look_that_leads_to_a_confirmation_spends_nothing() -> None:
+def test_an_interim_analysis_that_leads_to_a_confirmation_spends_no_level() -> None:
     """The last look may spend as much as if it were the only one."""
     slower = in_turns([1.2 * time for time in STEADY])
     every = replace(in_turns([*(1.2 * time for time in STEADY), *STEADY]), fresh_from=4)
@@ -686,7 +686,7 @@ def test_the_step_time_has_most_of_the_level(metric: str, share: float) -> None:
     assert context.alpha_of(working(STEADY, WORK[:4])[metric]) == pytest.approx(0.01 * share)
 
 
-def test_more_work_is_red_only_at_a_look_that_could_prove_steps_to_be_no_longer() -> None:
+def test_more_cpu_time_is_red_only_at_an_analysis_that_could_clear_the_step_time() -> None:
     one = of_one(derive=gated_if_paired(alone))
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(sides, after(4.0)).kind == "confirm"
@@ -700,7 +700,7 @@ def test_more_work_is_red_only_at_a_look_that_could_prove_steps_to_be_no_longer(
     assert other.results[0]["cpu_time"].verdict is Verdict.INCONCLUSIVE
 
 
-def test_beside_the_commit_of_a_baseline_memory_is_still_judged_by_what_was_stored() -> None:
+def test_memory_is_judged_by_the_stored_value_although_the_commit_is_measured_again() -> None:
     """Both sides take a fifth more of it, and as long as each other."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)
     references = replace(paired([variant], alone), baselines=(baseline(STEADY),))
@@ -725,7 +725,7 @@ def waiting(of_a: Sequence[float], of_b: Sequence[float]) -> tuple[Measurement, 
     return *here, *(replace(in_turns([0.1] * len(one.launches)), name=one.name) for one in here)
 
 
-def test_what_waits_while_another_one_is_confirmed_is_judged_once_more() -> None:
+def test_a_benchmark_that_waits_during_a_confirmation_is_judged_again() -> None:
     """The look that led to the confirmation was not told, so it kept no proofs; the next one proves a unchanged."""
     one = of_several("ab", LONG)
     slower = [0.12, 0.121, 0.119, 0.12]
@@ -741,7 +741,7 @@ def of_pass(over: float, *, last: bool = False, again: bool = False) -> Interim:
     return Interim(30.0, 1.0, last=last, over=over, final=1.0 if again else 0.65, shared=True, defers=not again)
 
 
-def test_what_looks_worse_in_the_first_pass_is_red_when_the_second_one_has_confirmed_it() -> None:
+def test_a_suspect_of_the_first_pass_is_red_if_the_second_pass_confirms_it() -> None:
     first, second = of_one(), of_one()
     slower = [1.2 * time for time in STEADY]
     assert first((in_turns(slower), in_turns(STEADY)), of_pass(0.3)) == Action("confirm", 4, ("step_time",))
@@ -755,7 +755,7 @@ def test_what_looks_worse_in_the_first_pass_is_red_when_the_second_one_has_confi
     assert second.results[0].verdict is Verdict.REGRESSED
 
 
-def test_what_could_not_see_in_the_first_pass_may_look_worse_in_the_second() -> None:
+def test_a_benchmark_inconclusive_in_the_first_pass_may_be_suspected_in_the_second() -> None:
     first, second = of_one(), of_one()
     unsure = [0.098, 0.102, 0.098, 0.104], [0.1, 0.099, 0.1, 0.098]
     assert first(tuple(map(in_turns, unsure)), of_pass(0.65, last=True)) == Action("stop")
@@ -764,7 +764,7 @@ def test_what_could_not_see_in_the_first_pass_may_look_worse_in_the_second() -> 
     assert second(longer, of_pass(0.8, again=True)) == Action("confirm", 12, ("step_time",))
 
 
-def test_a_second_pass_spends_no_proof_twice() -> None:
+def test_a_second_pass_spends_no_level_twice() -> None:
     """Its look at the launches of the first pass repeats the last one; the next proof is as if there had been none."""
     sides, more = waiting(NOISY_A[:6], NOISY_B), waiting(NOISY_A[:9], [*NOISY_B, 0.1, 0.103, 0.098])
     first, second, single = of_several("ab", LONG), of_several("ab", LONG), of_several("ab", LONG)
@@ -792,7 +792,7 @@ def test_growth_that_the_first_pass_has_diagnosed_is_no_suspect_of_the_second() 
     assert second.results[0].verdict is Verdict.REGRESSED
 
 
-def test_beside_a_stored_baseline_half_of_the_launches_would_show_a_suspect_to_be_worse() -> None:
+def test_compared_with_a_stored_baseline_the_mde_assumes_half_of_the_launches() -> None:
     """Of 4 and 56 launches 30 confirm a suspect, as of 4 and 57; of 4 and 20 there are 12."""
     found = []
     for rounds in (56, 57, 20):

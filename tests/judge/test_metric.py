@@ -50,7 +50,7 @@ def test_a_metric_that_changed_its_unit_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize("turns", [False, True])
-def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> None:
+def test_interleaved_steps_are_not_compared_with_others(*, turns: bool) -> None:
     """The first of each turn lasts longer, by more where more ranks are to be woken. Bytes do not depend on it."""
     metrics = [series(metric, STEADY) for metric in ("step_time", "throughput", "peak_resident")]
     metrics += [replace(metrics[1], metric=metric) for metric in ("speedup", "scaling_efficiency")]
@@ -85,7 +85,7 @@ def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
     assert result["peak_allocated"].verdict is Verdict.UNCHANGED
 
 
-def test_parts_of_a_step_may_differ_by_what_the_step_may() -> None:
+def test_phases_of_a_step_have_the_absolute_tolerance_of_the_step() -> None:
     """A phase of 2 ms takes 27 % more, in steps of 4 ms: 3 % of a step are 0.12 ms, and not 0.03 s."""
     before, now = (
         (series("step_time", STEADY, factor=step), series("phase_backward", STEADY, factor=phase))
@@ -117,7 +117,7 @@ def test_a_few_megabytes_of_resident_memory_are_no_change() -> None:
         assert result.verdict is expected
 
 
-def test_two_rounds_tell_resident_memory_because_its_scatter_is_known() -> None:
+def test_two_rounds_suffice_for_resident_memory_because_its_scatter_is_known() -> None:
     """They lie 11 % apart, and two of them alone would leave up to 44 % open; one alone still tells nothing."""
     sizes = [[size * 2.0**20 for size in side] for side in ([34, 37], [36, 35])]
     new, base = (series("peak_resident", side) for side in sizes)
@@ -150,7 +150,7 @@ def two_launches(factor: float, moved: tuple[float, ...] = BLOCKS) -> Series:
     return replace(series("step_time", samples), within=(moved,) * 2, own=0.03)
 
 
-def test_a_speedup_over_another_way_is_not_compared() -> None:
+def test_a_speedup_over_another_reference_variant_is_not_compared() -> None:
     """The first way of a test may change; then no gain was lost."""
     rules = MetricRules(partnered=True)
     then, now = (
@@ -181,7 +181,7 @@ def change_of(new: Series, base: Series, *, turns: bool) -> Interval:
         pytest.param(False, 0.000337 + 2 * 0.03**2, id="else 3 % each"),
     ],
 )
-def test_of_two_rounds_their_pairs_of_blocks_tell_the_scatter_and_launches_add_to_it(
+def test_the_scatter_of_two_rounds_follows_from_pairs_of_blocks_and_from_launches(
     variance: float, *, turns: bool
 ) -> None:
     """The base's launches are all alike, so the differences lie 0.04 apart: 0.0008, with 1 degree beside 4.
@@ -212,7 +212,7 @@ def inconclusive(new: Sequence[float], base: Sequence[float], tolerance: float =
     return one["step_time"]
 
 
-def test_what_could_not_be_decided_says_what_it_takes() -> None:
+def test_an_inconclusive_metric_names_the_launches_that_would_decide_it() -> None:
     one = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045, 1.0], STEADY[:6], tolerance=0.02)
     assert one.mde is not None
     assert re.fullmatch(r"about (\d+) launches would decide it", finding_text(one.note))
@@ -229,7 +229,7 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     assert re.fullmatch(r"about \d+ launches would decide it, estimated from only 5", finding_text(few.note))
 
 
-def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
+def test_a_metric_measured_only_after_the_verdict_says_so() -> None:
     made = tuple(make_launch(round=i, ranks=(make_rank_launch(rank=0, step_times=(1.0,)),)) for i in range(6))
     few = [0.92, 1.08, 1.0, 0.93]
     new = replace(measured(series("phase_forward", few), series("memory_growth", few, factor=3e6)), launches=made)
@@ -241,7 +241,7 @@ def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
     ) * 2
 
 
-def test_what_more_launches_cannot_decide_says_so() -> None:
+def test_a_metric_that_more_launches_cannot_decide_says_so() -> None:
     """A baseline of 0.9 to 1.1 knows its mean to 4.1 %, however many launches there are now: more than 3 % and 5 %."""
     wild = [0.9, 1.1, 1.0, 0.9, 1.1, 1.0]
     new, base = measured(series("peak_allocated", STEADY)), found(series("peak_allocated", wild))
@@ -250,7 +250,7 @@ def test_what_more_launches_cannot_decide_says_so() -> None:
     assert one.note == Finding("no_launches_decide", {"any_number": True, "paired": False})
 
 
-def test_what_only_thousands_of_launches_would_decide_says_what_else_might() -> None:
+def test_a_metric_that_needs_thousands_of_launches_names_other_cures() -> None:
     """Launches of half and of double the time, which even out, and a tolerance of 3 %."""
     wild = [0.5, 2.0, 0.5, 2.0, 0.5, 2.0]
     one = judged(measured(series("step_time", wild)), beside(series("step_time", wild[::-1])), tolerance=0.03)
@@ -258,7 +258,7 @@ def test_what_only_thousands_of_launches_would_decide_says_what_else_might() -> 
     assert finding_text(one["step_time"].note) == f"{fact}; a wider tolerance or a quieter machine might"
 
 
-def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
+def test_an_improvement_over_the_other_revision_mentions_no_baseline() -> None:
     now, then = (make_counts({}, collective_calls=calls, flops=10.0) for calls in (1.0, 2.0))
     new = replace(measured(), counts=now, series=counted_series(now))
     result = judged(new, beside(then=then))
@@ -287,12 +287,14 @@ def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
         ("cpu_time", 0.08, 0.03, None, 0.03),
     ],
 )
-def test_tolerances(metric: str, baseline: float, tolerance: float, step: float | None, expected: float) -> None:
+def test_each_metric_has_its_tolerance(
+    metric: str, baseline: float, tolerance: float, step: float | None, expected: float
+) -> None:
     found = tolerance_of(series(metric, (baseline, baseline)), baseline, tolerance, step)
     assert found == pytest.approx(expected)
 
 
-def test_less_is_accepted_where_both_sides_are_measured_in_the_same_rounds() -> None:
+def test_paired_times_have_a_smaller_tolerance() -> None:
     auto = DecisionContext(alpha=0.01)
     assert (auto.accepted(paired=False), auto.accepted(paired=True)) == (TOLERANCE, PAIRED_TOLERANCE) == (0.03, 0.015)
     given = DecisionContext(alpha=0.01, tolerance=0.04)

@@ -79,7 +79,7 @@ def test_a_pause_in_each_tenth_step_is_red(steps: int, more: float) -> None:
     assert verdicts == {Verdict.REGRESSED}
 
 
-def test_code_beside_itself_is_green_and_what_is_slower_by_a_tenth_is_red() -> None:
+def test_unchanged_code_is_green_and_code_slower_by_a_tenth_is_red() -> None:
     """Rounds differ by 20 %, and both sides of a round by 1.4 %."""
     rng = np.random.default_rng(1)
     same, slower = ([judged(rng, 80, 0.0, faster=factor).verdict for _ in range(RUNS)] for factor in (1.0, 1.1))

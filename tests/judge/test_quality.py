@@ -47,7 +47,7 @@ def test_the_last_point_of_each_launch_counts() -> None:
 
 
 @pytest.mark.parametrize(("loss", "agreement"), [(0.5079, "equal"), (0.5081, "differs"), (0.4919, "differs")])
-def test_exact_strategies_may_differ_by_what_rounding_does_in_any_direction(loss: float, agreement: str) -> None:
+def test_exact_strategies_may_differ_by_eight_times_the_rounding_error(loss: float, agreement: str) -> None:
     """Rounding moved the loss by 0.001: eight times that is allowed."""
     row = kept(ending("flat", (loss, 0.6, 0.7)), exact=True)["loss"]
     assert row.allowed == pytest.approx(0.008)
@@ -55,7 +55,7 @@ def test_exact_strategies_may_differ_by_what_rounding_does_in_any_direction(loss
     assert row.agreement == agreement
 
 
-def test_where_rounding_moves_nothing_a_ten_thousandth_of_the_loss_is_allowed() -> None:
+def test_if_rounding_changes_nothing_a_ten_thousandth_of_the_loss_is_allowed() -> None:
     found = held([FIRST, ending("flat", (0.5, 0.6, 0.7))], FIRST, {"flat"}, RULES)
     assert [row.allowed for row in found] == [pytest.approx(1e-4 * 0.6), pytest.approx(0.02 * 0.8)]
 
@@ -75,7 +75,7 @@ def test_a_metric_is_worse_in_its_own_direction() -> None:
     assert kept(ending("x", (0.5, 0.6, 0.7), (0.7, 0.7, 0.7)), exact=False, rules=as_error)["accuracy"].worse.value < 0
 
 
-def test_what_rounding_explains_is_equal_even_where_it_is_worse_by_more_than_the_tolerance() -> None:
+def test_a_difference_that_rounding_explains_is_equal_even_beyond_the_tolerance() -> None:
     """Rounding moves the loss by 0.1, so 0.8 is allowed; 0.3 more in all launches is 50 % worse."""
     rows = held([FIRST, ending("flat", (0.8, 0.9, 1.0))], ending("moved", (0.6, 0.7, 0.8)), {"flat"}, RULES)
     assert rows[0].worse.value == pytest.approx(0.5)
@@ -94,7 +94,7 @@ def test_one_step_of_a_metric_in_every_launch_is_not_worse_but_two_are() -> None
     assert (two.worse.interval.low, two.worse.interval.high) == pytest.approx((0.025, 0.075))
 
 
-def test_where_ranks_have_their_own_buffers_only_the_loss_has_to_be_equal() -> None:
+def test_if_ranks_have_separate_buffers_only_the_loss_has_to_be_equal() -> None:
     higher = ending("flat", (0.5, 0.6, 0.7), (0.9, 0.9, 0.9))
     for same, agreement in ((True, "differs"), (False, "within tolerance")):
         rows = held([FIRST, higher], MOVED, {"flat"}, RULES, same_buffers=same)
@@ -109,7 +109,7 @@ def test_fewer_than_three_launches_say_nothing_of_chance(launches: int) -> None:
     assert rows[0].agreement == "inconclusive"
 
 
-def test_a_loss_near_zero_is_held_to_a_hundredth_of_where_it_began() -> None:
+def test_a_loss_near_zero_may_differ_by_a_share_of_a_hundredth_of_its_first_value() -> None:
     """0.009 more, of the 0.09001 that is a hundredth of 9.001."""
     first, other = ending("a", (1e-6,) * 3), ending("b", (0.009,) * 3)
     assert held([first, other], first, set(), RULES)[0].worse.value == pytest.approx(0.1, rel=1e-3)
@@ -152,7 +152,7 @@ def test_all_rows_share_the_level_of_one_test() -> None:
             assert interval.high - row.worse.value == pytest.approx(half)
 
 
-def test_a_strategy_of_which_a_training_was_lost_is_worse_whatever_the_others_say() -> None:
+def test_a_strategy_with_a_diverged_training_is_worse_whatever_the_others_say() -> None:
     other = ending("bad", (0.5, 0.6, math.nan), (0.8, 0.8, math.nan))
     other = replace(other, lost=("loss is nan at step 7 of 10 on rank 1 in launch 3",))
     assert (other.finals["loss"].interval, math.isnan(other.finals["loss"].value)) == (None, True)

@@ -73,7 +73,7 @@ STEADY = (1.0,) * 24
         pytest.param(DRAWN, DRAWN[::-1], Verdict.UNCHANGED, 0, id="as many by chance"),
     ],
 )
-def test_how_often_work_comes_is_compared(
+def test_the_rates_of_periodic_work_are_compared(
     then: tuple[float, ...], now: tuple[float, ...], verdict: Verdict, needed: int
 ) -> None:
     before, after = calls(then), calls(now)
@@ -90,7 +90,7 @@ def test_how_often_work_comes_is_compared(
         pytest.param(24, Verdict.UNCHANGED, 48, id="evaluation once in 24 steps"),
     ],
 )
-def test_evaluation_beside_logging_is_a_rhythm_of_its_own(period: int, verdict: Verdict, needed: int) -> None:
+def test_evaluation_and_logging_have_separate_periods(period: int, verdict: Verdict, needed: int) -> None:
     logging, evaluation = every(5, usual=0.0), every(period, usual=0.0, more=7.0)
     before, both = calls(logging), calls(evaluation)
     total = before.totals[CALLS] + both.totals[CALLS]
@@ -104,7 +104,7 @@ def test_evaluation_beside_logging_is_a_rhythm_of_its_own(period: int, verdict: 
     assert steps_to_tell(CALLS, before, after) == needed
 
 
-def test_a_rate_that_may_have_changed_is_told_with_what_would_tell() -> None:
+def test_a_rate_that_may_have_changed_is_reported_with_the_steps_that_would_decide() -> None:
     result = counted(calls(every(24)), calls(STEADY))
     assert result.verdict is Verdict.UNCHANGED
     assert findings(result) == (
@@ -130,7 +130,7 @@ def test_a_rate_that_grew_says_how_often() -> None:
         pytest.param((3.0, 1.0, 2.0), (2.0, 7.0, 3.0), Verdict.INCONCLUSIVE, id="the mean has doubled"),
     ],
 )
-def test_what_varies_without_a_rule_is_gated_only_if_all_steps_agree(
+def test_a_count_that_varies_irregularly_is_gated_only_if_all_steps_agree(
     then: tuple[float, ...], now: tuple[float, ...], verdict: Verdict | Literal[""]
 ) -> None:
     result = counted(calls(now), calls(then))
@@ -145,7 +145,7 @@ def test_a_doubled_mean_is_a_suspect_that_times_have_to_clear() -> None:
     )
 
 
-def test_a_mean_that_grew_by_half_is_told_though_steps_vary() -> None:
+def test_a_mean_that_grew_by_half_is_reported_although_steps_vary() -> None:
     short, long = ([float(length * each % 97 + 100) for each in range(20)] for length in (13, 29))
     then, now = calls(tuple(short)), calls(tuple(1.5 * each for each in long))
     words = (
@@ -168,7 +168,7 @@ def test_ranks_that_ended_at_different_steps_have_the_steps_of_all() -> None:
     assert merged([calls(every(5)), calls(every(5, 23))]).steps == 23
 
 
-def test_a_baseline_from_before_rates_has_looked_at_two_steps() -> None:
+def test_a_baseline_from_before_rates_has_counted_two_steps() -> None:
     """What comes in each 3rd step may have been missed then, and what comes in each 2nd one is new."""
     then = replace(exactly(collective_calls=1.0), details={CALLS: {"all_reduce": 1.0}})
     assert then.steps == 2
@@ -176,7 +176,7 @@ def test_a_baseline_from_before_rates_has_looked_at_two_steps() -> None:
     assert decide_count(CALLS, then, calls(every(2))) is Verdict.REGRESSED
 
 
-def test_work_of_another_period_beside_the_old_is_new() -> None:
+def test_work_of_another_period_in_addition_to_the_old_is_new() -> None:
     """In ten steps, all-reduces in each 5th step, and now others in each 4th step, too."""
 
     def of(*components: tuple[float, ...]) -> Counts:
@@ -229,7 +229,7 @@ def in_epochs(first: int, *, more: float = 0.0, one_line: bool = False) -> Count
 
 
 @pytest.mark.parametrize("one_line", [pytest.param(True, id="one line"), pytest.param(False, id="two lines")])
-def test_what_is_new_in_each_step_is_red_beside_two_periods_that_epochs_cut(*, one_line: bool) -> None:
+def test_new_work_in_each_step_is_red_although_two_other_periods_are_cut_by_epochs(*, one_line: bool) -> None:
     for first, second in product(range(19), repeat=2):
         before, same = (in_epochs(start, one_line=one_line) for start in (first, second))
         more = in_epochs(second, more=4.0, one_line=one_line)
@@ -237,7 +237,7 @@ def test_what_is_new_in_each_step_is_red_beside_two_periods_that_epochs_cut(*, o
         assert decide_count("collective_bytes", before, more) is Verdict.REGRESSED
 
 
-def test_what_is_new_in_each_step_is_named_by_its_size() -> None:
+def test_new_work_in_each_step_is_reported_with_its_size() -> None:
     result = counted(in_epochs(0, more=4.0), in_epochs(4))
     assert finding_text(result["collective_bytes"].note) == (
         "all_reduce 100 B -> 104 B per step (+4 B, +4 %) in most steps"
@@ -245,7 +245,7 @@ def test_what_is_new_in_each_step_is_named_by_its_size() -> None:
     assert findings(result) == ()
 
 
-def test_more_work_in_nearly_every_step_proves_nothing_if_neighbouring_steps_are_alike() -> None:
+def test_more_work_in_nearly_every_step_is_no_change_if_neighbouring_steps_are_correlated() -> None:
     """A random walk: 17 of the later steps do more than most of the earlier ones."""
     early = (108, 96, 91, 94, 86, 86, 89, 82, 73, 76, 85, 81, 79, 93, 89, 85, 105, 93, 100, 84)
     late = (94, 94, 99, 94, 87, 102, 106, 115, 116, 136, 137, 127, 132, 134, 113, 112, 119, 124, 121, 110)

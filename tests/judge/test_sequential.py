@@ -88,11 +88,11 @@ def result(*comparisons: Comparison) -> Result:
         pytest.param(compared(note=NOT_GROSS, scale="difference", baseline=0.1, change=0.049), False, id="0.049 s"),
     ],
 )
-def test_launches_are_wanted_by_what_they_may_decide(comparison: Comparison, *, wanted: bool) -> None:
+def test_a_comparison_asks_for_launches_if_they_may_decide_it(comparison: Comparison, *, wanted: bool) -> None:
     assert wants_launches(comparison) is wanted
 
 
-def test_what_looks_worse_is_suspected_if_launches_may_confirm_it() -> None:
+def test_a_worse_metric_is_suspected_if_launches_may_confirm_it() -> None:
     paired, memory = compared("cpu_time", paired=True), compared("peak_resident", unit="B")
     suspects = [replace(each, suspicious=True) for each in (paired, memory)]
     stored = compared(verdict=Verdict.INCONCLUSIVE, note=NOT_GROSS, suspicious=True)
@@ -107,7 +107,7 @@ def test_what_looks_worse_is_suspected_if_launches_may_confirm_it() -> None:
     assert suspicious_metrics(result(paired, memory)) == ()
 
 
-def test_blind_is_what_more_launches_may_make_see() -> None:
+def test_metrics_that_more_launches_may_decide_are_blind() -> None:
     paired = compared(paired=True)
     others = (
         compared(note=NOT_GROSS),  # stored times

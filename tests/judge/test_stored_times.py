@@ -67,9 +67,7 @@ def test_a_gross_slowdown_takes_the_whole_99_percent_interval(
 @pytest.mark.parametrize(
     ("factor", "verdict"), [(0.2, Verdict.OK), (1.0299, Verdict.OK), (1.0301, Verdict.INCONCLUSIVE)]
 )
-def test_what_is_not_slower_than_the_tolerance_is_ok_without_a_bound(
-    metric: str, factor: float, verdict: Verdict
-) -> None:
+def test_a_stored_time_within_the_tolerance_is_ok_without_a_bound(metric: str, factor: float, verdict: Verdict) -> None:
     """Not improved either, though it takes a fifth of the time: stored times show gross slowdowns alone."""
     one = beside_stored(factor, metric=metric)
     assert one.verdict is verdict
@@ -152,7 +150,7 @@ def test_single_launches_show_no_gross_slowdown() -> None:
         assert judged(new, found(slower(1.0, samples=[1.0])))["step_time"].verdict is verdict
 
 
-def test_blocks_of_two_launches_show_what_takes_twice_as_long() -> None:
+def test_blocks_of_two_launches_show_a_slowdown_of_100_percent() -> None:
     """Ten blocks of a launch that scatter by 10 %, so 10 * 0.01 / (10 * 9), and 3 % of its own: 0.00201 is expected.
 
     With the 0.00125 of launches that lie 5 % apart (4 * 0.00201 + 0.00125) / 5 = 0.00186; of two on either side as much
@@ -167,7 +165,7 @@ def test_blocks_of_two_launches_show_what_takes_twice_as_long() -> None:
         assert judged(on_machine(measured(now)), found(then))["step_time"].verdict is verdict
 
 
-def test_no_change_can_be_told_from_nothing() -> None:
+def test_a_baseline_of_zero_gives_no_change() -> None:
     one = judged(on_machine(measured(slower(1.0, "throughput"))), found(series("throughput", [0.0] * 3)))["throughput"]
     assert (one.verdict, one.note) == (Verdict.INCONCLUSIVE, Finding("no_change_from", {"baseline": 0.0}))
 
@@ -244,7 +242,7 @@ def test_a_slow_side_alone_does_not_clear_the_code() -> None:
     assert (one.verdict, one.note, one.paired) == (Verdict.REGRESSED, None, True)
 
 
-def test_the_part_of_a_shared_slowdown_that_the_code_made_is_still_looked_for() -> None:
+def test_the_part_of_a_shared_slowdown_that_the_code_caused_is_still_suspected() -> None:
     """Both sides are grossly slower, and the candidate looks 10 % slower still, which wide samples do not show."""
     then, now = (slower(each, samples=(0.9, 1.0, 1.1, 1.2, 0.8, 1.0, 1.1, 0.9)) for each in (2.4, 2.64))
     base = with_commit(found(slower(1.0, samples=STEADY)), replace(then, samples=then.samples[::-1]))
@@ -261,13 +259,13 @@ def test_a_rate_is_not_red_if_the_step_time_is_as_it_was(*, paired: bool) -> Non
     assert result.verdict in {Verdict.OK, Verdict.UNCHANGED}
 
 
-def test_what_the_code_made_slower_is_the_code() -> None:
+def test_a_slowdown_of_the_paired_comparison_is_attributed_to_the_code() -> None:
     one = agreeing(1.6, code=1.3)["step_time"]
     assert (one.verdict, one.note) == (Verdict.REGRESSED, None)
     assert one.change == pytest.approx(0.3)
 
 
-def test_what_is_gated_nowhere_is_not_red_for_what_both_sides_share() -> None:
+def test_a_metric_that_is_not_gated_is_not_red_for_a_slowdown_of_both_sides() -> None:
     then, now = (replace(slower(factor, samples=STEADY), gated=False) for factor in (1.0, 1.6))
     one = judged(on_machine(measured(now)), with_commit(found(then), now))["step_time"]
     assert one.verdict is Verdict.UNCHANGED
@@ -315,7 +313,7 @@ def typical(*metrics: Series) -> StoredBaseline:
     return replace(base, record=record, counted=replace(record, counts=counts(2.0)))
 
 
-def test_times_of_usual_steps_are_not_compared_and_all_else_is() -> None:
+def test_times_of_usual_steps_are_not_compared_and_other_metrics_are() -> None:
     metrics = {"step_time": STEADY, "throughput": STEADY, "peak_allocated": [5e8] * 8, "final_loss": [1.0] * 8}
     now = [series(metric, samples, factor=1.3) for metric, samples in metrics.items()]
     new = replace(measured(*now, *counted_series(counts(3.0))), counts=counts(3.0))
@@ -330,7 +328,7 @@ def test_times_of_usual_steps_are_not_compared_and_all_else_is() -> None:
     assert judged(on_machine(measured(*same)), typical(*same)).verdict is Verdict.INCOMPATIBLE
 
 
-def test_the_commit_of_such_a_baseline_judges_times_all_the_same() -> None:
+def test_the_commit_of_a_baseline_with_times_of_usual_steps_is_compared_as_usual() -> None:
     """They are nine times the usual steps' of then, which says nothing."""
     now = slower(9.0, samples=STEADY)
     result = judged(on_machine(measured(now)), with_commit(typical(slower(1.0, samples=STEADY)), now), resolution=0.1)
@@ -338,7 +336,7 @@ def test_the_commit_of_such_a_baseline_judges_times_all_the_same() -> None:
     assert "slower_than_stored" not in {finding.code for finding in result.findings}
 
 
-def test_what_the_commit_of_the_baseline_cannot_run_is_judged_by_stored_times() -> None:
+def test_a_benchmark_that_the_baselines_commit_cannot_run_is_judged_by_stored_times() -> None:
     pair = PairedRevision(revision="3f2a1c0", commit="3f2a1c0", lacking="it raised")
     base = replace(found(slower(1.0)), pair=pair, unpaired="3f2a1c0 cannot run it")
     for factor, verdict in ((1.0, Verdict.OK), (9.0, Verdict.REGRESSED)):

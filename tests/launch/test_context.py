@@ -45,7 +45,7 @@ OF_TWO_GPUS = replace(INSTANCES, gpus=replace(INSTANCES.gpus, pci=ADDRESSES))
         ("auto", "auto", 2, OF_TWO_GPUS, Placement("cuda", "nccl")),
     ],
 )
-def test_auto_takes_the_gpus_where_they_suffice(
+def test_auto_takes_the_gpus_if_they_suffice(
     device: str, backend: str, world_size: int, machine: TorchMachine, expected: Placement
 ) -> None:
     assert place(device, backend, world_size, machine) == expected
@@ -60,7 +60,7 @@ def test_auto_takes_the_gpus_where_they_suffice(
         ("cuda", "auto", 1, ROCM, r"needs a GPU, and torch 2\.13\.0\+rocm6\.4 sees none"),
     ],
 )
-def test_what_the_machine_lacks_is_one_line_with_a_cure(
+def test_a_device_that_the_machine_lacks_is_named_in_one_line_with_a_cure(
     device: str, backend: str, world_size: int, machine: TorchMachine, message: str
 ) -> None:
     with pytest.raises(LaunchError, match=message) as caught:
@@ -120,7 +120,7 @@ def test_one_device_or_a_lone_instance_is_asked_once(visible: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
-def test_what_is_visible_decides_what_the_machine_has(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_devices_of_the_machine_are_the_visible_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = Launcher(environ={})
     asked = answers(launcher, monkeypatch, (TWO_GPUS,), (NO_GPU,))
     assert launcher.machine() is launcher.machine() is TWO_GPUS
@@ -130,7 +130,7 @@ def test_what_is_visible_decides_what_the_machine_has(name: str, monkeypatch: py
     assert asked == [((True,), 1, ())] * 2
 
 
-def test_each_instance_that_is_named_is_asked_by_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_named_mig_instance_is_inspected_by_a_separate_process(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = Launcher(environ={"CUDA_VISIBLE_DEVICES": "MIG-a, MIG-b,MIG-broken"})
     other = replace(ONE_INSTANCE, gpus=Gpus(names=("B100 MIG 1g.24gb",), pci=ADDRESSES[1:]))
     asked = answers(launcher, monkeypatch, (ONE_INSTANCE,), (ONE_INSTANCE, other, NO_GPU))
@@ -140,6 +140,6 @@ def test_each_instance_that_is_named_is_asked_by_a_process_of_its_own(monkeypatc
     assert asked == [((True,), 1, ()), ((True,), 3, ("MIG-a", "MIG-b", "MIG-broken"))]
 
 
-def test_versions_are_those_of_installed_packages() -> None:
+def test_versions_are_read_of_installed_packages_only() -> None:
     """Torch is, and the other one is not."""
     assert versions(("torch", "no-such-package")) == {"torch": version("torch")}

@@ -112,7 +112,7 @@ def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus, **of_job: Any
     return os.environ.get("CUDA_VISIBLE_DEVICES"), used
 
 
-def test_ranks_are_dealt_out_on_the_devices_that_the_controller_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_assigned_to_the_devices_that_the_controller_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where other ranks may be at work already, none looks for memory that others have taken."""
     gpus = Gpus(names=("H200",) * 3, pci=(None,) * 3)
     assert joined(monkeypatch, 2, gpus) == (None, ["cuda:2", "looks", "cuda:2"])
@@ -127,7 +127,7 @@ def test_a_rank_is_shown_its_own_instance_alone(monkeypatch: pytest.MonkeyPatch)
     assert joined(monkeypatch, 2, gpus) == ("MIG-a", ["cuda:0", "looks", "cuda:0"])
 
 
-def test_a_rank_is_bound_near_its_gpu_and_tells_what_others_have_taken(
+def test_a_rank_is_bound_near_its_gpu_and_notes_memory_taken_by_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
@@ -216,13 +216,13 @@ def test_ranks_are_bound_to_the_cores_near_their_gpus(machine: Callable[..., lis
         pytest.param(dict.fromkeys(NODES, ""), range(16), {}, id="a system that tells nothing"),
     ],
 )
-def test_ranks_are_left_alone_on(
+def test_ranks_are_not_bound_if_that_is_impossible_or_already_done(
     machine: Callable[..., list[set[int]]], files: dict[str, str], allowed: range, environ: dict[str, str]
 ) -> None:
     assert machine({**NODES, **files}, allowed, **environ) == [set()] * 4
 
 
-def test_a_line_of_c_is_there_however_the_process_ends() -> None:
+def test_a_line_printed_by_c_is_kept_however_the_process_ends() -> None:
     """NCCL warns so."""
     code = "import ctypes, os\nfrom pytest_ddpperf.launch.devices import _print_by_line\n_print_by_line()\n"
     code += "ctypes.CDLL(None).puts(b'NCCL WARN so and so')\nos._exit(0)"
@@ -269,7 +269,7 @@ def test_hardware_threads_of_a_core_stay_together(tmp_path: Path) -> None:
     assert shares(range(8), 8, root) == [[0], [4], [1], [5], [2], [6], [3], [7]]  # there are too few cores
 
 
-def test_a_machine_that_tells_no_nodes_is_one(tmp_path: Path) -> None:
+def test_a_machine_that_reports_no_numa_nodes_is_one_node(tmp_path: Path) -> None:
     assert shares([3, 5, 8, 9], 2, tmp_path) == [[3, 5], [8, 9]]
 
 
@@ -278,7 +278,7 @@ def test_fewer_cores_than_ranks_are_refused(tmp_path: Path) -> None:
         shares([4, 5], 3, tmp_path)
 
 
-def test_ranks_near_one_gpu_share_its_cores_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_near_one_gpu_divide_its_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(devices, "near_cores", lambda *_: [{0, 1}, {4, 5, 6, 7}] * 2)
     assert [devices.own_cores([None] * 4, rank, {}, tmp_path) for rank in range(4)] == [[0], [4, 5], [1], [6, 7]]
     monkeypatch.setattr(devices, "near_cores", lambda *_: [set(), set()])

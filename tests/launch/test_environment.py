@@ -42,7 +42,7 @@ def test_no_task_of_slurm_or_mpi_reaches_the_ranks() -> None:
     assert ranks({**dict.fromkeys(task, "0"), **job}, {}) == job
 
 
-def test_ranks_find_what_torchrun_would_have_set() -> None:
+def test_ranks_have_the_variables_that_torchrun_would_set() -> None:
     found = group_variables(5, 8, 2900, local=(1, 4), node=1, nodes=2)
     place = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "ROLE_RANK": "5"}
     group = {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_WORLD_SIZE": "8", "ROLE_NAME": "default"}
@@ -56,12 +56,12 @@ def test_threads_are_read_as_openmp_reads_them(value: str, threads: int) -> None
     assert thread_count({"OMP_NUM_THREADS": value}) == threads
 
 
-def test_only_what_python_searches_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_path_entries_that_python_searches_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/a", Path("/b"), ""])
     assert search_path() == ("/a", "")
 
 
-def test_nccl_says_what_goes_wrong_and_probes_no_network_unless_the_user_asks_for_one() -> None:
+def test_nccl_prints_warnings_and_uses_no_network_unless_the_user_asks_for_one() -> None:
     assert inherited({}, {}) == {"NCCL_DEBUG": "WARN", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
     for name in ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"):
         assert inherited({name: "x", "NCCL_DEBUG": "INFO"}, {}) == {name: "x", "NCCL_DEBUG": "INFO"}

@@ -71,14 +71,14 @@ def player(name: str, turns_wanted: int, written: list[str], meanwhile: Callable
         ({"a": 3, "b": 6}, "abbabbabb"),  # who needs more turns has them between those of the other
     ],
 )
-def test_launches_take_turns_by_their_progress(turns: dict[str, int], order: str) -> None:
+def test_interleaved_launches_advance_by_their_progress(turns: dict[str, int], order: str) -> None:
     written: list[str] = []
     launches = [player(name, number, written) for name, number in turns.items()]
     assert run_interleaved(launches, no_abort) == [*turns]
     assert "".join(written) == "".join(2 * name for name in order)
 
 
-def test_of_pairs_with_unequal_numbers_of_turns_both_sides_follow_another_one_alike() -> None:
+def test_both_sides_of_a_pair_begin_equally_often_even_with_unequal_numbers_of_blocks() -> None:
     """Either side of each pair begins in half of the 22 cycles of the pair with fewer turns."""
     written: list[str] = []
     run_interleaved([player(name, {"a": 22, "b": 45}[name.lower()], written) for name in "aAbB"], no_abort)
@@ -87,7 +87,7 @@ def test_of_pairs_with_unequal_numbers_of_turns_both_sides_follow_another_one_al
     assert begins == dict.fromkeys("aAbB", 11)
 
 
-def test_who_has_timed_all_its_steps_waits_for_those_of_the_others() -> None:
+def test_a_launch_that_has_timed_all_its_steps_waits_for_the_steps_of_the_others() -> None:
     """What it does then, and its end, disturb none."""
     written: list[str] = []
 
@@ -126,7 +126,7 @@ def test_the_first_launchs_error_comes_first_and_the_others_have_ended() -> None
 
 
 @pytest.mark.parametrize("first", ["waits", "hangs"])
-def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
+def test_a_launch_that_waited_in_vain_is_not_to_blame(first: str) -> None:
     """The second launch never ends its turn, for which the first one waits; either may be the first to give up."""
     playing, given_up = threading.Event(), threading.Event()
 
@@ -157,7 +157,7 @@ def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
         run_interleaved([waits, hangs], no_abort)
 
 
-def test_who_has_lost_its_time_to_one_that_hung_is_not_to_blame() -> None:
+def test_a_launch_that_lost_its_time_to_a_hanging_one_is_not_to_blame() -> None:
     """The first launch goes on when the second one has given up, and is late while it waits for nobody."""
     playing = threading.Event()
 
@@ -180,7 +180,7 @@ def test_who_has_lost_its_time_to_one_that_hung_is_not_to_blame() -> None:
         run_interleaved([is_late, hangs], no_abort)
 
 
-def test_who_had_its_turn_after_all_may_be_to_blame() -> None:
+def test_a_launch_that_ran_after_its_wait_may_be_to_blame() -> None:
     """The second launch ends; the first one, which had waited for it, asks again and fails in a turn of its own."""
 
     def fails(turns: TurnSlot) -> str:
@@ -236,7 +236,7 @@ class Computing:
         (True, 10.0, [0.03, 0.03]),  # those that never rest are waited for once
     ],
 )
-def test_a_turn_ends_once_threads_have_stopped_spinning(
+def test_a_block_ends_after_openmp_threads_have_stopped_spinning(
     monkeypatch: pytest.MonkeyPatch, *, threads: bool, seconds: float, slept: list[float]
 ) -> None:
     computing, client = Computing(seconds), TurnClient(None, threads=threads)
@@ -246,7 +246,7 @@ def test_a_turn_ends_once_threads_have_stopped_spinning(
         assert computing.slept == pytest.approx(expected)
 
 
-def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -> None:
+def test_ranks_of_two_launchers_are_interleaved(launcher: Launcher, tmp_path: Path) -> None:
     """Each rank 0 has three turns and looks at what the other one has had by then."""
 
     def body(_ctx: RankContext, mine: Path, theirs: Path) -> list[bool]:
@@ -269,7 +269,7 @@ def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -
         assert run_interleaved(calls, other.abort) == [[False] * 3, [True] * 3]
 
 
-def test_the_first_turn_waits_for_all_also_for_a_launch_that_begins_anew() -> None:
+def test_the_first_block_waits_for_all_launches_also_for_one_that_is_restarted() -> None:
     """What the ranks of the first launch were to be forked from had ended; the second one is built slowly."""
     queue = TurnQueue(2)
     queue.leave(0)

@@ -147,7 +147,7 @@ def test_a_timeout_is_a_positive_number_of_seconds(timeout: float) -> None:
         Launcher().run(print, world_size=1, timeout=timeout)
 
 
-def test_more_ranks_than_files_may_be_opened(launcher: Launcher) -> None:
+def test_too_many_ranks_for_the_limit_of_open_files_are_refused_and_leave_none_open(launcher: Launcher) -> None:
     """Whichever file of a launch is the one too many: its failure is one sentence, and it leaves no file open."""
     launcher.wait()
     open_now, failed = open_files(), 0
@@ -171,7 +171,7 @@ def imported(_ctx: RankContext, name: str) -> bool:
     return name in sys.modules
 
 
-def test_what_a_launch_preloads_its_ranks_and_later_ones_find_imported(launcher: Launcher) -> None:
+def test_modules_that_a_launch_preloads_are_imported_in_its_ranks_and_in_later_ones(launcher: Launcher) -> None:
     """A module that cannot be imported is for the code to complain of that needs it."""
     name = "xml.dom.pulldom"
     assert run(launcher, imported, name).values == (False,)
@@ -180,7 +180,7 @@ def test_what_a_launch_preloads_its_ranks_and_later_ones_find_imported(launcher:
     assert run(launcher, imported, name).values == (True,)
 
 
-def test_what_ranks_print_is_told_while_they_run(launcher: Launcher, tmp_path: Path) -> None:
+def test_output_of_ranks_is_forwarded_while_they_run(launcher: Launcher, tmp_path: Path) -> None:
     heard: list[tuple[int, str]] = []
     seen = tmp_path / "seen"
 

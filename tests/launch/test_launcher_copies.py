@@ -34,7 +34,7 @@ def launchers(launcher: Launcher) -> Iterator[Launchers]:
     made.close()
 
 
-def test_the_memory_of_those_that_do_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_that_missing_fork_servers_will_take_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first imports torch, and the others are copies of it."""
     launchers = Launchers(lambda first: Launcher(like=first))
     for running, number, expected in ((0, 1, 300), (0, 3, 300 + 2 * 40), (1, 3, 2 * 40), (5, 3, 0)):
@@ -114,7 +114,7 @@ def test_copies_of_the_first_run_launches_at_the_same_time_start_again_and_end_t
     assert all_gone(last)
 
 
-def test_what_ranks_remark_on_a_gpu_is_told_once(launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_of_ranks_on_a_gpu_is_reported_once(launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
     remarks = iter(["GPU 0 of rank 0: 41 GiB", "", "GPU 0 of rank 0: 42 GiB", "GPU 1 of rank 1: 1 GiB"])
 
     def conducted(*_: object) -> tuple[list[RankEnd], float]:
@@ -157,7 +157,7 @@ def test_copies_end_with_the_first_and_are_made_of_the_next_one(
 
 
 @pytest.mark.slow
-def test_nobody_waits_for_a_busy_one_to_copy_it(launchers: Launchers, tmp_path: Path) -> None:
+def test_no_launcher_waits_to_copy_a_busy_one(launchers: Launchers, tmp_path: Path) -> None:
     """A rank of the first launcher waits for a rank of the second one, which imports torch itself."""
     pipes = [tmp_path / "begun", tmp_path / "end"]
     for pipe in pipes:
@@ -177,7 +177,7 @@ def test_nobody_waits_for_a_busy_one_to_copy_it(launchers: Launchers, tmp_path: 
     os.close(begun)
 
 
-def test_what_a_copy_that_is_killed_in_a_launch_leaves_behind_ends_with_its_launcher(
+def test_processes_left_by_a_killed_copy_end_with_its_launcher(
     launcher: Launcher, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
     """A daemon that has been forked has the environment of the zygote, whose mark has to be the copy's."""
@@ -202,7 +202,7 @@ def seen(_: RankContext, *names: str) -> tuple[str | None, ...]:
 
 
 @pytest.mark.slow
-def test_ranks_with_variables_of_their_own_have_them_and_others_do_not(launchers: Launchers) -> None:
+def test_variables_of_some_ranks_do_not_reach_other_ranks(launchers: Launchers) -> None:
     """A copy of the zygote does for what a rank reads; what libraries read when they are loaded takes a fresh one."""
     named = launchers.with_variables((("NCCL_ALGO", "Ring"),))
     threads = launchers.with_variables((("OMP_NUM_THREADS", "2"),))

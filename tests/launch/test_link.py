@@ -101,7 +101,7 @@ def test_the_end_of_a_link_comes_after_its_last_message(pair: tuple[Link, Link])
         theirs.receive(5)
 
 
-def test_to_send_to_a_peer_that_is_gone_is_told(pair: tuple[Link, Link]) -> None:
+def test_sending_to_a_peer_that_is_gone_fails(pair: tuple[Link, Link]) -> None:
     ours, theirs = pair
     theirs.close()
     with pytest.raises(LinkEnded):  # noqa: PT012  the kernel takes the first ones
@@ -116,7 +116,7 @@ def test_a_peer_with_another_key_is_refused_by_both_ends(listening: socket.socke
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.0\r\n\r\n", bytes(1000)])
-def test_who_says_something_else_is_refused(listening: socket.socket, said: bytes) -> None:
+def test_a_peer_that_sends_another_greeting_is_refused(listening: socket.socket, said: bytes) -> None:
     with refusing(listening) as taken, socket.create_connection(listening.getsockname()) as stranger:
         with contextlib.suppress(OSError):  # it may have been refused by now
             stranger.sendall(said)
@@ -124,7 +124,7 @@ def test_who_says_something_else_is_refused(listening: socket.socket, said: byte
         taken.join()
 
 
-def test_who_sends_byte_by_byte_is_given_up(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_sends_byte_by_byte_is_given_up(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "_HANDSHAKE_SECONDS", 0.2)
     with refusing(listening) as taken, socket.create_connection(listening.getsockname()) as stranger:
         while taken.is_alive():
@@ -158,7 +158,9 @@ def test_a_pickle_without_the_mac_is_not_loaded(pair: tuple[Link, Link], monkeyp
     assert loaded == []
 
 
-def test_who_connects_is_known_by_json_alone(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_greeting_of_a_peer_is_json_and_no_pickle(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who has read the key may say anything, and makes no process load a pickle."""
     loaded: list[bytes] = []
     monkeypatch.setattr(pickle, "loads", loaded.append)
@@ -194,7 +196,7 @@ class Served:
         raise error
 
 
-def test_a_question_calls_a_method_there_and_waits_for_its_own_answer(pair: tuple[Link, Link]) -> None:
+def test_a_question_calls_a_method_of_the_peer_and_waits_for_its_own_answer(pair: tuple[Link, Link]) -> None:
     (ours, theirs), served, heard = pair, Served(), list[object]()
     late, asked = ours.ask(Served.note, 5), ours.ask(Served.note, 6, twice=True)
     with pytest.raises(NoAnswer, match=r"^the controller did not answer within 0 s$"):
@@ -211,7 +213,9 @@ def test_a_question_calls_a_method_there_and_waits_for_its_own_answer(pair: tupl
 @pytest.mark.parametrize(
     ("error", "told"), [(LaunchError("no torch here"), "no torch here"), (ValueError("odd"), "ValueError: odd")]
 )
-def test_a_method_that_fails_there_is_told_with_the_peer(pair: tuple[Link, Link], error: Exception, told: str) -> None:
+def test_a_method_that_fails_on_a_peer_is_reported_with_the_peer(
+    pair: tuple[Link, Link], error: Exception, told: str
+) -> None:
     (ours, theirs), served = pair, Served()
     ours.name = "node 1 (b)"
     asked = ours.ask(Served.fails, error)

@@ -134,7 +134,7 @@ WRITES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("entries", [4000, 0], ids=["copies", "links"])
-def test_what_a_launch_writes_reaches_neither_the_project_nor_the_next_launch(
+def test_files_that_a_launch_writes_reach_neither_the_project_nor_the_next_launch(
     project: Project, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], entries: int
 ) -> None:
     monkeypatch.setattr(own_files, "_ENTRIES", entries)
@@ -168,7 +168,7 @@ def test_what_a_launch_writes_reaches_neither_the_project_nor_the_next_launch(
     assert project.remarks == {}
 
 
-def test_what_changes_in_the_project_is_shown_to_the_next_launch(project: Project) -> None:
+def test_changes_in_the_project_are_shown_to_the_next_launch(project: Project) -> None:
     project.has(**{"train.py": "1", "old__a": "a", "data": "file"})
     with project.launch() as top:
         assert (top / "train.py").stat().st_mtime_ns == (project.top / "train.py").stat().st_mtime_ns
@@ -180,7 +180,11 @@ def test_what_changes_in_the_project_is_shown_to_the_next_launch(project: Projec
         assert content(top) == {"train.py": "2", "new": "", "new/b": "b", "data": "", "data/1": "one"}
 
 
-def test_ranks_read_what_lies_around_the_project_and_start_where_pytest_did(project: Project) -> None:
+@pytest.mark.parametrize("entries", [4000, 0], ids=["copies", "links"])
+def test_ranks_read_files_around_the_project_and_start_in_the_folder_of_pytest(
+    project: Project, monkeypatch: pytest.MonkeyPatch, entries: int
+) -> None:
+    monkeypatch.setattr(own_files, "_ENTRIES", entries)
     (project.top.parent / "data").mkdir()
     (project.top.parent / "data/1").write_text("one")
     project.places.append(project.top / "perf")
@@ -191,7 +195,7 @@ def test_ranks_read_what_lies_around_the_project_and_start_where_pytest_did(proj
         assert Path(top, os.path.relpath("/etc/passwd", project.top)).samefile("/etc/passwd")
 
 
-def test_what_a_launch_writes_does_not_reach_a_working_folder_above_the_project(project: Project) -> None:
+def test_files_that_a_launch_writes_do_not_reach_a_working_folder_above_the_project(project: Project) -> None:
     project.places = [project.top / "group/repository", project.top, project.temporary.parent]
     project.has(group__repository__train="", group__runs__last="one", runs__last="one", notes="mine")
     before = content(project.top)
@@ -321,7 +325,7 @@ def test_a_rank_saves_in_its_own_folder_in_place_of_a_link(
     assert project.remarks == {}
 
 
-def test_ranks_share_what_they_copy(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_share_the_files_that_they_copy(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_files, "_ENTRIES", 0)
     project.has(log="first\n", **{f"data__{i}": str(i) for i in range(500)}, data__part__0="")
 
@@ -347,7 +351,7 @@ def test_ranks_share_what_they_copy(project: Project, monkeypatch: pytest.Monkey
     assert project.remarks == {}
 
 
-def test_what_cannot_be_copied_does_not_stop_a_rank(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_copied_do_not_stop_a_rank(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_files, "_ENTRIES", 0)
     project.has(**{".git__HEAD": "ref", "loop": ""})
     (project.top / "null").symlink_to("/dev/null")
@@ -368,9 +372,7 @@ def test_what_cannot_be_copied_does_not_stop_a_rank(project: Project, monkeypatc
     assert (project.top / ".git/index").read_text() == "shared"
 
 
-def test_too_many_files_are_shown_as_links_where_they_lie_deep(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_if_there_are_too_many_files_deep_folders_are_links(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_files, "_ENTRIES", 10)
     project.has(**{f"data__{i}": "" for i in range(8)}, deep__low__lower__train="", empty__a="", train="", out__1="")
     (project.top / "empty/a").unlink()
@@ -399,7 +401,7 @@ def test_no_more_files_are_copied_of_a_folder_above_the_project(
     assert len(project.remarks) == 1  # such a link was written through
 
 
-def test_another_checkout_is_shown_with_what_git_does_not_track_here(project: Project, tmp_path: Path) -> None:
+def test_another_checkout_is_shown_with_the_untracked_files_of_this_one(project: Project, tmp_path: Path) -> None:
     project.has(**{"train.py": "new", "added.py": "new", "data__1": "one", "local.yaml": "mine", "gone__cache": "1"})
     there = tmp_path / "checkout"
     (there / "configs").mkdir(parents=True)
@@ -422,7 +424,7 @@ def test_another_checkout_is_shown_with_what_git_does_not_track_here(project: Pr
     assert project.remarks == {}
 
 
-def test_what_ranks_cannot_replace_is_never_reached_through_a_link(project: Project) -> None:
+def test_files_behind_a_link_that_a_launch_left_are_never_changed(project: Project) -> None:
     """A launch may leave links in place of folders: what they lead to stays as it is."""
     project.has(checkpoints__1="one", train="")
     valued = project.top.parents[1] / "valued"
@@ -442,7 +444,9 @@ def test_what_ranks_cannot_replace_is_never_reached_through_a_link(project: Proj
     assert content(valued) == {"mine": "mine"}
 
 
-def test_a_folder_that_cannot_be_made_is_told_with_the_cure(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_with_the_cure(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(project.top / "train"))
     project.has(train="")
     cure = r"Not a directory: .*; set TMPDIR to a .*keep_files=True\)"
@@ -450,7 +454,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_cure(project: Project, mo
         pass
 
 
-def test_the_first_launch_removes_what_runs_that_were_killed_have_left_a_day_ago(project: Project) -> None:
+def test_the_first_launch_removes_day_old_files_of_killed_runs(project: Project) -> None:
     project.has(train="", kept__mine="mine")
     (project.temporary / "ddpperf-files-some_link").symlink_to(project.top / "kept")
     for name, hours in {"left_over": 25, "still_used": 23, "some_link": 25}.items():

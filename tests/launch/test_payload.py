@@ -81,7 +81,7 @@ def test_assertion(ddpperf_group):
 @pytest.mark.parametrize(
     "mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("prepend", "append")), "importlib"]
 )
-def test_whatever_a_suite_defines_reaches_the_ranks(inner: pytest.Pytester, mode: str) -> None:
+def test_classes_and_functions_of_a_suite_reach_the_ranks(inner: pytest.Pytester, mode: str) -> None:
     suite = inner.path / "suite"
     suite.mkdir()
     fixture = "import pytest\n@pytest.fixture\ndef from_conftest(): return FromConftest\n"
@@ -163,7 +163,7 @@ def test_a_function_that_travels_by_value_keeps_the_file_that_tracebacks_name() 
     assert call.function().__code__.co_filename == __file__
 
 
-def test_a_function_may_name_a_module_of_a_class_of_its_own() -> None:
+def test_a_function_may_use_a_module_object_with_a_custom_class() -> None:
     import torch.backends.cudnn
 
     def benchmarks() -> bool:

@@ -42,7 +42,7 @@ def test_a_gpu_in_use_is_known_by_files_or_by_torch(tmp_path: Path, monkeypatch:
     assert processes.touches_gpu(tmp_path)
 
 
-def test_kills_for_want_of_memory_are_those_of_the_own_control_group_else_of_the_machine(tmp_path: Path) -> None:
+def test_out_of_memory_kills_are_counted_for_the_own_control_group_otherwise_for_the_machine(tmp_path: Path) -> None:
     def write(name: str, text: str) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -55,13 +55,15 @@ def test_kills_for_want_of_memory_are_those_of_the_own_control_group_else_of_the
     assert processes.out_of_memory_kills(tmp_path) == 2
 
 
-def test_what_the_kernel_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_kernel_to_adopt_orphans_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_PR_SET_CHILD_SUBREAPER", -1)
     with pytest.raises(OSError, match=r"the kernel refused to let this process adopt orphans: Invalid argument"):
         processes.adopt_orphans()
 
 
-def test_a_system_that_cannot_start_ranks_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_system_that_cannot_start_ranks_is_reported_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(LaunchError, match=r"^ranks need the file system /proc, which is not mounted here; mount it$"):
         processes.require_linux(tmp_path)
     for platform, system in {"darwin": "macOS", "win32": "Windows", "freebsd14": "freebsd14"}.items():

@@ -20,7 +20,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProgressFile]:
     file.close()
 
 
-def test_what_a_rank_says_is_read_at_any_time(shared: ProgressFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_of_a_rank_is_read_at_any_time(shared: ProgressFile, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 12.0, 13.5, 20.0])
     monkeypatch.setattr(system_time, "monotonic", lambda: next(now))
     progress.begin(shared.descriptor, 1)
@@ -32,7 +32,7 @@ def test_what_a_rank_says_is_read_at_any_time(shared: ProgressFile, monkeypatch:
     assert shared.read(0) is None
 
 
-def test_ranks_that_are_equally_far_are_told_together_with_the_longest_time() -> None:
+def test_ranks_that_are_equally_far_are_listed_together_with_the_longest_time() -> None:
     ranks = {
         0: Progress("timed step", 41, 9.2),
         1: Progress("warm-up step", 2, 11.7),
@@ -43,7 +43,7 @@ def test_ranks_that_are_equally_far_are_told_together_with_the_longest_time() ->
     assert told({}) == told({0: Progress(progress.FUNCTION, 0, 5.0)}) == ""
 
 
-def test_a_launch_advances_where_a_rank_has_begun_another_step() -> None:
+def test_a_launch_advances_if_a_rank_has_begun_another_step() -> None:
     first = {0: Progress("timed step", 3, 0.5), 1: Progress("timed step", 3, 0.5)}
     assert not advanced(first, {0: Progress("timed step", 3, 1.0), 1: Progress("timed step", 3, 1.0)})
     assert advanced(first, {0: Progress("timed step", 3, 1.0), 1: Progress("timed step", 4, 0.1)})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.launcher import Launcher
 
 
-def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
+def test_a_rank_is_a_plain_process_without_files_of_the_plugin(launcher: Launcher) -> None:
     """What it executes inherits none of the plugin's files; between these and the standard streams are torch's."""
 
     def look(_ctx: RankContext) -> dict[str, object]:
@@ -63,7 +63,7 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
     assert own == [], files
 
 
-def test_what_writes_to_the_socket_of_a_rank_fails_that_rank(launcher: Launcher) -> None:
+def test_a_write_to_the_socket_of_a_rank_fails_that_rank(launcher: Launcher) -> None:
     def writes(ctx: RankContext) -> None:
         for descriptor in open_files() if ctx.rank == 1 else ():
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -77,7 +77,7 @@ def test_what_writes_to_the_socket_of_a_rank_fails_that_rank(launcher: Launcher)
     assert caught.value.rank == 1
 
 
-def test_what_users_code_patches_does_not_keep_a_rank_from_reporting(
+def test_a_rank_reports_although_the_users_code_patches_the_standard_library(
     launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tools that freeze clocks or forbid the network patch these; modules or the current folder may be gone."""

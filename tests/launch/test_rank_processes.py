@@ -51,7 +51,7 @@ def fails(launcher: Launcher, function: Any, *args: object, world_size: int = 2)
     return caught.value
 
 
-def test_a_rank_that_raises_is_told_with_its_output_while_the_others_still_wait_for_it(launcher: Launcher) -> None:
+def test_a_rank_that_raises_is_reported_with_its_output_although_the_others_wait_for_it(launcher: Launcher) -> None:
     def raises(ctx: RankContext) -> None:
         if ctx.rank == ctx.world_size - 1:
             print("to stdout")
@@ -78,7 +78,7 @@ def test_a_rank_that_raises_is_told_with_its_output_while_the_others_still_wait_
         (lambda: ctypes.string_at(0), "was killed by SIGSEGV\n\nFatal Python error: Segmentation fault\n", "in ends"),
     ],
 )
-def test_a_rank_that_ends_by_itself_is_told_with_its_line(
+def test_a_rank_that_exits_is_reported_with_its_line(
     launcher: Launcher, end: Callable[[], None], told: str, line: str
 ) -> None:
     def ends(ctx: RankContext) -> None:
@@ -92,7 +92,7 @@ def test_a_rank_that_ends_by_itself_is_told_with_its_line(
     assert line in str(error)
 
 
-def test_ranks_that_send_different_sizes_are_told_so(launcher: Launcher) -> None:
+def test_ranks_that_send_different_sizes_are_reported(launcher: Launcher) -> None:
     """gloo ends a rank that is not to blame."""
 
     def reduces(ctx: RankContext) -> None:
@@ -233,7 +233,7 @@ def test_ranks_that_cannot_answer_do_not_hold_up_the_report(ranks: RankProcesses
     assert time.monotonic() - begun < 2.0
 
 
-def test_a_zygote_that_was_stopped_is_told_and_replaced(launcher: Launcher) -> None:
+def test_a_fork_server_that_a_signal_stopped_is_reported_and_replaced(launcher: Launcher) -> None:
     def stops(_ctx: RankContext) -> None:
         os.kill(os.getppid(), signal.SIGSTOP)
         threading.Event().wait()

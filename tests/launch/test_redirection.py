@@ -35,11 +35,11 @@ MOVED = Redirection(root="/home/me/project", target="/var/x/checkout", kept=("/h
         ("__editable__.demo-0.1.finder.__path_hook__", "__editable__.demo-0.1.finder.__path_hook__"),
     ],
 )
-def test_what_lies_in_the_project_moves_and_nothing_else(entry: str, there: str) -> None:
+def test_only_paths_within_the_project_are_redirected(entry: str, there: str) -> None:
     assert MOVED.path(entry) == there
 
 
-def test_relative_entries_and_links_move_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_and_links_are_redirected_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, link = tmp_path / "project", tmp_path / "link"
     (root / "src").mkdir(parents=True)
     link.symlink_to(root)
@@ -52,12 +52,12 @@ def test_relative_entries_and_links_move_too(tmp_path: Path, monkeypatch: pytest
     assert Redirection(root=str(link), target="/other").path(str(root / "src")) == "/other/src"
 
 
-def test_another_checkout_within_the_project_stays_what_it_is() -> None:
+def test_paths_of_another_checkout_within_the_project_are_not_redirected() -> None:
     nested = Redirection(root="/project", target="/project/old")
     assert nested.search_path(["/project/src", "/project/old/src"]) == ("/project/old/src", "/project/old/src")
 
 
-def test_processes_of_the_ranks_search_there_as_well() -> None:
+def test_child_processes_of_ranks_import_from_the_redirected_paths_as_well() -> None:
     path = os.pathsep.join(("/home/me/project/src", "/opt/lib", ""))
     told = MOVED.environ({"PYTHONPATH": path, "HOME": "/home/me/project"})
     assert told == {"PYTHONPATH": os.pathsep.join(("/var/x/checkout/src", "/opt/lib", "")), "HOME": "/home/me/project"}
@@ -74,7 +74,7 @@ def test_only_environments_within_the_project_are_kept(monkeypatch: pytest.Monke
     assert interpreter_folders("/usr/src/app/.venv") == ("/usr/src/app/.venv/lib/site-packages",)
 
 
-def test_a_folder_is_not_within_one_that_its_name_starts_with() -> None:
+def test_a_folder_is_not_within_another_one_whose_name_is_its_prefix() -> None:
     assert within("/a/b", "/a/b")
     assert within("/a/b/c", "/a/b")
     assert not within("/a/bc", "/a/b")
@@ -118,7 +118,7 @@ def files(side: Path) -> dict[str, str]:
     return {"demo": str(side / "src/demo/__init__.py"), "demo.part": str(side / "src/demo/part.py")}
 
 
-def test_a_project_on_the_path_comes_from_there_unless_it_was_imported_before(sides: tuple[Path, Path]) -> None:
+def test_a_project_on_the_path_is_redirected_unless_it_was_imported_before(sides: tuple[Path, Path]) -> None:
     here, there = sides
     path = [str(here / "src")]
     assert imported(sides, path) == ["there", "there", files(there)]
@@ -129,7 +129,7 @@ def test_a_project_on_the_path_comes_from_there_unless_it_was_imported_before(si
     assert imported(sides, path, script=SCRIPT.replace("demo.SIDE, ", "")) == ["there", part], "a namespace package"
 
 
-def test_import_hooks_of_editable_installs_lead_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_hooks_of_editable_installs_are_redirected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Setuptools writes a module with two tables, and the package editables has one, for hatch and pdm."""
     here, there = "/home/me/project/src", "/var/x/checkout/src"
     setuptools: Any = SimpleNamespace(MAPPING={"demo": f"{here}/demo"}, NAMESPACES={"space": [f"{here}/space", "/opt"]})
@@ -156,7 +156,7 @@ def test_import_hooks_of_editable_installs_lead_there(monkeypatch: pytest.Monkey
         pytest.param("site", "", "this checkout", id="an installed copy on this side, before the other one begins"),
     ],
 )
-def test_what_both_sides_would_share_is_refused_at_its_import(
+def test_a_module_that_both_sides_would_share_is_refused_at_its_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, revision: str, who: str
 ) -> None:
     copy = tmp_path / "site" / "shared_module.py"

@@ -60,7 +60,9 @@ def test_half_a_message_is_none_and_does_not_block(ends: tuple[socket.socket, so
         b"ddpperf\n" + b"\1" * 8,
     ],
 )
-def test_what_is_no_message_is_refused_at_once(ends: tuple[socket.socket, socket.socket], garbage: bytes) -> None:
+def test_bytes_that_are_no_message_are_refused_at_once(
+    ends: tuple[socket.socket, socket.socket], garbage: bytes
+) -> None:
     ours, theirs = Channel(ends[0]), ends[1]
     theirs.sendall(garbage + b"\0" * 16)
     with pytest.raises(GarbledMessage):
@@ -93,7 +95,7 @@ def test_a_rank_is_asked_until_it_is_dismissed(ends: tuple[socket.socket, socket
     assert [theirs.asked(), theirs.asked(), theirs.asked()] == [True, False, False]
 
 
-def test_what_gloo_says_of_each_group_is_left_out() -> None:
+def test_lines_that_gloo_prints_for_each_group_are_omitted() -> None:
     """torch 2.8 and 2.9 print it to stdout."""
     said = b"[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"
     with open_output() as file:
@@ -128,7 +130,7 @@ def test_of_a_stream_of_megabytes_only_the_end_takes_space() -> None:
         assert read_output(file, "stdout").endswith("aaaend")
 
 
-def test_descriptors_above_those_of_select_can_be_waited_for(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_descriptors_above_the_limit_of_select_can_be_waited_for(ends: tuple[socket.socket, socket.socket]) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (2000, limits[1]))
     try:
@@ -141,13 +143,15 @@ def test_descriptors_above_those_of_select_can_be_waited_for(ends: tuple[socket.
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_without_a_folder_for_temporary_files_the_cure_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_for_temporary_files_the_message_has_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(LaunchError, match=r"the output of ranks cannot be stored in .*/gone: .*; set TMPDIR to a"):
         open_output()
 
 
-def test_a_stream_that_is_followed_gives_whole_lines_once_and_in_the_end_the_rest() -> None:
+def test_a_followed_stream_gives_whole_lines_once_and_the_rest_at_its_end() -> None:
     with open_output() as file:
         followed = FollowedOutput(file)
         assert followed.lines() == []
@@ -161,14 +165,14 @@ def test_a_stream_that_is_followed_gives_whole_lines_once_and_in_the_end_the_res
         assert followed.lines(last=True) == []
 
 
-def test_a_stream_that_is_followed_too_slowly_says_what_is_cut() -> None:
+def test_a_stream_that_is_followed_too_slowly_says_how_much_is_cut() -> None:
     with open_output() as file:
         followed = FollowedOutput(file)
         file.write(b"x" * 10 + b"\n" + b"y" * (OUTPUT_LIMIT - 1) + b"\n")
         assert followed.lines() == ["[11 bytes are cut here]", "y" * (OUTPUT_LIMIT - 1)]
 
 
-def test_a_report_has_the_last_state_of_lines_and_what_ranks_print_alike_once() -> None:
+def test_a_report_has_the_last_state_of_progress_bars_and_equal_output_of_ranks_once() -> None:
     bar = "\x1b[A\r  0%|    | 0/2\r 50%|##  | 1/2\r100%|####| 2/2\n"
     outputs = [RankOutput("hello\nfrom 0\n", bar), RankOutput("hello\nfrom 1\n", bar), RankOutput("hello\nfrom 1\n")]
     assert titled(enumerate(outputs)) == (
@@ -178,7 +182,7 @@ def test_a_report_has_the_last_state_of_lines_and_what_ranks_print_alike_once() 
     )
 
 
-def test_a_report_has_the_last_lines_of_a_stream_and_says_how_many_are_left_out() -> None:
+def test_a_report_has_the_last_lines_of_a_stream_and_says_how_many_are_omitted() -> None:
     ((title, text),) = titled([(3, RankOutput("".join(f"{number}\n" for number in range(195))))])
     first, *shown = text.splitlines()
     assert title == "rank 3 stdout"
@@ -210,7 +214,7 @@ def test_a_report_has_the_users_lines_and_no_cpp_stacks_of_torchs_warnings() -> 
     assert "frame #" not in text + after_cut
 
 
-def test_what_a_rank_has_sent_before_its_end_is_read_after_a_request_that_it_did_not_take(
+def test_a_report_sent_before_the_end_of_a_rank_is_read_although_a_request_failed(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     ours = Channel(ends[0])

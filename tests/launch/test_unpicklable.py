@@ -68,7 +68,9 @@ def test_a_closure_variable_is_named_with_its_function() -> None:
         (lambda _ctx, x=GUARD: x, (), "default 0 of <lambda> ("),
     ],
 )
-def test_the_way_to_the_guilty_object_is_named(function: Any, arguments: tuple[object, ...], way: str) -> None:
+def test_the_path_to_the_object_that_cannot_be_pickled_is_named(
+    function: Any, arguments: tuple[object, ...], way: str
+) -> None:
     with pytest.raises(PayloadError, match="cannot be sent to the ranks") as caught:
         dump_call(Call(function, arguments))
     assert way in str(caught.value)

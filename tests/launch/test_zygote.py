@@ -45,7 +45,7 @@ def test_a_signal_to_end_that_arrives_in_a_sweep_is_not_lost(
     assert zygote.serve() is None
 
 
-def test_a_process_that_outlives_its_kill_is_told_when_the_time_for_it_is_up(
+def test_a_process_that_outlives_its_kill_is_reported_after_a_deadline(
     ends: tuple[socket.socket, socket.socket, Zygote], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, zygote = ends
@@ -69,7 +69,7 @@ def test_a_rank_whose_files_the_kernel_dropped_is_refused_with_the_reason(
         os.fstat(first)
 
 
-def test_an_error_of_the_zygote_reaches_its_controller(launcher: Launcher) -> None:
+def test_an_error_of_the_fork_server_reaches_its_controller(launcher: Launcher) -> None:
     with Launcher(like=launcher) as copied, copied.idle_zygote() as zygote:
         assert zygote is not None
         zygote.wait_until_ready()

@@ -77,7 +77,7 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, all_gone: Callable
 
 
 @pytest.mark.slow
-def test_the_files_of_launches_end_with_the_zygote_of_a_launch_without_files(
+def test_files_of_launches_are_removed_with_the_fork_server_although_the_last_launch_had_none(
     launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -99,7 +99,7 @@ def closed_in_a_copy(launcher: Launcher) -> None:
     os.waitpid(copy, 0)
 
 
-def test_a_forked_copy_of_the_controller_leaves_the_zygote_alone(launcher: Launcher) -> None:
+def test_a_forked_copy_of_the_controller_leaves_the_fork_server_alone(launcher: Launcher) -> None:
     launcher.wait()
     zygote = launcher.pid
     closed_in_a_copy(launcher)
@@ -126,14 +126,16 @@ def test_a_request_with_too_many_variables_is_a_reason_not_to_preload(launcher: 
 
 
 @pytest.mark.slow
-def test_the_zygote_has_one_thread_also_where_its_libraries_start_some() -> None:
+def test_the_fork_server_has_one_thread_although_its_libraries_start_some() -> None:
     with Launcher(environ={**os.environ, "OMP_NUM_THREADS": "4"}) as launcher:
         launcher.wait()
         assert len(os.listdir(f"/proc/{launcher.pid}/task")) == 1  # noqa: PTH208
 
 
 @pytest.mark.slow
-def test_a_thread_of_the_zygote_is_told_if_ranks_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_thread_of_the_fork_server_is_reported_if_ranks_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
     (tmp_path / "starts_a_thread.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -157,7 +159,7 @@ input()
 
 
 @pytest.mark.parametrize(("module", "stopped"), [("blocks", False), ("blocks", True), ("leaves", True)])
-def test_a_zygote_ends_with_its_controller_and_its_descendants_end_too(
+def test_a_fork_server_and_its_descendants_end_with_its_controller(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], module: str, *, stopped: bool
 ) -> None:
     """Also while it imports, and where a signal has stopped it. The thread that has started it has ended before."""
@@ -201,7 +203,7 @@ ENDED = "the process that forks ranks"
         ),
     ],
 )
-def test_a_zygote_whose_import_does_not_end_well_is_told(
+def test_a_fork_server_whose_import_fails_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
 ) -> None:
     (tmp_path / "ends.py").write_text(f"import os, signal\n{code}\n")
@@ -245,7 +247,7 @@ def stuck() -> Iterator[tuple[ZygoteProcess, Any]]:
         yield zygote, process
 
 
-def test_a_zygote_that_takes_no_request_is_told(stuck: tuple[ZygoteProcess, Any]) -> None:
+def test_a_fork_server_that_takes_no_request_is_reported(stuck: tuple[ZygoteProcess, Any]) -> None:
     zygote, _ = stuck
 
     def ask_on() -> None:
@@ -257,7 +259,7 @@ def test_a_zygote_that_takes_no_request_is_told(stuck: tuple[ZygoteProcess, Any]
         ask_on()
 
 
-def test_a_zygote_that_the_kernel_does_not_end_is_left_to_it_without_its_files(
+def test_a_fork_server_that_cannot_be_killed_is_left_and_its_files_are_removed(
     stuck: tuple[ZygoteProcess, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (zygote, process), killed = stuck, list[str]()
@@ -271,7 +273,7 @@ def test_a_zygote_that_the_kernel_does_not_end_is_left_to_it_without_its_files(
     assert (process.killed, killed) == (1, ["mark"])
 
 
-def test_a_zygote_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_be_started_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -293,7 +295,7 @@ def personality() -> int:
 
 
 @pytest.mark.slow
-def test_ranks_of_all_processes_are_laid_out_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_all_fork_servers_have_the_same_memory_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a side of a comparison would be faster by the addresses of its process."""
     before = personality()
     with processes.laid_out_alike():

@@ -18,7 +18,7 @@ from tests.metrics.made import by_name, of_ranks
 measurement = partial(of_ranks, "communication")
 
 
-def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank() -> None:
+def test_exposed_communication_is_a_difference_of_steps_of_the_slowest_rank() -> None:
     """Synchronised: 5, 5 and 11, on average 7; alone: 4, 3 and 5, on average 4. Share: 3 / 7."""
     first = BlockTimes(synchronised=(5.0, 4.0, 11.0), unsynchronised=(4.0, 1.0, 3.0), still_sent="parameters")
     second = BlockTimes(synchronised=(4.0, 5.0, 7.0), unsynchronised=(2.0, 3.0, 5.0), still_sent="parameters")
@@ -29,7 +29,7 @@ def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank()
     assert still_sent(measured) == "parameters"
 
 
-def test_pairs_of_blocks_know_its_scatter() -> None:
+def test_pairs_of_blocks_give_the_scatter_of_exposed_communication() -> None:
     """Of pairs 5 and 4, 5 and 3, 6 and 3 s; without one after the other 5.5 - 3, 5.5 - 3.5 and 5 - 3.5.
 
     Their mean is 2: 2 * (2 - 2.5), 0 and 2 * (2 - 1.5). So it is of the shares 5 / 11, 4 / 11 and 3 / 10.
@@ -55,7 +55,7 @@ def test_a_sample_may_be_below_zero_and_a_value_is_not() -> None:
     assert [by_name(measured)[name].value for name in ("exposed_communication", "communication_overhead")] == [0.0, 0.0]
 
 
-def test_a_launch_without_it_is_left_out_and_a_single_pair_knows_no_scatter() -> None:
+def test_launches_without_exposed_communication_are_omitted_and_a_single_pair_has_no_scatter() -> None:
     known = BlockTimes(synchronised=(5.0, 5.0), unsynchronised=(4.0, 4.0))
     measured, unknown = measurement((known, known), (known, None)), measurement((replace(known, pairs=2), None))
     assert exposed_communication(measured) == (1.0,)
@@ -90,7 +90,7 @@ def step(*seconds: float, busy: float = 4.0, overlapped: float = 3.0, kind: str 
     )
 
 
-def test_busy_time_is_shared_out_into_overlap_and_exposed() -> None:
+def test_busy_time_is_divided_into_overlap_and_exposed() -> None:
     """Busy 4 and 6, overlapped 3 and 3: 5, of which 3 are overlap."""
     found = merged([RankProfile(steps=(step(),)), RankProfile(steps=(step(busy=6.0),))])
     assert (found.step, found.busy, found.overlapped) == (10, 5, 3)
@@ -105,14 +105,14 @@ def test_busy_time_is_shared_out_into_overlap_and_exposed() -> None:
         (10, 5, 5, 0),  # always busy: nothing to learn it from
     ],
 )
-def test_the_error_is_the_hosts_gaps_at_the_rate_at_which_they_are_elsewhere(
+def test_the_error_of_the_overlap_follows_from_the_rate_of_gaps_on_the_host(
     busy: float, computed: float, overlapped: float, gaps: float
 ) -> None:
     one = ProfiledStep(seconds=10, busy=busy, computed=computed, overlapped=overlapped, collectives=())
     assert merged([RankProfile(steps=(one,))]).gaps == pytest.approx(gaps)
 
 
-def test_where_nothing_is_sent_there_is_no_overlap() -> None:
+def test_if_nothing_is_sent_there_is_no_overlap() -> None:
     found = merged([RankProfile(steps=(step(busy=0.0, overlapped=0.0),))])
     assert (found.overlap, found.exposed, found.transfer, found.wait, found.slowest) == (None, 0, 0, 0, None)
     assert found.bandwidths == ()
@@ -153,7 +153,7 @@ def test_ranks_that_send_different_things_are_not_compared(other: RankProfile) -
 
 
 @pytest.mark.parametrize("group", [None, 2], ids=["gloo tells no group", "NCCL tells how many"])
-def test_ranks_that_may_never_have_met_are_not_put_side_by_side(group: int | None) -> None:
+def test_ranks_that_may_not_have_communicated_with_each_other_are_not_compared(group: int | None) -> None:
     """Four ranks, groups of two. Who came last among 2, 2, 6 and 5 seconds depends on who met whom."""
     found = merged([sized((seconds, 8), group=group, subgroups=True) for seconds in (2, 2, 6, 5)])
     assert found.unplaced

@@ -33,7 +33,7 @@ def test_a_launch_has_its_shortest_and_longest_step_and_their_scatter() -> None:
     assert "step_time_scatter" not in by_name(measurement((make_rank_launch(0, (1.0,)),)))
 
 
-def test_the_mean_loss_is_that_of_steps_and_ranks() -> None:
+def test_the_mean_loss_is_taken_over_steps_and_ranks() -> None:
     ranks = tuple(make_rank_launch(i, mean_loss=loss, loss=0.5) for i, loss in enumerate((-3.0, 1.0)))
     series = by_name(measurement(ranks))
     assert (series["mean_loss"].samples, series["mean_loss"].gated) == ((-1.0,), False)
@@ -65,7 +65,7 @@ def on_gpus(*gpus: GpuHealth, **fields: Any) -> Measurement:
     return replace(measured, launches=tuple(replace(launch, health=health) for launch in measured.launches))
 
 
-def test_the_utilisation_of_gpus_is_their_mean_where_all_were_read() -> None:
+def test_the_utilisation_of_gpus_is_their_mean_if_all_were_read() -> None:
     known, full, unknown = (
         GpuHealth(device=name, readings=3, utilisation=share) for name, share in (("a", 0.5), ("b", 1.0), ("c", None))
     )
@@ -116,7 +116,7 @@ def counted_stack(kind: str = "float32", **model_size: float) -> Counts:
     return Counts(totals={"flops": float(FLOPS)}, details={"model_size": nbytes}, unstable={})
 
 
-def test_the_rate_of_flops_and_its_share_of_the_peak_are_those_by_hand() -> None:
+def test_the_rate_of_flops_and_its_share_of_the_peak_agree_with_those_by_hand() -> None:
     """5.9 GFLOP a step; on an H100 494.7 TFLOP/s in TF32, 989.4 in bf16, and 66.9 in fp32."""
 
     def share(seconds: float, **fields: Any) -> float:
@@ -147,7 +147,7 @@ def test_the_rate_of_flops_and_its_share_of_the_peak_are_those_by_hand() -> None
         ("custom", "fp32", "float32", None, None),
     ],
 )
-def test_the_peak_is_that_of_the_products_precision(
+def test_the_peak_depends_on_the_precision_of_the_products(
     strategy: str, precision: str, kind: str, override: str | None, products: float | None
 ) -> None:
     """Those of a bf16 model are bf16, and a variable goes before what torch asks for; of some none is known."""
@@ -183,7 +183,7 @@ def test_without_a_peak_there_is_no_share_of_it() -> None:
         assert names(environment, given) == {"flops_rate"}
 
 
-def test_what_checkpointing_computes_again_is_no_utilisation_by_the_model() -> None:
+def test_work_that_checkpointing_recomputes_gives_no_mfu() -> None:
     recipe = dict(Settings(activation_checkpointing=True).recipe)
     measured = measurement((make_rank_launch(0),), counts=counted_stack(), environment=H100, recipe=recipe)
     assert {"mfu", "flops_rate"} & set(by_name(measured)) == {"flops_rate"}
@@ -210,7 +210,7 @@ def test_what_checkpointing_computes_again_is_no_utilisation_by_the_model() -> N
         ("", "fp32", None),
     ],
 )
-def test_a_peak_is_that_of_the_whole_name(model: str, precision: str, peak: float | None) -> None:
+def test_a_peak_is_found_by_the_whole_name_of_the_gpu(model: str, precision: str, peak: float | None) -> None:
     assert peak_flops(model, precision) == peak
 
 

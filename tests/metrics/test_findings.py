@@ -55,7 +55,7 @@ def test_a_warm_up_that_was_too_short_is_named(launches: list[list[float]], slow
         ({"unseen": 0.4}, Finding("unseen_work", {"share": 0.4, "seen": 1, "launches": 2})),
     ],
 )
-def test_what_a_rank_reports_of_one_launch_is_named(fields: dict[str, Any], finding: Finding) -> None:
+def test_a_fact_that_a_rank_reports_in_one_launch_is_a_finding(fields: dict[str, Any], finding: Finding) -> None:
     base = measurement(SETTLED, SETTLED, ranks=2)
     one, other = base.launches
     reporting = replace(one, ranks=(replace(one.ranks[0], **fields), one.ranks[1]))
@@ -83,7 +83,7 @@ def test_launches_that_belong_together_are_not_named(times: list[float]) -> None
     assert findings_of(measurement(*([time] for time in times))) == ()
 
 
-def test_what_an_accumulating_step_trains_on_is_named() -> None:
+def test_the_effective_batch_size_of_an_accumulating_step_is_named() -> None:
     """3 ranks of 32 samples in 4 micro-batches: 96."""
     measured = measurement(SETTLED, ranks=3)
     ranks = tuple(replace(rank, samples_per_step=32) for rank in measured.launches[0].ranks)

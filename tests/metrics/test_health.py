@@ -19,7 +19,7 @@ def measurement(*cpus: CpuHealth | None) -> Measurement:
     return make_measurement(environment=ENVIRONMENT, launches=launches)
 
 
-def test_a_machine_of_ones_own_is_not_spoken_of() -> None:
+def test_a_quiet_machine_has_no_findings() -> None:
     calm = CpuHealth(others=0.08, steal=0.01, throttled=0.01, overheated=0, swapped=4096, governor="performance")
     assert findings_of(measurement(calm, calm, CpuHealth(), None)) == ()
 
@@ -53,7 +53,7 @@ def on_nodes(*others: CpuHealth) -> Measurement:
     return replace(measurement(), launches=tuple(replace(launch, health=health) for health in healths))
 
 
-def test_what_another_node_did_is_named_with_the_node() -> None:
+def test_load_and_steal_of_another_node_are_named_with_the_node() -> None:
     measured = on_nodes(CpuHealth(others=0.3, steal=0.1), CpuHealth(others=0.05, steal=0.15), CpuHealth())
     seen = {"launches": 3, "node": "node 1 (b)"}
     assert findings_of(measured) == (
@@ -70,7 +70,7 @@ def test_the_controllers_node_is_named_if_there_are_others() -> None:
     assert findings_of(replace(measurement(), launches=(busy,))) == (Finding("swapping", facts),)
 
 
-def test_the_energy_of_a_step_is_that_of_all_nodes_or_of_none() -> None:
+def test_the_energy_of_a_step_includes_all_nodes_or_is_unknown() -> None:
     """30 and 20 W for a step of one second."""
     assert samples(on_nodes(CpuHealth(power=20.0)), "cpu_energy_per_step") == (50.0,)
     assert samples(on_nodes(CpuHealth()), "cpu_energy_per_step") is None
@@ -88,7 +88,7 @@ def on_gpus(*gpus: GpuHealth) -> Measurement:
     return make_measurement(environment=ENVIRONMENT, launches=launches)
 
 
-def test_what_held_a_gpu_back_is_named() -> None:
+def test_the_reason_that_held_the_clocks_of_a_gpu_back_is_named() -> None:
     held = GpuHealth(device="a", readings=10, throttled={"power cap": 0.4, "temperature": 0.1})
     assert findings_of(on_gpus(held, held, GpuHealth(device="a", readings=10))) == (
         Finding("gpu_clocks_held_back", {"reason": "power cap", "seen": 2, "launches": 3}),
@@ -111,7 +111,7 @@ def test_a_clock_that_fell_is_named() -> None:
     assert findings_of(on_gpus(high, less)) == ()
 
 
-def test_gpus_of_nobody_here_are_not_spoken_of() -> None:
+def test_gpus_that_no_rank_uses_have_no_findings() -> None:
     foreign = GpuHealth(device="b", readings=10, throttled={"power cap": 1.0}, others={7: 1})
     measured = on_gpus(GpuHealth(device="a", readings=10))
     health = Health(cpu=CpuHealth(), gpus=(GpuHealth(device="a", readings=10), foreign))

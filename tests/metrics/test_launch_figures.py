@@ -86,7 +86,7 @@ def test_a_launch_that_was_not_timed_in_blocks_is_cut_into_equal_ones(ranks: lis
     assert of_steps(one).own == of_rates(one).own == OWN_ALONE
 
 
-def test_blocks_that_took_turns_are_those_that_count() -> None:
+def test_blocks_of_interleaved_launches_give_the_scatter() -> None:
     """Of 1 1, 4 4 4 and 2: without one after the other 4 4 4 2, 1 1 2 and 1 1 4 4 4, with means of 3.5, 4/3 and 2.8."""
     moved = known(of_steps(measurement(rank([1.0, 1.0, 4.0, 4.0, 4.0, 2.0], [2, 3, 1]))))
     without = [math.log(3.5), math.log(4 / 3), math.log(2.8)]
@@ -99,7 +99,7 @@ def test_a_single_block_or_a_clock_that_stands_still_shows_no_scatter(times: tup
     assert launch_figures.moved_step(Launch(round=0, ranks=(rank(times),), seconds=1.0)) == ()
 
 
-def test_cpu_time_is_that_of_the_least_blocks_of_the_busiest_rank() -> None:
+def test_cpu_time_comes_from_the_cheapest_blocks_of_the_busiest_rank() -> None:
     """Blocks of 2 and 3 steps at 1 and 2 s each: without the first 2 s a step, without the second 1 s.
 
     Of blocks of 1, 2 and 3 steps at 3, 1.5 and 1 s a third of the steps is two, of the last one. Without that one they
@@ -156,7 +156,7 @@ def test_series_know_their_scatter_and_single_launches_have_an_interval() -> Non
 LONG = [0.01] * 9 + [0.11]  # the mean is 0.02 s, the median 0.01
 
 
-def test_the_interval_of_a_mean_is_that_of_the_logarithms_around_it() -> None:
+def test_the_interval_of_a_mean_is_computed_from_logarithms() -> None:
     """Samples of 1, 1.1 and 1.21 s: the geometric mean is 1.1, the mean 3.31 / 3. Of single steps no scatter is known.
 
     Student's t of 2 degrees is 4.3027, and the error of the mean of logarithms ln 1.1 / sqrt(3).
@@ -173,7 +173,7 @@ def test_the_interval_of_a_mean_is_that_of_the_logarithms_around_it() -> None:
         assert math.log(value / found.interval.low) == pytest.approx(half, rel=1e-4)
 
 
-def test_long_steps_are_those_of_the_group_in_all_launches() -> None:
+def test_long_steps_are_counted_for_the_group_in_all_launches() -> None:
     """Rank 1 has the long step of 0.11 s of the second launch: 0.11 s of 0.1 + 0.2 s."""
     calm, paused = (rank(times, number=number) for number, times in ((0, [0.01] * 10), (1, LONG)))
     one = measurement(calm, replace(calm, rank=1))
@@ -203,7 +203,7 @@ def diagnosed(*ranks: dict[str, float]) -> Measurement:
         pytest.param([], None, id="nothing was taken apart"),
     ],
 )
-def test_long_steps_are_long_in_the_phase_that_takes_most_of_what_they_take_more(
+def test_long_steps_name_the_phase_with_most_of_their_extra_time(
     ranks: Sequence[dict[str, float]], phase: str | None
 ) -> None:
     found = launch_figures.long_steps_of(diagnosed(*ranks) if ranks else measurement(rank(LONG * 3)))

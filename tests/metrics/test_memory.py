@@ -31,7 +31,7 @@ def growth(least: float, most: float, *, ranks: tuple[int, ...], of: int, launch
     return Finding("memory_growth", {**facts, "steps": 10, "launches": launches})
 
 
-def test_growth_is_that_of_the_rank_that_grows_most() -> None:
+def test_memory_growth_belongs_to_the_rank_that_grows_most() -> None:
     growths = measurement([steady(10), steady(30)], [steady(50), steady(20)])
     growth = by_name(growths)["memory_growth"]
     assert growth.samples == (30, 50)
@@ -46,7 +46,7 @@ def test_growth_comes_from_launches_that_diagnose() -> None:
     assert findings_of(both) == (growth(MIB, MIB, ranks=(1,), of=2, launches=1),)
 
 
-def test_what_a_rank_cannot_read_the_group_does_not_have() -> None:
+def test_memory_growth_that_one_rank_cannot_read_is_unknown_for_the_group() -> None:
     assert samples(measurement([steady(10), ()]), "memory_growth") is None
     assert findings_of(measurement([steady(10), ()])) == ()
 
@@ -75,7 +75,7 @@ def test_growth_that_only_one_launch_shows_is_not_named() -> None:
     assert findings_of(measurement([steady(0)], [steady(0)], [steady(3 * MIB)])) == ()
 
 
-def test_what_no_allocator_of_ours_holds_is_outside() -> None:
+def test_gpu_memory_that_no_allocator_of_a_rank_holds_is_outside() -> None:
     """Alone on its GPU: 700 - 400. Two on one GPU: the larger 950 - (400 + 300) = 250, so the first is the most.
 
     Instances of one GPU have separate memory, though both have the PCI id of the whole GPU.
@@ -91,7 +91,7 @@ def test_what_no_allocator_of_ours_holds_is_outside() -> None:
     assert samples(devices([alone, None]), "outside_allocator") is None
 
 
-def test_what_other_processes_hold_is_not_taken_for_ours() -> None:
+def test_gpu_memory_of_other_processes_does_not_count() -> None:
     """Process 7 was there before the launch, and still is."""
     memory = DeviceMemory(device="p", uuid="a", used=700, total=1000, reserved=400)
     (launch,) = devices([memory]).launches
@@ -131,7 +131,7 @@ def test_memory_of_each_rank_is_averaged_over_launches() -> None:
     assert memory_by_rank(peaks(first, second)) == {"peak_resident": (12, 23)}
 
 
-def test_ranks_that_use_unlike_amounts_are_named() -> None:
+def test_ranks_that_use_different_amounts_of_memory_are_named() -> None:
     facts = {"metric": "peak_resident", "least": 500 * MIB, "least_rank": 1, "most": 800 * MIB, "most_rank": 0}
     uneven = peaks([{"peak_resident": 800 * MIB}, {"peak_resident": 500 * MIB}])
     assert findings_of(uneven) == (Finding("uneven_memory", facts),)

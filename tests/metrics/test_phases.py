@@ -31,7 +31,7 @@ def test_phases_are_averages_over_ranks_and_steps() -> None:
     assert sum(parts[0] for parts in found.values() if parts is not None) == 17
 
 
-def test_a_measurement_that_was_not_taken_apart_has_no_phases() -> None:
+def test_a_measurement_that_was_not_diagnosed_has_no_phases() -> None:
     known = phases(forward=(1,))
     assert phase_seconds("forward")(measurement([known, None])) is None
     assert phase_seconds("forward")(measurement([known], [None])) == (1,)  # one of two launches was diagnosed

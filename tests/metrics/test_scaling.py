@@ -31,7 +31,7 @@ def measurement(world_size: int, times: Mapping[int, float], *, cores: int = 8) 
         ("weak", 2, 6.4, 3.2),  # 4 T2 / (2 T4); T2 / T4
     ],
 )
-def test_definitions_worked_by_hand(
+def test_scaling_metrics_agree_with_those_worked_by_hand(
     mode: Mode, base_size: int, expected_speedup: float, expected_efficiency: float
 ) -> None:
     scaled = scaling_series(measurement(base_size, {0: 0.16}), measurement(4, {0: 0.05}), mode)
@@ -116,7 +116,7 @@ def test_negative_scaling_is_named() -> None:
         {0: 2.0, 1: 9.0, 2: 1.0},  # an interval of more than a factor of three is none
     ],
 )
-def test_what_may_be_chance_is_not_called_negative_scaling(times: dict[int, float]) -> None:
+def test_a_slowdown_that_may_be_chance_is_not_called_negative_scaling(times: dict[int, float]) -> None:
     series = scaling_series(measurement(1, dict.fromkeys(times, 1.0)), measurement(4, times), "strong")
     assert negative_scaling(series, 1, 4) == ()
 
@@ -169,7 +169,7 @@ def test_a_speedup_is_of_samples_per_second(base: float | None, other: float | N
     assert found.samples == pytest.approx((expected,))
 
 
-def test_the_memory_of_a_way_is_that_of_the_rank_that_takes_most() -> None:
+def test_the_memory_of_a_variant_belongs_to_the_rank_that_takes_most() -> None:
     """1.1 times 300 over 1.1 times 200 bytes; what is allocated tells more than what is resident."""
     base = taking(1.0, memory={"peak_resident": 1000, "peak_allocated": 200})
     (found,) = memory_series(base, taking(1.0, memory={"peak_resident": 10, "peak_allocated": 300}))
@@ -180,7 +180,7 @@ def test_the_memory_of_a_way_is_that_of_the_rank_that_takes_most() -> None:
     assert memory_series(base, replace(base, environment=replace(base.environment, device="cuda"))) == ()
 
 
-def test_the_gain_of_a_way_is_gated_and_that_of_a_strategy_is_not() -> None:
+def test_the_speedup_of_a_variant_is_gated_and_the_speedup_of_a_strategy_is_not() -> None:
     base, fast = replace(taking(0.2), name="base"), replace(taking(0.1), name="fast")
     for gated in (True, False):
         same, other = scaling.with_speedup([base, fast], "base", gated=gated)

@@ -54,7 +54,7 @@ def test_stragglers_are_recognised_by_the_ranks_own_steps() -> None:
     assert "straggler_skew" not in by_name(measurement(ranks[:1]))
 
 
-def test_cpu_time_is_that_of_the_busiest_rank() -> None:
+def test_cpu_time_belongs_to_the_busiest_rank() -> None:
     """Where every rank tells it; it is gated beside another revision alone."""
     known, unknown = (
         [make_rank_launch(0, (1.0,), cpu_time=0.5), make_rank_launch(1, (1.0,), cpu_time=0.75)],
@@ -65,7 +65,7 @@ def test_cpu_time_is_that_of_the_busiest_rank() -> None:
     assert "cpu_time" not in by_name(measurement(known, unknown))
 
 
-def test_memory_is_that_of_the_fullest_rank() -> None:
+def test_memory_belongs_to_the_rank_that_takes_most() -> None:
     ranks = [
         make_rank_launch(0, (1,), memory={"peak_resident": 5e8}),
         make_rank_launch(1, (1,), memory={"peak_resident": 7e8}),
@@ -83,7 +83,7 @@ def test_the_final_loss_is_averaged_over_ranks_and_may_be_negative() -> None:
     assert (loss.samples, loss.value, loss.scale) == ((-1.0,), -1.0, "difference")
 
 
-def test_what_one_rank_does_not_know_the_group_does_not_have() -> None:
+def test_a_metric_that_one_rank_lacks_is_unknown_for_the_group() -> None:
     ranks = [
         make_rank_launch(0, (1,), memory={"peak_resident": 1}, loss=1.0, samples_per_step=1, tokens_per_step=1),
         make_rank_launch(1, (1,)),

@@ -100,7 +100,7 @@ def test_only_the_first_step_is_waited_for(machine: Machine) -> None:
     assert machine.waits == 1
 
 
-def test_a_clock_that_changes_is_followed(machine: Machine) -> None:
+def test_extra_work_follows_a_clock_that_changes(machine: Machine) -> None:
     """A GPU that was idle when the hook was made runs at a low clock: a sleep of so many cycles gets shorter."""
     machine.rate = RATE / 5
     hook = extra_work.ExtraWork(0.1)
@@ -109,7 +109,7 @@ def test_a_clock_that_changes_is_followed(machine: Machine) -> None:
     assert seconds_of_a_step(machine, hook, 1e-3, 10e-3) == pytest.approx(11e-3, rel=0.001)
 
 
-def test_steps_that_waited_for_a_turn_are_not_taken_for_the_step(machine: Machine) -> None:
+def test_waits_of_interleaved_steps_do_not_count_as_step_time(machine: Machine) -> None:
     """Blocks of two steps: half of the intervals between hooks hold 100 ms in which another launch had its turn."""
     hook, longer = extra_work.ExtraWork(0.1), []
     for _ in range(20):

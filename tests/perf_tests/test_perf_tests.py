@@ -59,7 +59,7 @@ def test_extra_work_takes_its_share_of_the_step(monkeypatch: pytest.MonkeyPatch)
     assert longer == pytest.approx([15.0] * 4, abs=0.6)
 
 
-def test_steps_that_waited_for_a_turn_are_not_taken_for_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_of_interleaved_steps_do_not_count_as_step_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two steps of 10 s: half of the intervals hold 100 s in which another launch had its turn."""
     now = [0.0]
 

@@ -22,7 +22,7 @@ LINK = Network(latency=10e-6, bandwidth=100e9)
 ROWS = communication_complexity_analysis()
 
 
-def test_the_worked_example_of_the_ring() -> None:
+def test_the_cost_of_a_ring_agrees_with_the_worked_example() -> None:
     """100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms: 6 x (0.1 ms + 26 214 400 B / 1.25e9 B/s)."""
     assert estimate_communication_time(104_857_600, 4, 10.0, 0.1) == pytest.approx(0.12642912, abs=1e-9)
     assert estimate_communication_time(100_000_000, 4, 10.0, 0.1) == pytest.approx(0.1206, abs=1e-9)
@@ -46,13 +46,13 @@ def test_the_worked_example_of_the_ring() -> None:
         ("broadcast", "tree", 4.04),
     ],
 )
-def test_the_times_of_16_ranks(collective: str, algorithm: str, milliseconds: float) -> None:
+def test_times_of_16_ranks_agree_with_values_by_hand(collective: str, algorithm: str, milliseconds: float) -> None:
     """100 MB, 10 us, 100 GB/s: 1 ms for the buffer, of which 15/16 are sent in parts."""
     seconds = collective_time(collective, 100e6, 16, LINK, algorithm)
     assert 1e3 * seconds == pytest.approx(milliseconds, abs=1e-9)
 
 
-def test_a_flat_ring_of_64_and_the_same_in_two_levels() -> None:
+def test_a_ring_of_64_ranks_is_faster_in_two_levels() -> None:
     """2 GB over 8 nodes of 8: 5 us and 50 GB/s between nodes, 300 GB/s inside.
 
     The published example prints 20.44 ms. Its own parts, 11.667 and 8.82 ms, add up to 20.487 ms.
@@ -109,7 +109,7 @@ def test_the_text_of_the_table_is_its_numbers() -> None:
     ("collective", "gigabytes"),
     [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75), ("all_to_all", 0.75), ("broadcast", 1.0)],
 )
-def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) -> None:
+def test_bus_bandwidth_follows_nccl_tests(collective: str, gigabytes: float) -> None:
     """1 GB over 4 ranks in a second."""
     assert algorithm_bandwidth(1e9, 1.0) == 1e9
     assert bus_bandwidth(collective, 1e9, 4, 1.0) == gigabytes * 1e9
@@ -145,7 +145,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) 
         ),
     ],
 )
-def test_an_argument_that_cannot_be_is_named(changed: dict[str, Any], words: str) -> None:
+def test_an_invalid_argument_is_named(changed: dict[str, Any], words: str) -> None:
     given: dict[str, Any] = {"tensor_size_bytes": 1e6, "world_size": 4, "bandwidth_gbps": 10, "latency_ms": 0.1}
     with pytest.raises(SettingError, match=words):
         estimate_communication_time(**{**given, **changed})

@@ -28,7 +28,7 @@ def test_the_link_follows_from_the_gpu(device: str, name: str, link: str | None)
 @pytest.mark.parametrize(
     ("words", "latency"), [(("nvlink",), 3.4e-6), (("pcie",), 5.7e-6), (("infiniband", "ethernet"), 14e-6)]
 )
-def test_a_message_takes_what_nccls_model_says(words: tuple[str, ...], latency: float) -> None:
+def test_the_latency_of_a_link_follows_nccls_model(words: tuple[str, ...], latency: float) -> None:
     """NCCL, src/graph/tuning.cc: hwLat of the ring with the protocol Simple, for NVLink, PCI and NET."""
     found = {link.latency for name, link in HARDWARE.items() if name.startswith(words)}
     assert found == {latency}
@@ -45,5 +45,5 @@ def test_links_and_clusters_have_the_bandwidths_of_their_standards() -> None:
     assert CLUSTERS["pcie-ethernet1"] == ("pcie4", "ethernet1")
 
 
-def test_settings_name_what_is_known() -> None:
+def test_settings_list_all_known_clusters_and_accelerators() -> None:
     assert (tuple(CLUSTERS), tuple(ACCELERATORS)) == (settings.CLUSTERS, settings.ACCELERATORS)

@@ -12,7 +12,7 @@ from pytest_ddpperf.planner import model_state_bytes
     ("sharding", "gigabytes"),
     [("none", 120), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9), ("FULL_SHARD", 1.9), ("SHARD_GRAD_OP", 16.6)],
 )
-def test_the_numbers_of_the_paper(sharding: str, gigabytes: float) -> None:
+def test_memory_agrees_with_the_numbers_of_the_zero_paper(sharding: str, gigabytes: float) -> None:
     """7.5e9 parameters over 64 ranks (ZeRO, figure 1)."""
     assert model_state_bytes(7_500_000_000, 64, sharding) / 1e9 == pytest.approx(gigabytes, abs=0.05)
 
@@ -32,7 +32,9 @@ def test_the_numbers_of_the_paper(sharding: str, gigabytes: float) -> None:
         (4, {"precision": "fp32", "unsharded_gradients": True}, 16_000),
     ],
 )
-def test_bytes_of_a_thousand_parameters(ranks: int, options: dict[str, Any], nbytes: float) -> None:
+def test_memory_of_a_thousand_parameters_agrees_with_values_by_hand(
+    ranks: int, options: dict[str, Any], nbytes: float
+) -> None:
     assert model_state_bytes(1000, ranks, **options) == nbytes
 
 
@@ -51,6 +53,6 @@ def test_bytes_of_a_thousand_parameters(ranks: int, options: dict[str, Any], nby
         ({"precision": "int8"}, "precision='int8' is not known; give one of fp32"),
     ],
 )
-def test_an_argument_that_cannot_be_is_named(changed: dict[str, Any], words: str) -> None:
+def test_an_invalid_argument_is_named(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         model_state_bytes(**{"parameters": 1, "world_size": 2, **changed})

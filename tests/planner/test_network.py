@@ -27,7 +27,7 @@ def two_lines(size: int) -> float:
     return 1e-4 + size * 1e-10 if size <= 20_000 else 5e-4 + size * 2e-9
 
 
-def test_a_line_is_found_again() -> None:
+def test_a_fit_finds_the_line_that_made_the_times() -> None:
     assert weighted_line([(0, 3.0), (1, 5.0), (2, 7.0)]) == pytest.approx((3, 2))
 
 
@@ -42,7 +42,7 @@ def test_neither_latency_nor_slope_is_negative() -> None:
     assert weighted_line([(1, 1.0), (2, 4.0), (3, 9.0)]) == pytest.approx((0, (1 + 0.5 + 1 / 3) / (1 + 0.25 + 1 / 9)))
 
 
-def test_one_line_is_told_from_two() -> None:
+def test_a_fit_distinguishes_one_line_from_two() -> None:
     one = fit_sizes(measured(lambda size: 1e-4 + size * 1e-9), 2)
     assert len(one.segments) == 1
     assert (one.segments[0].latency, one.segments[0].seconds_per_byte) == pytest.approx((1e-4, 1e-9))
@@ -53,7 +53,7 @@ def test_one_line_is_told_from_two() -> None:
     assert two.error == pytest.approx(0, abs=1e-9)
 
 
-def test_the_error_is_that_of_sizes_it_has_not_seen() -> None:
+def test_the_error_of_a_fit_is_measured_on_sizes_omitted_from_it() -> None:
     """Of 1, 2, 3 and 4 in times of 1, 2, 3 and 4, with 5 in place of the second: left out, 1, 3 and 4 expect 2."""
     times = {10: 1.0, 20: 5.0, 30: 3.0, 40: 4.0}
     alone = abs(2 / 5 - 1)
@@ -62,7 +62,7 @@ def test_the_error_is_that_of_sizes_it_has_not_seen() -> None:
     assert fit_sizes(measured(lambda size: times[size], [*times]), 2).error == pytest.approx((alone + other) / 2)
 
 
-def test_a_prediction_is_of_the_line_of_its_size_and_none_lies_beyond_what_was_measured() -> None:
+def test_a_prediction_uses_the_line_of_its_size_and_stays_within_the_measured_sizes() -> None:
     found = fit_sizes(measured(two_lines), 2)
     assert found.seconds(3000) == pytest.approx(1e-4 + 3e-7)
     assert found.seconds(300_000) == pytest.approx(5e-4 + 6e-4)
@@ -71,13 +71,13 @@ def test_a_prediction_is_of_the_line_of_its_size_and_none_lies_beyond_what_was_m
             found.seconds(size)
 
 
-def test_what_a_fit_says_of_the_links() -> None:
+def test_a_fit_has_the_largest_bandwidths_of_the_links() -> None:
     """A ring over 4: t = 6 x 10 us + 1.5 S / (10 GB/s)."""
     found = fit_sizes(measured(lambda size: 60e-6 + 1.5 * size / 10e9), 4)
     assert largest_bandwidths(found) == pytest.approx((1e6 / 210e-6, 1.5 * 1e6 / 210e-6))
 
 
-def test_a_time_is_that_of_the_fastest_call_on_its_slowest_rank() -> None:
+def test_a_time_is_the_fastest_call_on_its_slowest_rank() -> None:
     def rank(*calls: tuple[float, float]) -> RankSweep:
         begun, waited = zip(*calls, strict=True)
         times = CollectiveTimes(collective="all_reduce", nbytes=8, begun=begun, waited=waited, handed=begun)
@@ -89,7 +89,7 @@ def test_a_time_is_that_of_the_fastest_call_on_its_slowest_rank() -> None:
     assert usual_times([]) == 1.0
 
 
-def test_what_sending_takes_of_computing_is_what_both_take_longer() -> None:
+def test_the_share_of_computing_that_sending_takes_follows_from_their_joint_time() -> None:
     def rank(*rounds: tuple[float, float, float]) -> RankSweep:
         each = (Overlap(computing=computing, sending=sending, both=both) for computing, sending, both in rounds)
         return RankSweep(times=(), pairs={}, beside=tuple(each))

@@ -145,7 +145,7 @@ def test_an_accelerator_that_is_not_here_is_modelled(inner: pytest.Pytester) -> 
     assert rows[1]["gain"]["low"] < rows[1]["gain"]["value"] < rows[1]["gain"]["high"]
 
 
-def test_candidates_are_held_to_the_memory(inner: pytest.Pytester) -> None:
+def test_candidates_have_to_fit_into_the_given_memory(inner: pytest.Pytester) -> None:
     test = """
 def test_advised(ddpperf):
     found = ddpperf.advise(
@@ -169,7 +169,7 @@ def test_advised(ddpperf):
 
 
 @pytest.mark.slow
-def test_the_network_that_was_measured_here_is_that_of_predictions(inner: pytest.Pytester) -> None:
+def test_predictions_use_the_network_that_was_measured_on_this_machine(inner: pytest.Pytester) -> None:
     assert main(["network", "--world-size=2", "--device=cpu", "--rounds=1"]) == 0
     test = """
 def test_measured(ddpperf):
@@ -229,7 +229,7 @@ REFUSED = (
 )
 
 
-def test_what_cannot_be_is_refused_with_the_cure(inner: pytest.Pytester) -> None:
+def test_an_impossible_prediction_is_refused_with_the_cure(inner: pytest.Pytester) -> None:
     tests = [f"def test_{number}(ddpperf):\n    ddpperf.{call}\n" for number, (call, _) in enumerate(REFUSED)]
     inner.makepyfile("\n\n".join([f"{SUITE}\nfrom pytest_ddpperf import Script", *tests]))
     record = inner.inline_run("--ddpperf-device=cpu")

@@ -57,7 +57,7 @@ class TestCluster:
     def test_a_transfer_uses_the_links_between_its_ranks(self, sent: Transfer, expected: float) -> None:
         assert NAMED.seconds(sent) == expected
 
-    def test_rooted_collectives_cost_what_the_like_ones_do(self) -> None:
+    def test_rooted_collectives_cost_as_much_as_similar_ones(self) -> None:
         assert NAMED.seconds(transfer("reduce")) == NAMED.seconds(transfer("broadcast"))
         assert NAMED.seconds(transfer("barrier")) == pytest.approx(14 * LOCAL.latency)
 
@@ -67,7 +67,7 @@ class TestCluster:
 
 
 class TestCalibrated:
-    def test_a_transfer_takes_what_the_fit_says(self) -> None:
+    def test_a_transfer_takes_as_long_as_the_fit_says(self) -> None:
         here = FittedNetwork(name="here", fits=(fit(), fit("all_gather")), taken=0.0)
         assert here.seconds(transfer(nbytes=MB, ranks=2)) == pytest.approx(2e-3)
         assert here.seconds(transfer(nbytes=8, ranks=2)) == pytest.approx(1e-3 + 1e-6)  # as the smallest size
@@ -82,11 +82,11 @@ class TestCalibrated:
             (transfer(ranks=2), "--max-size"),
         ],
     )
-    def test_what_was_not_measured_has_to_be(self, sent: Transfer, words: str) -> None:
+    def test_a_collective_or_group_that_was_not_measured_is_refused(self, sent: Transfer, words: str) -> None:
         with pytest.raises(SettingError, match=words):
             FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(sent)
 
-    def test_its_band_is_twice_the_largest_error_of_a_fit(self) -> None:
+    def test_the_band_of_a_fitted_network_is_twice_the_largest_error_of_a_fit(self) -> None:
         here = FittedNetwork(name="here", fits=(fit(), fit("all_gather", error=0.1)), taken=0.0)
         assert here.band == Band(0.8, 1.0, 1.2)
         assert replace(here, usual=1.5).band == Band(0.8, 1.5, 1.5 * 1.2)
@@ -137,7 +137,7 @@ class TestPredicted:
 class TestGain:
     sent = transfer(nbytes=9 * MB, ranks=2)
 
-    def test_what_both_err_in_cancels(self) -> None:
+    def test_errors_that_two_predictions_share_cancel_out(self) -> None:
         now, half = prediction(self.sent, self.sent, computed=0.02), prediction(self.sent, computed=0.04)
         gain = half.gain_over(now)
         assert gain.value == pytest.approx(1 - 0.05 / 0.06)
@@ -147,12 +147,12 @@ class TestGain:
         assert gain.verdict == "faster"
         assert now.gain_over(half).verdict == "slower"
 
-    def test_it_is_of_a_sample(self) -> None:
+    def test_a_gain_is_per_sample(self) -> None:
         now = prediction(self.sent, computed=0.03, samples=8)
         four = prediction(self.sent, computed=0.12, samples=32)
         assert four.gain_over(now).value == pytest.approx(1 - 0.130 / 4 / 0.040)
 
-    def test_scatter_of_what_was_timed_apart_makes_it_unclear(self) -> None:
+    def test_scatter_of_steps_timed_separately_makes_a_gain_unclear(self) -> None:
         now, other = prediction(self.sent, scatter=0.03), prediction(self.sent, computed=0.99, scatter=0.04)
         gain = other.gain_over(now)
         assert gain.verdict == "unclear"
@@ -164,7 +164,7 @@ class TestGain:
         assert gain.value == pytest.approx(1 - 2 / 64)
         assert (gain.low, gain.high) == pytest.approx((1 - 2 / 64 * 2, 1.0))  # two errors of 0.3 and 0.4 are 1.0
 
-    def test_launches_in_turns_tell_how_far_their_quotients_scatter(self) -> None:
+    def test_interleaved_launches_show_the_scatter_of_their_quotients(self) -> None:
         """Whatever slows both down alike, such as other work, is in neither gain."""
 
         def launched(*seconds: float) -> Prediction:
@@ -194,7 +194,7 @@ class TestGain:
         assert (gain.value, gain.low, gain.high) == pytest.approx((0, 1 - 20 / 18, 1 - 18 / 20))
         assert other.gain_over(replace(now, network="other")).high == 0
 
-    def test_ways_are_held_to_the_first(self) -> None:
+    def test_variants_are_compared_with_the_first(self) -> None:
         now, other = prediction(self.sent), prediction(transfer(nbytes=1000, ranks=2))
         found = WhatIf(predictions={"now": now, "alone": other})
         assert (found.over, found.fastest) == ("now", "alone")
@@ -244,7 +244,7 @@ def buckets(*, rest: float = 10) -> Timeline:
     return Timeline(transfers=(BUCKET,) * 4, moments=(*handed_over, *waits), rest=rest)
 
 
-def test_transfers_that_computing_hides_cost_what_the_last_one_takes() -> None:
+def test_of_transfers_that_computing_hides_only_the_last_one_costs_time() -> None:
     step = replayed(buckets(), [20] * 4)
     assert (step.seconds, step.computing, step.communication) == (130, 110, 80)
     assert step.exposed == 20
@@ -265,7 +265,7 @@ def test_a_core_that_sends_computes_nothing_meanwhile() -> None:
     assert replayed(buckets(rest=0), [10] * 4, taken=0.5).exposed == pytest.approx(5 + 5 + 5 + 10)
 
 
-def test_a_transfer_ends_with_the_step_or_where_it_is_waited_for() -> None:
+def test_a_transfer_ends_with_the_step_or_at_its_wait() -> None:
     moments = (Moment(computed=5, transfer=0, waits=False),)
     assert replayed(Timeline(transfers=(BUCKET,), moments=moments, rest=1), [4]).seconds == 9
     waited = (*moments, Moment(computed=0, transfer=0, waits=True))

@@ -122,7 +122,7 @@ def test_a_wrong_interface_is_found(environ: dict[str, str], backend: str, expec
     assert interface_line(environ, SPEEDS, backend) == expected
 
 
-def test_gloo_beside_gpus_is_told() -> None:
+def test_gloo_on_a_machine_with_gpus_is_reported() -> None:
     assert backend_line(make_environment(), 2) == (
         "gloo moves the data of 2 GPUs through the host; give --backend nccl --device cuda"
     )
@@ -130,7 +130,7 @@ def test_gloo_beside_gpus_is_told() -> None:
     assert backend_line(make_environment(device="cuda", backend="nccl"), 2) == ""
 
 
-def test_a_bandwidth_far_below_the_link_is_told() -> None:
+def test_a_bandwidth_far_below_the_link_is_reported() -> None:
     """7.5 GB/s: more than half of 100 Gbit/s, and 1.7 % of NVLink."""
     assert reach_line(FIT, "ethernet100") == ""
     line = reach_line(FIT, "nvlink4")

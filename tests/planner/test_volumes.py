@@ -17,7 +17,7 @@ MODEL = nn.Linear(1000, 1, bias=False)
 LINK = Network(latency=1e-3, bandwidth=1e6)
 
 
-def test_ddp_sends_twice_its_gradients_but_for_the_own_part() -> None:
+def test_ddp_sends_twice_its_gradients_except_the_own_part() -> None:
     cost = estimate_ddp_comm_cost(MODEL, 4)
     assert (cost.calls, cost.send_bytes) == (1, 2 * M * 3 / 4)
 
@@ -28,14 +28,14 @@ def test_ddp_sends_for_each_micro_batch_without_no_sync(*, no_sync: bool, times:
     assert (cost.calls, cost.send_bytes) == (times, times * M)
 
 
-def test_ddp_sends_half_if_a_hook_compresses_and_no_gradient_of_what_is_not_trained() -> None:
+def test_ddp_sends_half_with_a_compressing_hook_and_no_gradients_of_frozen_parameters() -> None:
     frozen = nn.Linear(10, 10, bias=False).requires_grad_(requires_grad=False)
     model = nn.Sequential(nn.Linear(10, 10, bias=False), frozen)
     assert estimate_ddp_comm_cost(model, 2).send_bytes == 400
     assert estimate_ddp_comm_cost(model, 2, gradient_element_bytes=2).send_bytes == 200
 
 
-def test_the_estimate_is_what_ranks_count(launcher: Launcher) -> None:
+def test_the_estimated_communication_equals_the_counts_of_ranks(launcher: Launcher) -> None:
     """Of four linear layers of 16 KiB each, and three buffers of two kinds."""
     ways = [(1, True), (3, True), (3, False)]  # steps of accumulation, and whether it is under no_sync
 
@@ -140,7 +140,7 @@ def test_one_rank_sends_nothing(cost: Any) -> None:
         (lambda: estimate_fsdp_comm_cost(MODEL, 4, ranks_per_node=2), "ranks_per_node=2 is only for HYBRID_SHARD, no"),
     ],
 )
-def test_an_argument_that_cannot_be_is_named(call: Any, words: str) -> None:
+def test_an_invalid_argument_is_named(call: Any, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         call()
 
@@ -158,7 +158,7 @@ def test_gradients_of_several_kinds_never_share_a_bucket() -> None:
 
 
 @pytest.mark.parametrize("cap", [None, 1])
-def test_the_layout_is_that_of_torch(cap: float | None) -> None:
+def test_the_bucket_layout_equals_torchs(cap: float | None) -> None:
     sizes = [4 * (1 + seed * 7919 % 500_000) for seed in range(40)]
     tensors = [torch.empty(size // 4, device="meta") for size in reversed(sizes)]
     caps = [MIB, 25 * MIB] if cap is None else [int(cap * MIB)]
@@ -168,7 +168,7 @@ def test_the_layout_is_that_of_torch(cap: float | None) -> None:
     ]
 
 
-def test_the_layout_is_the_one_that_ddp_has_rebuilt(launcher: Launcher) -> None:
+def test_the_bucket_layout_equals_the_one_that_ddp_rebuilds(launcher: Launcher) -> None:
     def rebuilt(_ctx: object) -> tuple[list[int], str]:
         from torch.nn.parallel import DistributedDataParallel
 
@@ -190,6 +190,6 @@ def test_the_layout_is_the_one_that_ddp_has_rebuilt(launcher: Launcher) -> None:
         ({"sizes": [1, 2], "kinds": ["fp32"]}, "kinds has 1 entries for 2 parameters; give one for each"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(arguments: dict[str, object], words: str) -> None:
+def test_an_impossible_bucket_layout_is_refused(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         bucket_layout(**arguments)  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ EXPECTED = (
         ("workers=0,persistent_workers=false", LoaderSettings(workers=0, persistent_workers=False)),
     ],
 )
-def test_values(value: object, settings: LoaderSettings) -> None:
+def test_loader_settings_are_parsed_from_words(value: object, settings: LoaderSettings) -> None:
     assert loader_settings(value) == settings
 
 
@@ -70,12 +70,12 @@ def test_the_written_form_stands_for_the_same_settings(text: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_named(value: Any, message: str) -> None:
+def test_an_invalid_loader_setting_is_named(value: Any, message: str) -> None:
     with pytest.raises(ValueError) as raised:  # noqa: PT011  the whole message is compared
         loader_settings(value)
     assert str(raised.value) == message
 
 
-def test_made_in_python_the_same_is_refused() -> None:
+def test_an_invalid_loader_setting_made_in_python_is_refused() -> None:
     with pytest.raises(ValueError, match="workers to be a whole number of at least 0, not -2"):
         LoaderSettings(workers=-2)

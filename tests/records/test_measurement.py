@@ -19,12 +19,12 @@ def test_a_measurement_is_its_name_its_ranks_and_its_step_time() -> None:
     assert repr(MEASURED) == "<Measurement ddp: 2 ranks, step_time 41.8 ms in 8 launches>"
 
 
-def test_a_name_of_its_own_does_not_hide_how_it_was_trained() -> None:
+def test_a_custom_name_does_not_hide_strategy_and_precision() -> None:
     named = replace(MEASURED, name="mine", recipe={"precision": "bf16"})
     assert repr(named).startswith("<Measurement mine: ddp precision=bf16, 2 ranks, ")
 
 
-def test_what_was_only_counted_shows_counts_and_what_broke_nothing() -> None:
+def test_the_repr_of_a_measurement_that_was_not_timed_shows_its_counts() -> None:
     counts = Counts(totals={"operators": 9.0}, details={}, unstable={})
     assert repr(replace(MEASURED, series=(), launches=(), counts=counts)) == (
         "<Measurement ddp: 2 ranks, <Counts operators 9>>"
@@ -32,7 +32,7 @@ def test_what_was_only_counted_shows_counts_and_what_broke_nothing() -> None:
     assert repr(replace(MEASURED, series=(), launches=())) == "<Measurement ddp: 2 ranks, not timed>"
 
 
-def test_a_measurement_is_gone_through_by_the_names_of_its_metrics() -> None:
+def test_iterating_a_measurement_gives_the_names_of_its_metrics() -> None:
     assert list(MEASURED) == ["step_time"]
     assert "step_time" in MEASURED
     assert "step" not in MEASURED
@@ -122,7 +122,7 @@ def test_gpus_are_busy_if_another_process_is_there_or_their_clocks_are_held_back
     assert measured.lost == 0.0
 
 
-def test_the_clock_is_that_of_the_slowest_gpu_in_the_median_launch() -> None:
+def test_the_clock_belongs_to_the_slowest_gpu_of_the_median_launch() -> None:
     """Of launches at 1.5, 1.9 and 1.98 GHz, each with a faster GPU beside it."""
     launches = [(GPU, replace(GPU, sm_clock=clock)) for clock in (1.9e9, 1.5e9, 1.98e9)]
     assert on_gpus(*launches).clock == 1.9e9

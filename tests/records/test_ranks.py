@@ -43,7 +43,7 @@ def test_ranks_with_other_parts_of_a_model_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize(("value", "apart"), [(1.0, ()), (1.009, ()), (1.02, (0, 1)), (math.nan, (0, 1))])
-def test_parameters_are_apart_beyond_what_rounding_explains(value: float, apart: tuple[int, ...]) -> None:
+def test_parameters_differ_if_rounding_does_not_explain_the_difference(value: float, apart: tuple[int, ...]) -> None:
     told = found(copy(v=2.0, w=1.0), copy(v=2.0, w=value))
     assert (told.apart, told.parameter) == (apart, "w" * bool(apart))
 
@@ -85,12 +85,12 @@ def test_batches_divide_ranks_if_not_every_rank_drew_samples() -> None:
 
 
 @pytest.mark.parametrize("other", [copy(w=1.009), RankCopy(place=("",), model=2)])
-def test_copies_are_unknown_if_rounding_may_explain_the_difference_and_of_shards(other: RankCopy) -> None:
+def test_replicas_are_unknown_if_rounding_may_explain_the_difference_and_for_shards(other: RankCopy) -> None:
     told = found(copy(w=1.0), other)
     assert (told.copies, told.data, told.sources) == ((), (), ())
 
 
-def test_ranks_with_other_shapes_are_no_copies_and_change_the_model() -> None:
+def test_ranks_with_other_shapes_are_no_replicas_and_change_the_model() -> None:
     one, other = copy(w=1.0), RankCopy(place=("",), model=2, parameters={"v": (0.01, 1.0)})
     assert found(one, other).copies == (0, 1)
     assert found(one, one).model == 1

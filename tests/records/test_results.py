@@ -12,7 +12,7 @@ MEASURED = make_measurement(series=(STEP_TIME,))
 RESULT = make_result(test="t.py::test_x", measurement=MEASURED, verdict=Verdict.UNCHANGED)
 
 
-def test_shown_in_a_prompt_a_result_is_its_verdict_and_its_change() -> None:
+def test_the_repr_of_a_result_has_its_verdict_and_its_change() -> None:
     slower = Comparison(
         series=STEP_TIME, baseline=0.0418, change=0.132, tolerance=0.03, verdict=Verdict.REGRESSED, gated=True
     )
@@ -21,7 +21,7 @@ def test_shown_in_a_prompt_a_result_is_its_verdict_and_its_change() -> None:
     assert repr(RESULT).endswith(" in 0 launches>")
 
 
-def test_a_record_keeps_what_tells_whether_its_times_can_be_compared() -> None:
+def test_a_record_keeps_the_facts_that_make_its_times_comparable() -> None:
     """That others took 30 % of the cores, or the clock of the GPUs; and the digest of the code."""
     health = Health(cpu=CpuHealth(others=0.3))
     on_cpu = make_measurement(launches=(make_launch((1.0,), health=health),), series=(STEP_TIME,))

@@ -26,7 +26,7 @@ def every(period: int, number: int = 24, *, first: int = 0, usual: float = 1.0, 
         ((1.0,), 0),
     ],
 )
-def test_a_period_was_seen_through_twice(steps: tuple[float, ...], period: int) -> None:
+def test_a_period_has_to_be_seen_twice(steps: tuple[float, ...], period: int) -> None:
     assert period_of(steps) == period
 
 
@@ -43,7 +43,7 @@ def test_periods_inside_of_one_another_have_the_mean_of_the_longest() -> None:
 
 
 @pytest.mark.parametrize(("first", "times"), [(0, 2), (5, 2), (11, 1), (12, 1)])
-def test_what_was_not_seen_twice_is_known_to_one_time_more_or_less(first: int, times: int) -> None:
+def test_a_period_seen_less_than_twice_is_uncertain_by_one_occurrence(first: int, times: int) -> None:
     """Each 13th of 24 steps: 24 / 13 is 1.8, so it comes once or twice, and both leave 1.8 of 24 possible."""
     found = rhythm_of(every(13, first=first))
     assert found.mean == pytest.approx(1 + times / 24)
@@ -51,7 +51,7 @@ def test_what_was_not_seen_twice_is_known_to_one_time_more_or_less(first: int, t
     assert found.low < 1 + 1 / 13 < found.high
 
 
-def test_what_comes_at_unequal_distances_counts_as_drawn_by_chance() -> None:
+def test_irregular_occurrences_count_as_random() -> None:
     """9 of 24 steps: a standard error is sqrt(9/24 x 15/24 / 24)."""
     at = {0, 1, 4, 6, 11, 12, 15, 20, 21}
     found = rhythm_of([float(place in at) for place in range(24)])
@@ -71,7 +71,7 @@ def test_parts_that_vary_in_the_same_steps_are_one_component() -> None:
 
 
 @pytest.mark.parametrize("first", range(3))
-def test_a_component_that_repeats_is_the_same_whatever_its_phase(first: int) -> None:
+def test_a_periodic_component_is_the_same_whatever_its_phase(first: int) -> None:
     assert components_of([every(3, first=first)]) == ((2.0, 1.0, 1.0, 2.0, 1.0, 1.0),)
 
 
@@ -93,5 +93,5 @@ def test_a_sum_of_two_rhythms_is_known_as_well_as_both() -> None:
         ((1.0, 2.0, 3.0), "from 1 to 3"),
     ],
 )
-def test_how_often_is_told_in_words(steps: tuple[float, ...], words: str) -> None:
+def test_a_period_is_described_in_words(steps: tuple[float, ...], words: str) -> None:
     assert rhythm_text(steps) == words

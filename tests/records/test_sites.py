@@ -98,7 +98,7 @@ def test_a_line_has_callers_if_some_of_them_changed_and_others_did_not(
 
 @pytest.mark.parametrize("inserted", [0, 20])
 @pytest.mark.parametrize("copy", [36, 50])
-def test_of_two_copies_of_a_line_the_new_one_is_not_where_the_line_was(inserted: int, copy: int) -> None:
+def test_of_two_equal_lines_the_new_one_is_the_changed_one(inserted: int, copy: int) -> None:
     """Lines above move both; the line before and the one after are there once."""
     around, now = [site(38, "x"), site(46, "y")], inserted
     after = [site(38 + now + (copy < 42), "x"), site(46 + now + (copy < 42), "y")]

@@ -31,11 +31,11 @@ COMPARED = SideBySide(
 )
 
 
-def test_a_curve_tells_speedup_and_efficiency_of_a_world_size() -> None:
+def test_a_curve_has_speedup_and_efficiency_by_world_size() -> None:
     assert (CURVE.speedup(2), CURVE.efficiency(2)) == (1.8, 0.9)
 
 
-def test_what_the_others_are_held_against_is_1_of_itself() -> None:
+def test_the_reference_of_a_comparison_has_a_speedup_of_1() -> None:
     assert COMPARED["NAIVE"]["speedup"].value == 1
     assert COMPARED["flat"]["speedup"].value == 1.25
     assert [CURVE.point(1)[metric].value for metric in ("speedup", "scaling_efficiency")] == [1, 1]
@@ -44,17 +44,17 @@ def test_what_the_others_are_held_against_is_1_of_itself() -> None:
         _ = replace(COMPARED, measurements=(only_counted, COMPARED.measurements[1]))["naive"]["speedup"]
 
 
-def test_a_point_that_was_not_measured_names_those_that_were() -> None:
+def test_for_a_point_that_was_not_measured_the_error_lists_the_measured_ones() -> None:
     with pytest.raises(KeyError, match=r"no point has 3 ranks; the measured points have \[1, 2, 4\]"):
         CURVE.point(3)
 
 
-def test_a_way_is_found_however_its_name_is_written() -> None:
+def test_a_variant_is_found_whatever_the_case_of_its_name() -> None:
     assert COMPARED["FLAT"].name == "flat"
     assert COMPARED.speedup("Flat") == 1.25
 
 
-def test_a_way_that_was_not_measured_names_those_that_were() -> None:
+def test_for_a_variant_that_was_not_measured_the_error_lists_the_measured_ones() -> None:
     with pytest.raises(KeyError, match=r"'ddp' was not measured; give one of \['naive', 'flat'\]"):
         COMPARED["ddp"]
 
@@ -69,7 +69,7 @@ def way(name: str, speed: tuple[float, float, float], memory: tuple[float, float
     return replace(one, series=tuple(series))
 
 
-def test_what_pays_is_what_no_other_beats() -> None:
+def test_unbeaten_variants_are_the_pareto_front_of_speed_and_memory() -> None:
     """By speed and memory: quick and wide are not told apart, lean takes least, and quick beats slow in both."""
     ways = (
         measured("base", 2),
@@ -85,7 +85,7 @@ def test_what_pays_is_what_no_other_beats() -> None:
     assert compared.unbeaten == ("quick", "lean")
 
 
-def test_a_speedup_that_is_not_known_makes_none_the_fastest_alone() -> None:
+def test_an_unknown_speedup_makes_no_variant_the_only_fastest() -> None:
     """An interval that says nothing is none, and the one that is best by its value may be any of them."""
     noisy = measured("noisy", 2, speedup=3.0, memory_ratio=1.0)
     ways = (measured("base", 2), noisy, way("quick", (1.8, 2.0, 2.2), (0.7, 0.8, 0.9)))
@@ -94,5 +94,5 @@ def test_a_speedup_that_is_not_known_makes_none_the_fastest_alone() -> None:
     assert replace(compared, names=("base", "quick"), measurements=(ways[0], ways[2])).fastest == ("quick",)
 
 
-def test_what_was_only_counted_pays_nothing() -> None:
+def test_variants_that_were_only_counted_are_neither_fastest_nor_leanest() -> None:
     assert (COMPARED.fastest, COMPARED.leanest, COMPARED.unbeaten) == ((), (), ())

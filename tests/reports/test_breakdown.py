@@ -134,7 +134,7 @@ NOTHING = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, ban
         ),
     ],
 )
-def test_a_row_shows_what_is_known_of_communication(
+def test_a_row_shows_the_known_figures_of_communication(
     comparison: Comparison | None, measured: dict[str, Any], row: tuple[str, ...], notes: tuple[str, ...]
 ) -> None:
     given: dict[str, Any] = {} if comparison is None else {"comparisons": (comparison,)}
@@ -142,7 +142,7 @@ def test_a_row_shows_what_is_known_of_communication(
     assert (table.rows[0][1:], table.notes) == (row, notes)
 
 
-def test_a_profile_stands_beside_it() -> None:
+def test_figures_of_a_profile_are_columns_of_the_communication_table() -> None:
     """Of 20 ms busy 5 are exposed: 75 % overlap, 40 % of 50 ms."""
     profiled = make_result(comparisons=(EXPOSED,), measured={"profile": PROFILE, "launches": ()})
     plain = make_result(comparisons=profiled.comparisons, measured={"name": "naive", "strategy": "naive"})
@@ -151,7 +151,7 @@ def test_a_profile_stands_beside_it() -> None:
     assert [row[1:] for row in table.rows] == [("20.0", "40", "75", "5.00", "1.00"), ("-",) * 5]
 
 
-def test_what_the_profile_knows_of_collectives_has_a_table() -> None:
+def test_collectives_of_the_profile_have_a_table() -> None:
     table = collective_table([make_result(measured={"profile": PROFILE}), make_result()])
     assert table.headers == (
         *("benchmark", "transfer\nms", "wait\nms", "last\nrank", "all_reduce\nGB/s (bus)", "window\nms", "late\nms"),
@@ -159,7 +159,7 @@ def test_what_the_profile_knows_of_collectives_has_a_table() -> None:
     assert table.rows == (("test_step[bucketed] bucketed", "12.0", "8.00", "1 (75 %)", "2.50 (3.75)", "30.0", "10.0"),)
 
 
-def test_models_of_several_sizes_are_told_beside_what_they_send() -> None:
+def test_models_of_several_sizes_are_listed_with_their_exposed_communication() -> None:
     """Two small models expose 6.3 of 20 and of 60 ms, 31.5 and 10.5 %, and a large one 6.3 of 20 ms."""
 
     def of_size(name: str, parameters: float, step: float) -> Result:
@@ -193,13 +193,13 @@ def test_rounded_parts_add_up_and_none_is_0(spent: TimeSpent, text: str) -> None
     assert time_text(spent) == text
 
 
-def test_a_call_has_a_row_on_the_screen() -> None:
+def test_the_time_of_a_call_has_a_row_on_the_screen() -> None:
     parts = dict(summary_parts(Outputs(results=[make_result(spent=SPENT)]), verbosity=1))
     assert parts["ddpperf time"].splitlines()[0] == "time of 1 benchmark, 58 s in all"
     assert "ddpperf time" not in dict(summary_parts(Outputs(results=[make_result()]), verbosity=1))
 
 
-def test_several_have_a_table_the_slowest_first() -> None:
+def test_times_of_several_calls_have_a_table_with_the_slowest_first() -> None:
     """A call that measured two variants counts once, and its benchmarks are as many as elsewhere in the summary."""
     spent = {"20": replace(SPENT, measuring=20.0, other=1.0), "50": replace(SPENT, measuring=50.0, other=1.0)}
     results = [make_result(test=f"t.py::test_{name}", spent=each) for name, each in spent.items()]

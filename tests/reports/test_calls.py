@@ -14,7 +14,7 @@ from tests.reports.made import make_calibrated
 from tests.shell import shown
 
 
-def test_a_row_for_each_benchmark() -> None:
+def test_the_table_of_calls_has_a_row_for_each_benchmark() -> None:
     """The runs of the second one are apart by 40 ms to 64 ms, 60 %; half as much again is 90 %."""
     runs = ((0.064, Verdict.REGRESSED), (0.04, Verdict.INCONCLUSIVE), (0.05, Verdict.OK), (0.05, Verdict.UNCHANGED))
     table = calibration_table([make_calibrated(), make_calibrated(*runs, test="t.py::test_apart")])
@@ -57,19 +57,19 @@ def advice(*candidates: Candidate) -> StrategyAdvice:
     return StrategyAdvice(test="", candidates=ranked(candidates), world_size=4, memory=None)
 
 
-def test_batches_of_several_sizes_are_told_by_the_time_of_a_sample() -> None:
+def test_for_batches_of_several_sizes_the_table_has_the_time_per_sample() -> None:
     table = advice_table(advice(candidate("ddp", 0.00501, 1), candidate("ddp", 0.00527, 16)))
     place = table.headers.index("sample\nus")
     assert [row[place] for row in table.rows] == ["82.3", "1252"]  # 5.27 ms / 64 and 5.01 ms / 4
     assert "sample" in table.legend
 
 
-def test_batches_of_one_size_are_told_by_the_step() -> None:
+def test_for_batches_of_one_size_the_table_has_only_the_step_time() -> None:
     headers = advice_table(advice(candidate("ddp", 0.005, 16), candidate("flat", 0.006, 16))).headers
     assert not any(header.startswith("sample") for header in headers)
 
 
-def test_the_best_one_is_told_beside_those_that_may_be_as_good() -> None:
+def test_the_best_candidate_is_named_with_the_number_of_equally_good_ones() -> None:
     assert best_line(advice(candidate("ddp", 0.005), candidate("flat", 0.009))) == "best: strategy='ddp'"
     close = advice(candidate("ddp", 0.005, 8), candidate("flat", 0.005, 8), candidate("naive", 0.009, 8))
     said = "best: strategy='ddp', with a batch of 8 samples on each rank; 1 other may be as good"

@@ -170,7 +170,7 @@ def test_bytes_that_grow_with_the_gradients_are_called_that() -> None:
     ("varied", "padded"),
     [(["flops", "peak_tensor_bytes"], True), (["flops", "operators"], False), (["operators"], False)],
 )
-def test_counts_that_vary_as_those_of_padded_batches_have_a_cure(varied: list[str], *, padded: bool) -> None:
+def test_for_counts_that_vary_like_padded_batches_the_cure_is_named(varied: list[str], *, padded: bool) -> None:
     every = [(metric, "layer 6 in one step, 8 in the next", True, ()) for metric in varied]
     told = finding_text(Finding("ungated_counts", {"counts": every, "paired": False, "renew": False}))
     assert ("pad them to one length, or pack them" in told) is padded
@@ -185,7 +185,7 @@ def test_only_the_largest_changes_are_named() -> None:
     assert difference_text("operators", *without_parts) == ["operators 3 -> 4 per step (+1)"]
 
 
-def test_buckets_are_told_by_number_and_size() -> None:
+def test_buckets_are_reported_by_number_and_size() -> None:
     then = counts({"ddp_buckets": {"bucket 0": 4 * MIB}}, ddp_buckets=1.0)
     four = counts({"ddp_buckets": {f"bucket {number}": MIB for number in range(4)}}, ddp_buckets=4.0)
     eight = counts({"ddp_buckets": {f"bucket {number}": MIB / 2 for number in range(8)}}, ddp_buckets=8.0)
@@ -205,7 +205,7 @@ def test_buckets_are_told_by_number_and_size() -> None:
     ]
 
 
-def test_of_many_buckets_as_many_as_before_those_that_changed_are_told() -> None:
+def test_if_the_number_of_buckets_stays_only_changed_ones_are_reported() -> None:
     seven = counts({"ddp_buckets": {f"bucket {number}": 25 * MIB for number in range(7)}}, ddp_buckets=7.0)
     parts = {**seven.details["ddp_buckets"], "bucket 2": 20 * MIB, "bucket 3": 30 * MIB}
     assert difference_text("ddp_buckets", seven, counts({"ddp_buckets": parts}, ddp_buckets=7.0)) == [
@@ -230,13 +230,13 @@ def on_two(first: float, second: float) -> Counts:
         ((3, 4), (3, 4), []),
     ],
 )
-def test_ranks_that_changed_are_told_where_they_are_not_alike(
+def test_changed_ranks_are_listed_if_ranks_differ(
     then: tuple[float, float], now: tuple[float, float], expected: list[str]
 ) -> None:
     assert difference_text("operators", on_two(*then), on_two(*now)) == expected
 
 
-def test_what_ranks_do_as_often_as_each_other_but_otherwise_is_told_by_rank() -> None:
+def test_ranks_with_equal_totals_but_different_parts_are_listed_by_rank() -> None:
     """In subgroups, as between the stages of a pipeline."""
     mine, sends, receives = (
         counts({"collective_calls": {name: 1.0}, "operators": {name: 1.0}}) for name in ("all_reduce", "send", "recv")
@@ -256,7 +256,7 @@ def test_what_ranks_do_as_often_as_each_other_but_otherwise_is_told_by_rank() ->
     assert difference_text("operators", alike, apart) == []
 
 
-def test_of_many_ranks_some_are_told() -> None:
+def test_of_many_changed_ranks_some_are_listed() -> None:
     def ranks(times: float) -> Counts:
         return merged([counts({"operators": {"aten.mm": times * rank}}) for rank in range(1, 9)])
 
@@ -273,7 +273,7 @@ def test_of_many_ranks_some_are_told() -> None:
         ((11, 3, 1), ["rank 0 9 -> 11 per step (+2)", "rank 1 1 -> 3 per step (+2)"]),
     ],
 )
-def test_ranks_that_change_as_the_total_does_are_told_if_another_one_does_not_change(
+def test_ranks_that_change_like_the_total_are_listed_if_another_one_is_unchanged(
     now: tuple[float, ...], told: list[str]
 ) -> None:
     """Rank 0 does more than the others, as one that logs."""
@@ -297,7 +297,7 @@ def places(then: Counts, now: Counts) -> str:
     return line.partition("): ")[2]
 
 
-def test_new_lines_come_first_and_what_is_not_named_is_counted() -> None:
+def test_new_lines_come_first_and_lines_that_are_not_named_are_counted() -> None:
     then = [site(41), *(site(line, f"f{line}") for line in (1, 2))]
     now = [site(41, value=4.0), *(site(line, f"f{line}") for line in (7, 8))]
     assert places(reduced(*then), reduced(*now)) == (
@@ -319,7 +319,7 @@ def test_a_line_whose_work_grew_a_little_has_the_digits_that_show_it() -> None:
     )
 
 
-def test_a_line_that_does_less_is_named_where_it_is_now() -> None:
+def test_a_line_that_does_less_is_named_with_its_new_number() -> None:
     then, now = reduced(site(41), site(45, "f")), reduced(site(51))
     other = replace(site(61, "f"), part="item")
     now = replace(now, sites={**now.sites, "synchronisations": (other,)})
@@ -341,7 +341,7 @@ def test_a_rank_that_does_more_has_its_line_if_another_one_does_most() -> None:
 
 
 @pytest.mark.parametrize(("line", "told"), [(52, []), (53, [": the new one at train.py:53 in f"])])
-def test_ranks_that_change_by_as_much_are_told_if_they_do_so_at_other_lines(line: int, told: list[str]) -> None:
+def test_ranks_that_change_equally_are_listed_if_their_lines_differ(line: int, told: list[str]) -> None:
     log, usual = site(30, "log", value=8.0), site(30, "log")
     now = merged([reduced(log, site(52, "f")), reduced(usual, site(line, "f", source="other"))])
     first, *others = difference_text("collective_calls", merged([reduced(log), reduced(usual)]), now)
@@ -387,7 +387,7 @@ def test_a_lost_no_grad_is_named_before_its_effects_unless_as_many_operators_are
     assert (lines[0] == cause, len(lines)) == (told, 1 + told)
 
 
-def test_an_operator_of_a_baseline_which_has_lines_of_all_operators_together_has_the_lines_that_do_more() -> None:
+def test_if_a_baseline_has_lines_only_for_all_operators_together_lines_that_do_more_are_named() -> None:
     def operators(number: float, *lines: CallSite) -> Counts:
         return replace(counts({"operators": {"all_reduce": number}}), sites={"operators": lines})
 
@@ -419,7 +419,7 @@ def test_work_that_is_rare_is_a_share_per_step() -> None:
     ]
 
 
-def test_a_second_forward_has_one_line_for_all_modules_whatever_a_baseline_knows() -> None:
+def test_a_second_forward_pass_has_one_line_for_all_modules_with_any_baseline() -> None:
     """A baseline has lines without modules."""
 
     def forwards(*lines: tuple[int, float], known: bool = True) -> Counts:
@@ -437,7 +437,7 @@ def test_a_second_forward_has_one_line_for_all_modules_whatever_a_baseline_knows
     ]
 
 
-def test_a_line_inside_of_a_package_is_named_beside_the_users() -> None:
+def test_a_line_inside_of_a_package_is_named_after_the_users_line() -> None:
     through = "transformers/trainer.py:2471 in training_step"
     assert places(reduced(), reduced(site(41, "main", through=through))).endswith(
         f"the new one at train.py:41 in main, through {through}"
@@ -463,7 +463,7 @@ def test_a_second_call_of_a_helper_function_is_named_by_the_line_of_the_call() -
     assert places(reduced(of_baseline), reduced(log, step)) == "all at utils.py:7 in mean_of_ranks"
 
 
-def test_backward_and_strategies_are_named_beside_lines() -> None:
+def test_backward_and_strategies_are_named_with_their_lines() -> None:
     ours, new = "pytest_ddpperf/strategies/naive.py", reduced(site(41))
     more = site(38, "synchronise", 6.0, ours, strategy="naive")
     assert places(new, reduced(site(41), more)) == f"6 new ones at strategy naive, {ours}:38 in synchronise"
@@ -504,6 +504,6 @@ def test_python_objects_that_stay_have_the_lines_that_make_them() -> None:
 
 
 @pytest.mark.parametrize("metric", LOADERS)
-def test_a_count_of_loaders_says_what_is_wrong_with_them(metric: str) -> None:
+def test_a_count_of_loaders_names_their_fault(metric: str) -> None:
     then, now = (counts({metric: {"DataLoaders": number}}) for number in (0.0, 1.0))
     assert difference_text(metric, then, now) == [f"{LOADERS[metric]} 0 -> 1 (+1)"]

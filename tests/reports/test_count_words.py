@@ -45,7 +45,7 @@ def counted(metric: str, **steps: Steps) -> Counts:
         ((4096.0,), (65536.0,), "4.00 KiB -> 64.0 KiB per step (+60.0 KiB)"),  # a multiple has no percentage
     ],
 )
-def test_work_of_some_steps_is_told_with_the_steps_that_have_it(then: Steps, now: Steps, told: str) -> None:
+def test_work_of_some_steps_is_reported_with_their_share(then: Steps, now: Steps, told: str) -> None:
     metric = "collective_bytes" if "KiB" in told else "collective_calls"
     (line,) = difference_text(metric, counted(metric, all=then), counted(metric, all=now))
     assert line == f"all {told}"
@@ -82,7 +82,7 @@ def test_operators_that_one_rhythm_adds_have_that_rhythm_each() -> None:
     ]
 
 
-def test_lines_of_some_steps_add_up_to_what_these_steps_do() -> None:
+def test_lines_of_work_of_some_steps_add_up_to_the_work_of_these_steps() -> None:
     def at(line: int, value: float) -> CallSite:
         return CallSite(part="all", file="train.py", line=line, function="f", source=str(line), value=value)
 

@@ -35,7 +35,7 @@ def test_the_line_names_cause_figures_and_change() -> None:
         ("compile", True, "(saves about 40 %)"),
     ],
 )
-def test_only_what_bounds_is_told_as_the_most(code: str, estimated: bool, words: str) -> None:  # noqa: FBT001
+def test_advice_for_the_bottleneck_has_its_gain_as_a_maximum(code: str, estimated: bool, words: str) -> None:  # noqa: FBT001
     advice = Advice(code=code, bottleneck="overhead", gain=0.4, estimated=estimated, facts={"steps": 4, "times": 4})
     assert told(cause("overhead", 0.5), bottleneck="overhead", advice=(advice,)).endswith(words)
 
@@ -59,22 +59,22 @@ def test_only_what_bounds_is_told_as_the_most(code: str, estimated: bool, words:
         ("oversubscribed", {"wanted": 4, "there": 2, "resource": "core"}, "4 threads on 2 cores"),
     ],
 )
-def test_each_cause_tells_its_figures(bottleneck: Bottleneck, facts: dict[str, Any], words: str) -> None:
+def test_each_cause_has_its_figures(bottleneck: Bottleneck, facts: dict[str, Any], words: str) -> None:
     assert words in told(cause(bottleneck, 0.5, **facts), bottleneck=bottleneck)
 
 
-def test_memory_between_tensors_is_told_with_the_setting_that_helps() -> None:
+def test_fragmentation_is_reported_with_the_setting_that_reduces_it() -> None:
     advice = Advice(code="expandable_segments", bottleneck="memory_capacity", gain=None, facts={"share": 0.25})
     line = told(bottleneck="memory_capacity", advice=(advice,))
     assert "; 25 % of the memory that is held lies unused between tensors; to save memory, set PYTORCH_CUDA" in line
 
 
-def test_a_disturbed_machine_is_told_beside_another_cause() -> None:
+def test_a_disturbed_machine_is_named_after_another_cause() -> None:
     diagnosis = Diagnosis(bottleneck="data", step=0.1, causes=(cause("data", 0.9),), lost=0.4)
     assert diagnosis_text(diagnosis).endswith("; other processes took 40 % of the cores")
 
 
-def test_a_disturbed_machine_goes_before_causes_that_are_none_of_them_large() -> None:
+def test_a_disturbed_machine_is_named_before_small_causes() -> None:
     causes = (cause("data", 0.33), cause("compute", 0.32, flops=1.0, rate=1.0), cause("disturbed", 0.18, lost=0.4))
     mixed = diagnosis_text(Diagnosis(bottleneck="disturbed", step=0.1, causes=causes, lost=0.4))
     assert mixed == (
@@ -85,12 +85,12 @@ def test_a_disturbed_machine_goes_before_causes_that_are_none_of_them_large() ->
     assert alone == "disturbed: 60 % of the step (60.0 ms); other processes took 40 % of the cores"
 
 
-def test_a_full_memory_tells_how_full_it_is() -> None:
+def test_the_memory_bottleneck_has_the_share_of_used_memory() -> None:
     diagnosis = Diagnosis(bottleneck="memory_capacity", step=0.1, causes=(cause("compute", 0.9),), memory=0.95)
     assert diagnosis_text(diagnosis) == "memory-capacity-bound: a rank uses 95 % of its memory"
 
 
-def test_what_is_unclear_tells_the_largest_parts_or_the_wait() -> None:
+def test_an_unclear_diagnosis_names_the_largest_parts_or_the_wait() -> None:
     mixed = told(cause("data", 0.3), cause("compute", 0.25, flops=1.0, rate=1.0), bottleneck="unclear")
     assert mixed == "unclear: no cause takes a third of the step (waiting for data 30 %, matrix products 25 %)"
     idle = told(cause("unclear", 0.7, idle=0.07), cause("compute", 0.3, flops=1.0, rate=1.0), bottleneck="unclear")

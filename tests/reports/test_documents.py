@@ -162,7 +162,9 @@ def test_a_run_without_benchmarks_outside_of_a_repository_keeps_to_the_schema(va
     assert (document["commit"], document["dirty"]) == (None, False)
 
 
-def test_the_schema_refuses_what_is_not_described(results: list[Result], validate: Callable[[Any], None]) -> None:
+def test_the_schema_refuses_fields_that_it_does_not_describe(
+    results: list[Result], validate: Callable[[Any], None]
+) -> None:
     document = make_results_document(results[:1], None)
     document["results"][0]["metrics"]["step_time"]["surprise"] = 1
     with pytest.raises(jsonschema.ValidationError, match="surprise"):

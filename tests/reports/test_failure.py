@@ -84,7 +84,7 @@ def test_many_counts_do_not_push_out_the_time() -> None:
     assert list(rows_of(whole)) == [*(f"count_{number}" for number in range(9)), "step_time"]
 
 
-def test_v_shows_what_is_known_besides() -> None:
+def test_option_v_shows_notes_and_all_metrics() -> None:
     result = make_result(findings=(Finding("slow disk"),))
     text, whole = (failure_text(result, accept=ACCEPT, width=120, verbose=verbose) for verbose in (False, True))
     assert "slow disk" not in text
@@ -93,7 +93,7 @@ def test_v_shows_what_is_known_besides() -> None:
     assert paragraph(whole, "More") == "--ddpperf-report=html:FILE"
 
 
-def test_what_is_worse_for_certain_comes_first() -> None:
+def test_certain_regressions_come_before_undecided_metrics() -> None:
     open_step = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, baseline=0.04, change=0.0)
     broken = make_result(verdict=Verdict.BROKEN, findings=(Finding("broken", {"reason": "killed"}),))
     undecided = make_result(verdict=Verdict.INCONCLUSIVE, comparisons=(open_step,))
@@ -109,7 +109,7 @@ def test_what_is_worse_for_certain_comes_first() -> None:
 # The title.
 
 
-def test_a_baseline_of_changed_code_is_marked_and_counts_of_another_day_are_told_apart() -> None:
+def test_a_baseline_of_uncommitted_code_and_counts_of_another_day_are_marked() -> None:
     changed = replace(BASELINE, dirty=True)
     assert "baseline 3f2a1c0+changes of 2026-01-12," in failure_text(make_result(baseline=changed), accept=ACCEPT)
     renewed = replace(BASELINE, counted=Provenance(date="2026-02-01", commit="9c1e2aa" + "0" * 33, dirty=True))
@@ -117,7 +117,7 @@ def test_a_baseline_of_changed_code_is_marked_and_counts_of_another_day_are_told
     assert "of 2026-01-12 (counts of 2026-02-01, 9c1e2aa+changes), 2 ranks" in text
 
 
-def test_a_scaling_point_and_a_named_variant_are_told_apart() -> None:
+def test_the_title_distinguishes_a_scaling_point_and_a_named_variant() -> None:
     weak = make_result(measured={"name": "weak", "mode": "weak", "strategy": "ddp"})
     assert failure_text(weak, accept=ACCEPT).startswith("ddp, weak scaling: REGRESSED compared with")
     named = make_result(measured={"name": "big batch", "strategy": "ddp"})
@@ -155,7 +155,7 @@ SAME = replace(counted("collective_calls", 2, 2, ""), verdict=Verdict.UNCHANGED)
         ),
     ],
 )
-def test_the_cause_is_what_explains_most(comparisons: tuple[Comparison, ...], cause: str) -> None:
+def test_the_cause_is_the_change_that_explains_most(comparisons: tuple[Comparison, ...], cause: str) -> None:
     assert paragraph(fails(*comparisons), "Cause") == cause
 
 
@@ -185,7 +185,7 @@ def test_as_many_of_something_else_is_no_change_in_number() -> None:
     assert paragraph(text, "Cause") == "1 bucket as before, 4.00 MiB -> 5.00 MiB"
 
 
-def test_bytes_that_follow_from_calls_of_some_steps_have_no_row_of_their_own() -> None:
+def test_bytes_that_follow_from_calls_of_some_steps_have_no_separate_row() -> None:
     """8 B in each 15th step: 0.533 B a step say no more than 0.067 calls do."""
 
     values = {"collective_calls": (1.0, 1 + 1 / 15), "collective_bytes": (16.0, 16 + 8 / 15)}
@@ -247,13 +247,13 @@ UNDECIDED = make_comparison(
 )
 
 
-def test_an_undecided_metric_that_fails_says_what_it_would_take_and_is_not_to_be_accepted() -> None:
+def test_an_undecided_metric_that_fails_names_the_launches_it_needs_and_no_way_to_accept_it() -> None:
     text = fails(UNDECIDED, accept=ACCEPT, verdict=Verdict.INCONCLUSIVE)
     assert paragraph(text, "Cause") == "step_time could be +13.5 % slower: about 30 launches would decide it"
     assert "--ddpperf-save" not in text
 
 
-def test_an_undecided_metric_beside_a_red_one_has_a_row_and_its_note_is_behind_v() -> None:
+def test_an_undecided_metric_next_to_a_red_one_has_a_row_and_its_note_needs_option_v() -> None:
     memory = make_comparison("peak_resident", 400 * MIB, Verdict.REGRESSED, baseline=380 * MIB, change=0.053)
     hint = make_comparison("forward_time", 0.02, Verdict.INCONCLUSIVE, baseline=0.01, gated=False)
     result = make_result(comparisons=(memory, UNDECIDED, hint))
@@ -315,7 +315,7 @@ def test_an_undecided_metric_does_not_hide_one_without_a_reference() -> None:
     assert failing_verdict(paired, missing) is None  # the candidate alone has it
 
 
-def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown() -> None:
+def test_counts_that_differ_from_a_foreign_baseline_are_shown() -> None:
     obstacle = "the baseline is not comparable: torch 2.11 -> 2.13"
 
     def foreign(metric: str, base: float, value: float, difference: str) -> Comparison:
@@ -340,7 +340,7 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown() -> None
     )
 
 
-def test_a_broken_benchmark_tells_its_reason_once() -> None:
+def test_a_broken_benchmark_has_its_reason_once() -> None:
     findings = (Finding("slow disk"), Finding("broken", {"reason": "rank 1 was killed by SIGKILL"}))
     measured = {"launches": (), "plan": Plan(warmup=0, steps=0), "findings": findings[1:]}
     result = make_result(verdict=Verdict.BROKEN, comparisons=(), baseline=None, findings=findings, measured=measured)
@@ -400,7 +400,7 @@ def test_parts_are_behind_v_if_a_count_is_the_cause() -> None:
 # The table.
 
 
-def test_what_follows_from_the_step_time_is_not_told_twice() -> None:
+def test_metrics_that_follow_from_the_step_time_have_no_row() -> None:
     throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
     epoch, longest = (
         make_comparison(metric, 1 + change, Verdict.REGRESSED, baseline=1.0, change=change, gated=False)
@@ -442,25 +442,25 @@ def test_the_limit_of_a_count_is_its_floor(metric: str, values: tuple[float, flo
 # How it was confirmed.
 
 
-def test_in_how_many_launches_a_step_was_slower_than_the_stored_ones() -> None:
+def test_launches_slower_than_the_median_of_the_baseline_are_counted() -> None:
     step = make_comparison("step_time", 0.047, Verdict.REGRESSED, samples=(0.047, 0.043, 0.047, 0.049))
     step = replace(step, change=0.1, base_samples=(0.041, 0.042, 0.048, 0.041), worse_in=3)
     assert paragraph(fails(step), "Confirmed") == "slower than the baseline's median in 3 of 4 launches"
 
 
-def test_a_suspicion_of_another_metric_is_not_told() -> None:
+def test_a_suspicion_of_another_metric_is_not_shown() -> None:
     loss = make_comparison("final_loss", 2.7, Verdict.REGRESSED, baseline=2.2)
     assert "suspicion" not in fails(loss, findings=(failing.SUSPECTED,))
 
 
-def test_a_gross_slowdown_says_what_it_rests_on() -> None:
+def test_a_gross_slowdown_says_that_it_is_compared_with_stored_times() -> None:
     text = fails(replace(REGRESSED, note=Finding("gross")), width=120)
     assert paragraph(text, "Confirmed") == (
         "a gross slowdown compared with the stored times, on a machine that was not busy"
     )
 
 
-def test_the_machine_is_not_told_of_counts() -> None:
+def test_a_failure_of_counts_does_not_mention_the_machine() -> None:
     assert "Machine" not in failure_text(replace(failing.COUNTS, findings=(failing.MACHINE,)))
 
 

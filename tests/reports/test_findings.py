@@ -235,7 +235,7 @@ def test_facts_of_a_template_are_quantities() -> None:
     )
 
 
-def test_a_finding_of_a_plugin_is_told_by_its_code_and_facts() -> None:
+def test_a_finding_of_another_plugin_is_shown_with_its_code_and_facts() -> None:
     assert finding_text(Finding("cold_cache", {"misses": 3, "level": "L2"})) == "cold_cache: misses=3, level=L2"
     assert finding_text(Finding("cold_cache")) == "cold_cache"
 

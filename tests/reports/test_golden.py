@@ -98,14 +98,14 @@ def test_names_of_any_length_and_script_are_whole_and_fit(
             assert parameters in told
 
 
-def test_in_brief_only_the_verdict_and_what_is_red_is_shown() -> None:
+def test_with_option_q_only_the_verdict_and_red_benchmarks_are_shown() -> None:
     text = text_of(RUNS[7], WIDTH, verbosity=-1)
     assert len(text.splitlines()) == 6  # verdict, two lines of headers, a rule, the row and what else got worse
     assert "1 regressed, 1 inconclusive (does not fail), 5 passed" in text
     assert "test_step[bucketed]" not in text
 
 
-def test_what_is_red_is_told_once_and_what_tells_why_is_behind_v() -> None:
+def test_a_red_benchmark_is_reported_once_and_its_background_needs_option_v() -> None:
     text, more = text_of(RUNS[7], WIDTH), text_of(RUNS[7], WIDTH, verbosity=1)
     assert text.count("all_reduce") == 1
     for part in ("ddpperf phases", "ddpperf communication", "memory: peak resident"):
@@ -136,7 +136,7 @@ def test_names_and_messages_cannot_write_to_the_terminal() -> None:
     assert failure_text(broken, accept="").replace("\n", "").isprintable()
 
 
-def test_a_run_without_benchmarks_tells_nothing() -> None:
+def test_a_run_without_benchmarks_has_no_summary() -> None:
     assert summary_parts(Outputs()) == []
 
 

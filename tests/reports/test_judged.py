@@ -27,7 +27,7 @@ def again(*results: Result) -> tuple[Result, ...]:
     return read_again(make_results_document(results, None)).results
 
 
-def test_the_words_and_the_table_are_those_of_the_run() -> None:
+def test_words_and_table_are_the_same_as_in_the_run() -> None:
     step = replace(make_result()["step_time"], paired=True)
     result = make_result(comparisons=(step,), findings=(Finding("stale_baseline"),))
     (read,) = again(result)
@@ -38,7 +38,7 @@ def test_the_words_and_the_table_are_those_of_the_run() -> None:
     assert read.measurement.launches[0].step_times == result.measurement.launches[0].step_times
 
 
-def test_metrics_keep_their_order_and_counts_their_digits_and_what_is_not_finite_is_not_a_number() -> None:
+def test_metrics_read_again_keep_their_order_digits_and_nan() -> None:
     metrics = ("zeta_of_a_hook", "peak_resident", "step_time", "scaling_efficiency")
     counts = make_counts({"flops": {}}, flops=12345678901234.0)
     flops = Comparison(series=counted_series(counts)[0], tolerance=0.0, verdict=Verdict.NEW, gated=True)
@@ -76,7 +76,7 @@ def test_the_common_change_is_the_same_when_it_is_read_again(reference: Referenc
     assert read.common_change.change == pytest.approx(common.change, rel=1e-8)
 
 
-def test_what_times_are_judged_by_is_told_when_it_is_read_again() -> None:
+def test_the_reference_of_times_is_kept_when_a_result_is_read_again() -> None:
     stored = StoredBaseline(record=None, origin="cpu", pair=replace(BESIDE, launches=6))
     alone = StoredBaseline(record=None, origin="cpu", unpaired="git is not installed")
     paired, unpaired = again(make_result(reference=stored), make_result(reference=alone))

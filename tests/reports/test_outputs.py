@@ -9,7 +9,7 @@ from tests.factories import make_measurement, make_new_result
 A, B = "t.py::test_a", "t.py::test_b"
 
 
-def test_what_a_test_has_made_is_forgotten_when_it_runs_again() -> None:
+def test_outputs_of_a_test_are_dropped_when_it_runs_again() -> None:
     made = Outputs(
         results=[make_new_result(A), make_new_result(B), make_new_result(A)],
         measured={A: [make_measurement()]},
@@ -21,13 +21,13 @@ def test_what_a_test_has_made_is_forgotten_when_it_runs_again() -> None:
     assert (made.measured_text, made.traces, made.stored.failed) == ("", [(B, "traces/b_summary.txt")], {B})
 
 
-def test_a_remark_is_added_to_the_benchmark_that_it_is_on() -> None:
+def test_a_note_is_added_to_its_benchmark() -> None:
     made, finding = Outputs(results=[make_new_result(A), make_new_result(B)]), Finding("empty_profile")
     made.remark(B, made.results[1].measurement.key, finding)
     assert [result.findings[-1:] for result in made.results] == [(), (finding,)]
 
 
-def test_what_is_measured_alone_is_told_in_a_line_and_leaves_no_summary() -> None:
+def test_a_measurement_without_a_verdict_is_one_line_without_a_summary() -> None:
     measured = make_measurement()
     made = Outputs(measured={A: [measured]})
     assert made.measured_text == (

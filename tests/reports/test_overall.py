@@ -30,7 +30,7 @@ def timed(verdict: Verdict, bound: float | None = None, *others: Comparison, nam
     return make_result(test=f"t.py::test_{name}[bucketed]", verdict=verdict, comparisons=(step, *others))
 
 
-def test_the_worst_verdict_comes_first_and_only_what_is_shown_to_be_no_worse_has_passed() -> None:
+def test_the_worst_verdict_comes_first_and_only_green_benchmarks_have_passed() -> None:
     passed = [timed(Verdict.OK), timed(Verdict.IMPROVED), *(timed(Verdict.UNCHANGED) for _ in range(9))]
     assert line_of(passed) == "PASSED: 11 | against the baseline of 3f2a1c0"
     others = [timed(Verdict.INCONCLUSIVE), timed(Verdict.REGRESSED), timed(Verdict.BROKEN), timed(Verdict.DOES_NOT_FIT)]
@@ -66,7 +66,7 @@ def test_a_benchmark_whose_test_failed_has_not_passed() -> None:
     assert line_of([failed[0], timed(Verdict.OK)]).startswith("FAILED: 1 failed (unchanged), 1 passed")
 
 
-def test_what_results_are_compared_with_ends_the_line() -> None:
+def test_the_line_ends_with_the_reference_of_the_results() -> None:
     beside = make_result(verdict=Verdict.OK, paired=PairedRevision(revision="3f2a1c0 (main)", commit=None))
     assert line_of([beside]) == "PASSED: 1 | against 3f2a1c0 (main)"
     older = replace(BASELINE, commit="8be01d2" + "0" * 33, date="2025-12-24")
@@ -104,7 +104,7 @@ def test_regressions_that_became_the_baseline_are_accepted() -> None:
     assert last_lines(Outputs(complaints=["no commit is known"])) == ["no commit is known"]
 
 
-def test_what_new_benchmarks_are_compared_with_is_named() -> None:
+def test_for_new_benchmarks_the_missing_reference_is_named() -> None:
     def new(*comparisons: Comparison) -> Result:
         return make_result(verdict=Verdict.NEW, comparisons=comparisons, baseline=None)
 
@@ -117,7 +117,7 @@ def test_what_new_benchmarks_are_compared_with_is_named() -> None:
     assert line_of([raised]).startswith("PASSED: 1 new (not measured in the other revision) |")
 
 
-def test_what_makes_benchmarks_incompatible_is_named() -> None:
+def test_the_facts_that_make_benchmarks_incompatible_are_named() -> None:
     def of(*facts: str, times: tuple[str, ...] = ()) -> Result:
         stored = StoredBaseline(record=None, origin="", counted_differs=facts, differs=times)
         return replace(make_result(verdict=Verdict.INCOMPATIBLE, baseline=None), reference=stored)
@@ -129,7 +129,7 @@ def test_what_makes_benchmarks_incompatible_is_named() -> None:
     )
 
 
-def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_of_all() -> None:
+def test_the_largest_bound_of_passed_benchmarks_is_shown_if_all_have_one() -> None:
     ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.092, -0.01)]
     assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (the highest upper limit, one-sided)"]
     assert overall_lines([*ok, timed(Verdict.OK)]) == []  # by stored times
@@ -157,7 +157,7 @@ def test_a_slowdown_that_no_test_shows_alone_is_found_in_all_of_them() -> None:
     assert [told in text for text in shown.values()] == [False, True]
 
 
-def test_what_is_no_part_of_the_common_change() -> None:
+def test_new_broken_and_uncertain_benchmarks_are_not_part_of_the_common_change() -> None:
     """Variants of one test are one figure; new and broken benchmarks and changes without a known error have none."""
     variants = [changed("test_a", 0.01 * number, measured={"name": str(number)}) for number in range(3)]
     others = [changed("test_b", 0.01), changed("test_new", None)]

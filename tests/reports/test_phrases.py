@@ -35,7 +35,7 @@ def test_an_interval_of_more_than_a_factor_of_three_says_nothing(low: float, hig
     assert change_text(step) == told
 
 
-def test_findings_are_told_once() -> None:
+def test_equal_findings_are_listed_once() -> None:
     first, second, third = Finding("a", {"share": 0.5}), Finding("a", {"share": 0.7}), Finding("b")
     result = make_result(findings=(first, second), measured={"findings": (Finding("a", {"share": 0.7}), third)})
     assert findings(result) == ("a: share=0.5", "a: share=0.7", "b")
@@ -62,12 +62,12 @@ GPU = replace(CPU, device="cuda", device_model="NVIDIA H200", device_count=8, no
         ),
     ],
 )
-def test_environment_in_a_line(environment: Environment, text: str) -> None:
+def test_the_environment_is_described_in_one_line(environment: Environment, text: str) -> None:
     assert environment_text(environment) == text
 
 
 @pytest.mark.parametrize(("number", "last"), [(10, "9"), (11, "and 1 more")])
-def test_a_list_is_as_long_as_one_reads(number: int, last: str) -> None:
+def test_a_long_list_is_shortened(number: int, last: str) -> None:
     lines = first_of([str(i) for i in range(number)])
     assert len(lines) == min(number, 11)
     assert lines[-1] == last

@@ -106,7 +106,7 @@ def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
     assert drawn.read_bytes().startswith(PNG)
 
 
-def test_what_the_user_sets_for_matplotlib_is_not_taken_over(tmp_path: Path) -> None:
+def test_matplotlib_settings_of_the_user_do_not_change_the_plots(tmp_path: Path) -> None:
     """Formulas need a program that may be absent, and colours and sizes are chosen for each other."""
     made = make_document(RUNS[7].results[0])
     (plain,) = write_plots(made, tmp_path / "plain", "--plots")
@@ -133,7 +133,7 @@ def test_a_picture_that_fails_leaves_the_earlier_one_whole(tmp_path: Path, monke
     assert [file.name for file in tmp_path.iterdir()] == [drawn.name]
 
 
-def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plots_that_cannot_be_drawn_or_written_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_document(RUNS[7].results[0])
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"--plots: .*file cannot be written: this is a file; make this path"):

@@ -33,7 +33,7 @@ def test_progress_says_launch_and_time() -> None:
         ((None, None), None, ""),
     ],
 )
-def test_progress_tells_loss_and_learning_rate_of_the_last_launch_where_they_are_known(
+def test_progress_shows_loss_and_learning_rate_of_the_last_launch_if_known(
     losses: tuple[float | None, ...], rate: float | None, told: str
 ) -> None:
     ranks = tuple(
@@ -118,7 +118,7 @@ def screen(written: str) -> str:
     ],
     ids=["quiet", "file", "verbose"],
 )
-def test_what_the_line_begins_with_is_not_said_again(
+def test_the_live_line_does_not_repeat_the_text_before_it(
     said: Path | str | None, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = make_terminal(currentfspath=said)
@@ -141,7 +141,9 @@ def test_the_line_is_replaced_and_cleared(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("terminal", [None, make_terminal(isatty=False), make_terminal(width_of_current_line=70)])
-def test_nothing_is_written_without_a_terminal_or_room(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+def test_nothing_is_written_without_a_terminal_or_enough_columns(
+    capsys: pytest.CaptureFixture[str], terminal: Any
+) -> None:
     line = LiveLine(terminal, terminal)
     line.show("text")
     line.clear()
@@ -157,7 +159,9 @@ def test_a_long_text_is_cut_at_its_start_so_that_it_never_wraps(capsys: pytest.C
     assert written.endswith("x: launch 3 of 8")
 
 
-def test_a_command_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_has_a_separate_live_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     command_line().show("memory of candidate 1 of 8")
     assert capsys.readouterr().out == ""  # which is no terminal
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

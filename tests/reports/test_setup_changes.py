@@ -165,7 +165,7 @@ def test_lost_checkpoints_are_called_that_with_blocks_and_line(now: Counts, told
     assert others == ["activations 1.00 MiB -> 4.00 MiB at the peak (+3.00 MiB, +300 %)"]
 
 
-def test_checkpoints_that_stay_but_save_what_they_recomputed_are_not_called_lost() -> None:
+def test_checkpoints_that_save_more_activations_are_not_reported_as_lost() -> None:
     then, saving = recomputing(*blocks(0), peak=MIB, there=1), recomputing(peak=4 * MIB, there=1)
     now = replace(saving, sites=then.sites)
     assert setup_changes(PEAK, then, now) == [
@@ -189,7 +189,7 @@ def test_blocks_that_are_gone_have_not_lost_their_checkpoints() -> None:
     assert setup_changes(PEAK, recomputing(*blocks(*range(6)), peak=MIB), fewer) == []
 
 
-def test_of_bytes_that_a_setting_explains_the_largest_part_is_told() -> None:
+def test_of_bytes_that_a_setting_explains_the_largest_part_is_named() -> None:
     then, now = (
         counts(DDP, *more, details={PEAK: dict.fromkeys("abc", size)}, peak_tensor_bytes=3 * size)
         for more, size in (((), MIB), ((f"{DDP}: static_graph=True",), 2 * MIB))

@@ -44,7 +44,7 @@ def test_list_has_a_row_for_each_record(record: BaselineRecord) -> None:
     )
 
 
-def test_list_has_a_table_for_each_environment_and_times_only_where_there_are_any(record: BaselineRecord) -> None:
+def test_list_has_a_table_for_each_environment_and_times_only_if_there_are_any(record: BaselineRecord) -> None:
     counts = replace(record, environment=replace(CPU, world_size=1), series=(FLOPS,))
     tables = list_tables([BaselineFile(test="t.py::test_a", records=(record, counts))])
     assert [(table.title, table.headers) for table in tables] == [
@@ -97,7 +97,7 @@ def counted(record: BaselineRecord, flops: float) -> BaselineRecord:
     return replace(record, series=(*record.series, *counted_series(make_counts({}, flops=flops))))
 
 
-def test_saved_baselines_are_counted_by_what_they_replace(record: BaselineRecord) -> None:
+def test_saved_baselines_are_counted_as_new_replaced_or_renewed(record: BaselineRecord) -> None:
     newer = replace(record, date="2026-02-01")
     slower = replace(record, series=(replace(record.series[0], value=0.0473), record.series[1]))
     changes = ((None, record), (record, slower), (newer, slower), (counted(record, 1e9), counted(record, 2e9)))
@@ -108,7 +108,7 @@ def test_saved_baselines_are_counted_by_what_they_replace(record: BaselineRecord
     )
 
 
-def test_what_is_not_stored_is_said_once_for_all() -> None:
+def test_benchmarks_that_are_not_stored_are_listed_in_one_line() -> None:
     unfit = [make_new_result(f"t.py::test_{number}") for number in range(2)]
     assert stored_lines(Stored(unfit=unfit, failed={"t.py::test_c", "t.py::test_b"})) == [
         "does not fit into memory, and its baseline is kept (--ddpperf-force-save removes it): both benchmarks",

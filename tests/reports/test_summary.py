@@ -32,7 +32,7 @@ def remarks_on(*results: Result, accepting: bool = False) -> tuple[str, ...]:
     return (*([] if accepting else undecided_lines(named)), *told_once(remarks, len(results)))
 
 
-def test_remarks_of_one_kind_on_one_benchmark_are_no_other_benchmarks() -> None:
+def test_several_notes_on_one_benchmark_do_not_count_as_several_benchmarks() -> None:
     remarks = [("test_step", Finding("a", {"share": share})) for share in range(5)]
     assert told_once(remarks, 1) == [f"test_step: a: share={share}" for share in range(5)]
     others = [("test_other", Finding("a", {"share": 9})), *((f"test_{name}", Finding("a")) for name in range(3))]
@@ -40,7 +40,7 @@ def test_remarks_of_one_kind_on_one_benchmark_are_no_other_benchmarks() -> None:
     assert line == "5 of 6 benchmarks, such as test_step: a: share=0"
 
 
-def test_a_row_says_what_was_measured_and_how_it_changed() -> None:
+def test_a_row_has_the_measured_values_and_their_changes() -> None:
     others = (
         make_comparison("throughput", 676.4, Verdict.UNCHANGED),
         make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED),
@@ -62,7 +62,7 @@ def test_a_row_says_what_was_measured_and_how_it_changed() -> None:
     assert table.legend == {"memory": MEMORY, "change": CHANGE, "at most": BOUND}
 
 
-def test_a_row_says_what_became_of_the_counts_that_are_compared() -> None:
+def test_a_row_says_how_many_counts_are_the_same_or_changed() -> None:
     same, lost = counted("flops", Verdict.UNCHANGED), counted("operators", Verdict.NEW)
     unsteady = replace(counted("buffers", Verdict.REGRESSED), gated=False)
     fewer = counted("collective_calls", Verdict.IMPROVED)
@@ -110,7 +110,7 @@ def test_a_mark_in_a_row_that_is_summed_up_has_no_note() -> None:
     assert not any("*" in row[2] for row in table.rows)
 
 
-def test_a_time_without_a_baseline_and_counts_with_one_are_both_told() -> None:
+def test_a_row_shows_a_new_time_and_compared_counts() -> None:
     time, foreign = (make_comparison("step_time", 0.04, verdict) for verdict in (Verdict.NEW, Verdict.INCOMPATIBLE))
     same = counted("flops", Verdict.UNCHANGED)
     results = [
@@ -143,14 +143,14 @@ def test_a_time_that_cannot_be_compared_shows_no_change() -> None:
     assert "%" not in " ".join(remarks_on(of_another_length))
 
 
-def test_tests_of_several_modules_keep_the_module_where_names_repeat() -> None:
+def test_tests_of_several_modules_keep_the_module_if_names_repeat() -> None:
     repeated = [make_result(test="p/test_a.py::test_x"), make_result(test="p/test_b.py::test_x")]
     assert [row[0] for row in summary_table(repeated).rows] == [f"test_{x}::test_x bucketed" for x in "ab"]
     distinct = [make_result(test="p/test_a.py::test_x"), make_result(test="p/test_b.py::test_y")]
     assert [row[0] for row in summary_table(distinct).rows] == ["test_x bucketed", "test_y bucketed"]
 
 
-def test_a_remark_is_made_once_with_whom_it_concerns() -> None:
+def test_a_note_is_shown_once_with_its_benchmarks() -> None:
     crowded = "4 ranks share 2 cores"
     results = [make_result(test=f"t.py::test_{name}", findings=(Finding(crowded),)) for name in "abcde"]
     slow = replace(results[1], findings=(Finding(crowded), Finding("launch 3 was slow")))
@@ -166,7 +166,7 @@ def test_a_remark_is_made_once_with_whom_it_concerns() -> None:
     )
 
 
-def test_what_could_not_be_decided_says_what_it_takes() -> None:
+def test_an_undecided_benchmark_names_the_launches_that_would_decide_it() -> None:
     step_time = make_comparison(
         "step_time", 0.0429, Verdict.INCONCLUSIVE, baseline=0.0418, change=0.026, note="30 launches would decide"
     )
@@ -191,14 +191,14 @@ STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
         *((verdict, False) for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.NEW)),
     ],
 )
-def test_a_baseline_with_more_counts_is_to_be_renewed_where_it_may_be_stored(verdict: Verdict, *, told: bool) -> None:
+def test_renewing_a_stale_baseline_is_advised_only_if_the_result_may_be_stored(verdict: Verdict, *, told: bool) -> None:
     """An undecided one may hide a slowdown, and less beside something worse may be part of the same fault."""
     result = make_result(comparisons=(counted("flops", Verdict.IMPROVED),), verdict=verdict)
     assert any(note.endswith(f"improved: flops{STALE}") for note in remarks_on(result)) is told
     assert not any(STALE in note for note in remarks_on(result, accepting=True))
 
 
-def test_of_many_metrics_with_one_remark_three_are_named() -> None:
+def test_of_many_metrics_with_the_same_note_three_are_named() -> None:
     lacking = tuple(make_comparison(metric, 2.0, Verdict.NEW, note="not in the baseline") for metric in "abcde")
     assert remarks_on(make_result(comparisons=lacking, verdict=Verdict.NEW)) == (
         "test_step[bucketed]: a, b, c and 2 more: not in the baseline",
@@ -212,7 +212,7 @@ def test_a_verdict_that_no_row_has_is_not_explained() -> None:
     assert legend["unchanged"] == "shown not to be slower by 5 % or more"
 
 
-def test_what_is_ok_by_stored_times_is_told_apart() -> None:
+def test_a_result_that_is_ok_by_stored_times_is_marked() -> None:
     """It has no bound, so that nothing is promised of slowdowns that are not gross."""
     step = make_comparison("step_time", 0.0405, Verdict.OK, baseline=0.04, change=0.0125, note="stored_times")
     paired = make_comparison("step_time", 0.0405, Verdict.OK, baseline=0.04, change=0.0125, bound=0.05, paired=True)
@@ -251,7 +251,7 @@ def test_a_value_or_a_change_without_a_telling_interval_is_noisy() -> None:
     assert [(row[step], row[change]) for row in table.rows] == [("44.0 noisy", "+10.0 noisy"), ("44.0", "+10.0 noisy")]
 
 
-def test_compared_with_a_revision_improvements_are_named_and_undecided_metrics_if_the_benchmark_is_undecided() -> None:
+def test_any_benchmark_names_its_improved_metrics_and_an_undecided_one_its_undecided_metrics() -> None:
     note = "about 30 launches would decide it"
     step = make_comparison("step_time", 0.038, Verdict.INCONCLUSIVE, baseline=0.04, change=-0.05, note=note)
     less = make_comparison("peak_resident", 400 * 2.0**20, Verdict.IMPROVED, baseline=412 * 2.0**20, change=-0.03)
@@ -271,13 +271,13 @@ def test_compared_with_a_revision_improvements_are_named_and_undecided_metrics_i
     )
 
 
-def test_what_is_undecided_of_a_red_benchmark_stands_in_its_failure_alone() -> None:
+def test_undecided_metrics_of_a_red_benchmark_are_only_in_its_failure() -> None:
     step = make_comparison("step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, note="30 launches would decide it")
     memory = make_comparison("peak_resident", 400 * 2.0**20, Verdict.REGRESSED, baseline=380 * 2.0**20, change=0.053)
     assert remarks_on(make_result(verdict=Verdict.REGRESSED, comparisons=(memory, step))) == ()
 
 
-def test_what_got_better_is_told_where_the_rest_stayed() -> None:
+def test_an_improved_metric_is_reported_if_the_others_are_unchanged() -> None:
     faster = make_comparison("step_time", 0.032, Verdict.IMPROVED, baseline=0.04, change=-0.2)
     steady = make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED, baseline=412 * 2.0**20, change=0.0)
     assert remarks_on(make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, steady))) == (
@@ -285,7 +285,7 @@ def test_what_got_better_is_told_where_the_rest_stayed() -> None:
     )
 
 
-def test_a_row_says_what_fits_what_it_takes_and_what_was_tried() -> None:
+def test_a_row_of_a_batch_size_search_has_the_largest_size_its_memory_and_all_tried_sizes() -> None:
     """5 fit, and of 6 and 8, which do not, 6 is told. The second search ends at its limit; its memory has none."""
     fits = dict.fromkeys((1, 2, 4, 5), True) | dict.fromkeys((6, 8), False)
     search = Search(

@@ -71,7 +71,7 @@ def test_quantities_of_one_unit_read_well_together() -> None:
     assert table.rows == (("500", "250", "50"), ("250", "125", "25"))
 
 
-def test_a_quantity_with_intervals_says_their_confidence_and_one_that_nothing_fills_has_no_column() -> None:
+def test_a_column_with_intervals_shows_their_confidence_and_an_empty_column_is_omitted() -> None:
     ends = make_interval(0.4, 0.6)
     columns: dict[str, Column[float]] = {
         "step": Quantity(value=lambda each: each, unit="s", interval=lambda _: ends),

@@ -7,7 +7,7 @@ from pytest_ddpperf.reports.traces import alignment_line, straggler_lines
 from tests.analysis.traces.made_traces import collective, event, step, trace
 
 
-def test_many_clocks_are_told_together() -> None:
+def test_shifts_of_many_clocks_are_summarised() -> None:
     ranks = [trace(rank, 10, event("aten::mm", 0, 1)) for rank in range(10)]
     shifts = (0.0, 1e-3, -3e-3, *[0.0] * 7)
     found = ClockAlignment(shifts=shifts, uncertainties=(0.0, 5e-3, *[1e-3] * 8), collectives=1)
@@ -21,7 +21,7 @@ def test_many_clocks_are_told_together() -> None:
     assert alignment_line(ranks[:1], alone) == "merged: a single rank"
 
 
-def test_why_nobody_knows_of_stragglers() -> None:
+def test_unknown_stragglers_have_a_reason() -> None:
     silent = [trace(rank, 2, step(0, 10), event("aten::mm", 0, 1)) for rank in (0, 1)]
     assert straggler_lines(silent) == ["stragglers: none, because nothing is sent"]
     assert straggler_lines(silent[:1]) == []

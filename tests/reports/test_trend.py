@@ -73,7 +73,7 @@ def test_a_table_has_a_line_for_each_commit() -> None:
     )
 
 
-def test_counts_are_told_to_the_last_digit() -> None:
+def test_counts_are_shown_to_the_last_digit() -> None:
     """In MiB both would be 27.0."""
     nbytes = replace(BENCHMARK, metric="collective_bytes", unit="B", scale="exact")
     table = trend_table(trend([28_311_552.0, 28_311_556.0], nbytes))
@@ -83,7 +83,7 @@ def test_counts_are_told_to_the_last_digit() -> None:
     assert trend_table(trend([0.25, 0.25], COUNTED)).rows[1][2:4] == ("0.25 [0.247, 0.253]", "0")
 
 
-def test_differences_have_a_unit_of_their_own() -> None:
+def test_differences_have_a_separate_unit() -> None:
     """Seconds that are subtracted: 8 ms, then 2 ms more, of which the header tells."""
     exposed = replace(BENCHMARK, metric="exposed_communication", scale="difference")
     table = trend_table(trend([0.008] * 4 + [0.010] * 4, exposed))
@@ -91,7 +91,7 @@ def test_differences_have_a_unit_of_their_own() -> None:
     assert [row[3] for row in table.rows] == ["-", "0", "0", "0", "+2.00", "0", "0", "0"]
 
 
-def test_a_small_loss_is_told_in_four_digits() -> None:
+def test_a_small_loss_is_shown_with_four_digits() -> None:
     table = trend_table(trend([0.007277, 0.007345], LOSS))
     assert [row[2].split()[0] for row in table.rows] == ["0.007277", "0.007345"]
     assert table.headers[-1] == "0.007277 .. 0.007345"
@@ -99,7 +99,7 @@ def test_a_small_loss_is_told_in_four_digits() -> None:
     assert [row[3] for row in still.rows] == ["-", "0"]
 
 
-def test_what_rounding_leaves_of_an_interval_is_nothing() -> None:
+def test_an_end_of_an_interval_that_is_only_rounding_is_shown_as_zero() -> None:
     loss = trend([0.3] * 6 + [0.31] * 6, LOSS)
     (change,) = loss.changes
     (sentence,) = change_texts(replace(loss, changes=(replace(change, low=1.7e-20, high=0.02),)))
@@ -114,14 +114,14 @@ def test_a_loss_says_after_how_many_steps_it_is() -> None:
     assert heads == ["t.py::test_a: ddp, after 65 steps", "t.py::test_a: ddp"]
 
 
-def test_the_level_stands_beside_the_values() -> None:
+def test_the_level_of_a_trend_is_drawn_next_to_the_values() -> None:
     noisy = trend([0.040, 0.042, 0.040, 0.042, 0.040, 0.042])
     (*_, first) = render(trend_table(noisy)).splitlines()[6].split()
     assert first == "o" + "." * 14 + "|" + "." * 16  # between the two, in logarithms
     assert change_texts(noisy) == ("no change; a change in the newest 2 commits would not show yet",)
 
 
-def test_sentences() -> None:
+def test_changes_of_a_trend_are_described_in_sentences() -> None:
     assert change_texts(STEP) == (f"{PLACE}: step_time +25.0 % [95 % CI +25.0 .. +25.0], worse",)
     assert change_texts(trend([0.9] * 4 + [0.8] * 4, EFFICIENCY)) == (
         f"{PLACE}: scaling_efficiency -0.100 [95 % CI -0.100 .. -0.100], worse",
@@ -154,7 +154,7 @@ def test_a_step_whose_place_is_not_sure_says_so() -> None:
     assert text.endswith("; with 95 % confidence between 2222222 (2026-10-03) and 5555555 (2026-10-06)")
 
 
-def test_remarks() -> None:
+def test_a_trend_table_has_notes_on_branches_changes_and_outliers() -> None:
     points = list(STEP.points)
     points[1] = replace(points[1], run=replace(run(1), branch="topic", dirty=True), runs=2, interval=None)
     points[2] = replace(points[2], run=replace(run(2), commit=None, branch=None))
@@ -169,7 +169,7 @@ def test_remarks() -> None:
     )
 
 
-def test_of_all_tests_those_that_changed_come_worst_first() -> None:
+def test_of_all_tests_the_changed_ones_come_worst_first() -> None:
     better = trend([0.05] * 4 + [0.02] * 4, replace(BENCHMARK, test="t.py::test_better"))
     worse = trend([0.04] * 4 + [0.08] * 4, replace(BENCHMARK, test="t.py::test_worse"))
     still = trend([0.04] * 8, replace(BENCHMARK, test="t.py::test_still"))

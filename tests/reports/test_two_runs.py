@@ -94,7 +94,7 @@ def of_counts(
         ((0.010, ALONE, 3.0), Verdict.REGRESSED),
     ],
 )
-def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
+def test_a_second_run_is_judged_as_if_the_first_one_were_its_baseline(
     now: tuple[float, Health, float], verdict: Verdict
 ) -> None:
     def made(time: float, health: Health, calls: float) -> Run:
@@ -113,7 +113,7 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
         (Verdict.UNCHANGED, Verdict.UNCHANGED),  # a run that only counts
     ],
 )
-def test_a_second_run_without_times_is_what_it_says(now: Verdict, expected: Verdict) -> None:
+def test_a_second_run_without_times_keeps_its_verdict(now: Verdict, expected: Verdict) -> None:
     made = make_results_document([make_result(comparisons=())], None)
     made["results"][0] |= {"verdict": now.value, "metrics": {}}
     assert [each.verdict for each in judged_anew(run(QUIET), read_again(made))] == [expected]

@@ -37,7 +37,7 @@ def walked() -> Iterator[set[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_from_results_to_the_terminal_it_is_a_short_walk(name: str) -> None:
+def test_rendering_results_for_the_terminal_takes_few_calls(name: str) -> None:
     summary_parts(SCREENS[name], 100)  # imports, and what is remembered
     with walked() as found:
         summary_parts(SCREENS[name], 100)

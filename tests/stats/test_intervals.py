@@ -25,7 +25,7 @@ T1, T2, T4, T5, T8, Z = 12.7062, 4.3027, 2.7764, 2.5706, 2.3060, 1.9600
 
 
 @pytest.mark.parametrize(("df", "expected"), [(1, T1), (2, T2), (4, T4), (8, T8), (math.inf, Z)])
-def test_quantiles_of_t_are_those_of_the_tables(df: float, expected: float) -> None:
+def test_quantiles_of_students_t_agree_with_the_tables(df: float, expected: float) -> None:
     assert t_quantile(0.975, df) == pytest.approx(expected, abs=5e-5)
 
 
@@ -65,7 +65,7 @@ def test_differences_and_values_without_logarithm_have_an_arithmetic_center(samp
         ((-0.4, -0.1), None),
     ],
 )
-def test_an_interval_keeps_to_what_is_possible(ends: tuple[float, float], part: tuple[float, float] | None) -> None:
+def test_an_interval_is_cut_to_the_possible_range(ends: tuple[float, float], part: tuple[float, float] | None) -> None:
     found = possible(Interval(low=ends[0], high=ends[1], confidence=0.95), 0.0, 1.0)
     assert (None if found is None else (found.low, found.high)) == part
     assert possible(None, 0.0, 1.0) is None
@@ -97,7 +97,7 @@ def test_launches_that_agree_leave_no_doubt(scale: Scale) -> None:
     assert value == interval.low == interval.high == 0.1
 
 
-def test_two_separate_runs_worked_by_hand() -> None:
+def test_the_change_of_two_separate_runs_agrees_with_values_by_hand() -> None:
     """Both variances are 2, so the squared error is 2/2 + 2/2 = 2, with the 1 degree of freedom of either side."""
     found = known(change([1.0, 3.0], [0.0, 2.0], scale="difference"))
     assert (found.estimate, found.shift, found.df) == (1.0, 1.0, 1.0)
@@ -222,7 +222,7 @@ def test_a_few_disturbed_rounds_do_not_hide_a_slowdown() -> None:
     assert wide.low < 0
 
 
-def test_two_launches_have_an_interval_as_wide_as_what_is_expected_of_them() -> None:
+def test_the_interval_of_two_launches_uses_the_expected_scatter() -> None:
     """Logarithms 0 and 0.04, variance 0.0008; with 0.0012 for 4 degrees (4 * 0.0012 + 0.0008) / 5 = 0.00112.
 
     Of the mean half: an error of 2.37 %. Without it that is 2 %, but 12.7 times as much on either side.
@@ -235,21 +235,21 @@ def test_two_launches_have_an_interval_as_wide_as_what_is_expected_of_them() -> 
     assert half < 0.061 < T1 * 0.02
 
 
-def test_a_single_launch_has_an_interval_where_its_scatter_is_expected() -> None:
+def test_a_single_launch_has_an_interval_if_an_expected_scatter_is_known() -> None:
     value, interval = center([0.3], "ratio", expected=Expected(0.0009, 4.0))
     assert interval is not None
     assert value == 0.3
     assert math.log(interval.high / 0.3) == pytest.approx(T4 * 0.03, rel=1e-4)
 
 
-def test_what_is_expected_of_logarithms_says_nothing_of_what_has_none() -> None:
+def test_the_expected_scatter_of_logarithms_is_not_used_for_values_without_a_logarithm() -> None:
     told, samples = Expected(1e-9, 4.0), [-2.0, -1.0, 0.0]
     assert center(samples, "ratio", expected=told) == center(samples, "ratio")
     assert center(samples[:2], "ratio", expected=told) == (-1.5, None)
     assert known(change([-2.0, 0.0], [-3.0, -1.0], scale="ratio", expected=told)).df == 1.0
 
 
-def test_two_rounds_worked_by_hand() -> None:
+def test_the_change_of_two_rounds_agrees_with_values_by_hand() -> None:
     """Differences of 1 and 3, variance 2; expected are 3 with 4 degrees: (12 + 2) / 5 = 2.8; error sqrt(1.4)."""
     found = known(paired([1.0, 3.0], [0.0, 0.0], scale="difference", expected=Expected(3.0, 4.0)))
     assert found.standard_error == pytest.approx(math.sqrt(1.4))
@@ -264,7 +264,7 @@ def test_two_separate_runs_are_each_moderated() -> None:
     assert (found.df, found.assumed) == (5.0, 4.0)
 
 
-def test_more_launches_add_degrees_of_freedom_of_their_own_alone() -> None:
+def test_more_launches_add_only_their_own_degrees_of_freedom() -> None:
     """Of two launches 4 + 1 degrees; of six 4 + 5, and a third of the squared error."""
     two = known(paired([1.0, 3.0], [0.0, 0.0], scale="difference", expected=Expected(3.0, 4.0)))
     six = with_launches(two, 6)

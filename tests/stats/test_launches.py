@@ -42,7 +42,7 @@ def test_the_mean_has_students_error() -> None:
     assert side.variance == pytest.approx(14 / 12)
 
 
-def test_what_lies_beyond_the_cap_at_either_end_counts_as_if_at_it() -> None:
+def test_samples_beyond_the_cap_count_as_if_at_the_cap() -> None:
     """Of -10 -1 -1 0 1 1 10 with the ends capped: 4 + 2 reach**2 = 6 * 0.6352 * (reach / 1.2)**2, so reach is 2.487.
 
     Five of seven lie inside, which makes the correction 1 + (2 / 5) / 7 and the variance
@@ -57,7 +57,7 @@ def test_what_lies_beyond_the_cap_at_either_end_counts_as_if_at_it() -> None:
     assert side.variance == pytest.approx(far.variance)
 
 
-def test_where_most_samples_are_the_same_there_is_no_scale_but_that_of_the_mean() -> None:
+def test_if_most_samples_are_equal_the_center_is_the_mean() -> None:
     assert center_of([0.0, 0.0, 5.0, 0.0, 0.0], robust=True) == center_of([0.0, 0.0, 5.0, 0.0, 0.0])
 
 
@@ -85,7 +85,7 @@ def test_equal_samples_have_exactly_their_value(n: int, *, robust: bool) -> None
 
 
 @pytest.mark.parametrize(("robust", "n"), [(False, 6), (True, 3), (True, 12)])
-def test_the_interval_holds_what_it_promises(n: int, *, robust: bool) -> None:
+def test_a_95_percent_interval_contains_the_mean_in_95_percent_of_runs(n: int, *, robust: bool) -> None:
     """95 % of intervals hold the mean of the normal samples; Huber's miss it by a quarter more often at most."""
     rng, runs, held = np.random.default_rng(1), 1000, 0
     for _ in range(runs):
@@ -108,7 +108,7 @@ def test_few_launches_go_by_the_expected_scatter(samples: list[float], expected:
     assert astuple(moderated(center_of(samples), Expected(3.0, 4.0))) == pytest.approx(astuple(expected))
 
 
-def test_the_more_launches_there_are_the_less_it_counts() -> None:
+def test_the_more_launches_there_are_the_less_the_expected_scatter_counts() -> None:
     """Of 21 that are -1, 0 or 1, seven each, the variance is 14 / 20 = 0.7: (4 * 0.4 + 20 * 0.7) / 24."""
     side = moderated(center_of([-1.0, 0.0, 1.0] * 7), Expected(0.4, 4.0))
     assert side.variance == pytest.approx((4 * 0.4 + 20 * 0.7) / 24 / 21)
@@ -124,7 +124,7 @@ def test_the_more_launches_there_are_the_less_it_counts() -> None:
         pytest.param(0.02, 0.08, id="a hundred times as much"),
     ],
 )
-def test_it_counts_less_where_launches_lie_apart_by_far_more(variance: float, counts: float) -> None:
+def test_the_expected_scatter_counts_less_if_launches_differ_far_more(variance: float, counts: float) -> None:
     """Of 1 and 3, whose variance is 2."""
     side = moderated(center_of([1.0, 3.0]), Expected(variance, 4.0))
     assert pytest.approx(2.0) == DENIED
@@ -132,13 +132,13 @@ def test_it_counts_less_where_launches_lie_apart_by_far_more(variance: float, co
     assert side.variance == pytest.approx((counts * variance + 2.0) / (1.0 + counts) / 2)
 
 
-def test_where_nothing_is_expected_the_launches_alone_count() -> None:
+def test_without_an_expected_scatter_only_the_launches_count() -> None:
     for side in (center_of([1.0, 3.0]), center_of([1.0])):
         assert moderated(side, None) is side
         assert moderated(side, Expected(3.0, 0.0)) is side
 
 
-def test_an_expectation_of_no_scatter_at_all_is_believed_of_nothing_but_equal_launches() -> None:
+def test_an_expected_scatter_of_zero_counts_only_for_equal_launches() -> None:
     assert moderated(center_of([1.0, 3.0]), Expected(0.0, 4.0)).df == 1.0
     assert moderated(center_of([1.0, 1.0]), Expected(0.0, 4.0)).variance == 0.0
 
@@ -176,7 +176,7 @@ def test_of_a_mean_the_jackknife_gives_the_textbooks_standard_error(number: int)
     assert math.sqrt(variance_of(influences(without_each(blocks)))) == pytest.approx(stdev(blocks) / math.sqrt(number))
 
 
-def test_what_disturbs_both_blocks_of_a_pair_cancels_out() -> None:
+def test_a_disturbance_of_both_blocks_of_a_pair_cancels_out() -> None:
     """0.3 in the first block of both; blocks without partners count each for its own side: 0.02 / 2 and 0.02 / 6."""
     base = [(0.3, -0.2, -0.1), (0.1, -0.1)]
     new = [(0.32, -0.21, -0.11), (0.1, 0.0, -0.1)]
@@ -195,7 +195,7 @@ def told(within: Sequence[Sequence[float]], own: float) -> tuple[float, float]:
     return found.variance, found.df
 
 
-def test_launches_are_expected_to_scatter_by_their_blocks_and_by_what_they_add() -> None:
+def test_the_expected_scatter_of_launches_is_the_sum_of_block_and_launch_variance() -> None:
     """0.09 and, of three blocks, (0.01 + 0.01) / 6: the mean, and the square of 0.4. 1 + 2 degrees of freedom."""
     assert told([HALVES, (0.1, 0.0, -0.1)], 0.4) == pytest.approx(((0.09 + 0.02 / 6) / 2 + 0.16, 3.0))
 
@@ -239,11 +239,11 @@ def covered(launches: int, own: float, runs: int = 1500) -> float:
 
 
 @pytest.mark.parametrize("launches", [2, 6])
-def test_intervals_hold_what_they_promise_where_launches_add_what_is_assumed(launches: int) -> None:
+def test_intervals_keep_their_confidence_if_launches_scatter_as_assumed(launches: int) -> None:
     assert 0.95 <= covered(launches, OWN_IN_TURNS) <= 0.995
 
 
-def test_they_hold_most_of_it_where_launches_add_four_times_as_much() -> None:
+def test_intervals_keep_most_of_their_confidence_if_launches_scatter_four_times_as_much() -> None:
     """Launches that lie apart by far more than expected are believed, not the expectation: in 6000 runs 92.3 %."""
     assert covered(10, 4 * OWN_IN_TURNS) >= 0.91
 
@@ -263,7 +263,7 @@ def test_long_steps_are_counted_and_measured_by_the_median_step_of_their_launch(
 
 
 @pytest.mark.parametrize(("blip", "number"), [(2.5, 2), (4.8, 2), (5.5, 3), (11.0, 3)])
-def test_short_pauses_beside_long_ones_do_not_count(blip: float, number: int) -> None:
+def test_short_pauses_do_not_count_if_there_are_long_ones(blip: float, number: int) -> None:
     """Two of 11 s and one of 2.5: the mean second is in one of 248.25 / 24.5 s, half of which is 5.07; of 5.5 4.95."""
     times = with_long(2, 12)
     times[7] = blip
@@ -273,7 +273,7 @@ def test_short_pauses_beside_long_ones_do_not_count(blip: float, number: int) ->
     assert (found.factor, found.share) == pytest.approx((seconds / number, seconds / (22 + blip + 17)))
 
 
-def test_no_step_is_long_that_takes_twice_the_median() -> None:
+def test_a_step_of_twice_the_median_is_not_a_long_step() -> None:
     nothing = LongSteps(number=0, steps=20, factor=0.0, share=0.0, period=None)
     assert long_steps([with_long(9, 19, long=2.0)]) == nothing
     assert long_steps([[0.0] * 20]) == nothing  # a clock that stands still
@@ -341,5 +341,5 @@ COMES_AND_GOES = [1000 + 2 * step + 900 * (step % 2 or step == 10) for step in r
         pytest.param(after(5, 9), 7, id="of two their mean"),
     ],
 )
-def test_what_each_step_leaves_behind_is_a_robust_slope(readings: list[int], slope: float) -> None:
+def test_memory_growth_per_step_is_a_robust_slope(readings: list[int], slope: float) -> None:
     assert growth_per_step(readings) == pytest.approx(slope)

@@ -34,7 +34,7 @@ def test_a_test_of_many_variants_is_one_figure() -> None:
     assert of_many.interval.high == pytest.approx(of_one.interval.high)
 
 
-def test_fewer_than_three_tests_tell_nothing() -> None:
+def test_fewer_than_three_tests_have_no_common_change() -> None:
     assert common_change([relative(0.01)] * (MIN_TESTS - 1)) is None
     assert common_change([]) is None
 
@@ -47,7 +47,7 @@ def test_one_test_that_takes_twice_as_long_does_not_make_a_suite_slower() -> Non
 
 
 @pytest.mark.parametrize(("shift", "slower"), [(0.0, False), (0.012, False), (0.025, True), (-0.05, False)])
-def test_a_suite_is_slower_where_its_whole_interval_lies_beyond_one_percent(shift: float, *, slower: bool) -> None:
+def test_a_suite_is_slower_if_its_whole_interval_lies_beyond_one_percent(shift: float, *, slower: bool) -> None:
     """Nine tests that scatter by 1 % to either side know the common change to 0.8 %."""
     scatter = (-0.015, -0.01, -0.01, -0.005, 0.0, 0.005, 0.01, 0.01, 0.015)
     found = known(common_change([relative(shift + own) for own in scatter]))

@@ -43,7 +43,7 @@ def two_types(*, second_trains: bool = True) -> nn.Module:
         ),
     ],
 )
-def test_powersgd_on_gloo_is_refused_where_it_would_hang(options: str, module: nn.Module, message: str) -> None:
+def test_powersgd_on_gloo_is_refused_if_it_would_hang(options: str, module: nn.Module, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         parallelise(f"ddp[comm_hook=powersgd{options}]", module, RANK)
 
@@ -77,7 +77,9 @@ def trained(ctx: RankContext) -> list[bool]:
     return found
 
 
-def test_what_the_messages_advise_helps(run_on: Callable[..., tuple[Any, ...]], cpu: Placement) -> None:
+def test_training_works_with_the_cures_that_the_messages_name(
+    run_on: Callable[..., tuple[Any, ...]], cpu: Placement
+) -> None:
     assert run_on(cpu, trained) == ([True] * 3,) * 2
 
 
@@ -110,7 +112,7 @@ def sent_in_steps(ctx: RankContext, strategies: list[str], steps: int) -> list[l
 
 
 @pytest.mark.slow
-def test_hooks_send_what_they_say(launcher: Launcher) -> None:
+def test_communication_hooks_send_the_documented_bytes(launcher: Launcher) -> None:
     """Weights of 48 x 64 and 10 x 48, biases of 48 and 10: 3610 values.
 
     With rank r PowerSGD sends the 58 of the biases as they are, then r x (48 + 10) and r x (64 + 48). Local SGD from

@@ -55,7 +55,7 @@ def test_types_are_packed_apart_and_ordered_by_their_last_arrival() -> None:
     assert names(by_kind([b, a, d, c], cap=4 * FLOAT)) == [["p1", "p4"], ["p2"], ["p3"]]
 
 
-def test_small_gradients_go_together_whatever_large_ones_arrive_in_between() -> None:
+def test_small_gradients_share_a_bucket_although_large_ones_arrive_between_them() -> None:
     buckets = small_together(slots_of(1, 50, 2, 60, 3, 70), cap=6 * FLOAT)
     # The small three are complete with the last of them, behind both large ones that arrived before it.
     assert names(buckets) == [["p50"], ["p60"], ["p1", "p2", "p3"], ["p70"]]
@@ -69,7 +69,7 @@ def test_a_small_gradient_alone_needs_no_buffer() -> None:
     assert bucket.slots[0].trained.parameter.grad.tolist() == [0.5]
 
 
-def test_what_is_collected_lies_in_the_buffer_in_order() -> None:
+def test_collected_gradients_lie_in_the_buffer_in_order() -> None:
     """2 and 4, halved; the second slot has no gradient and the third holds its own already."""
     first, second, third = slots_of(2, 1, 2)
     bucket = Bucket([first, second, third], buffered=True)

@@ -250,7 +250,7 @@ class Sharded:
         (("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo"), "cpu"),
     ],
 )
-def test_shards_on_a_gpu_are_gathered_on_the_cpu_where_gloo_would(
+def test_shards_on_a_gpu_are_gathered_on_the_cpu_if_gloo_would_gather_them(
     monkeypatch: pytest.MonkeyPatch, backends: tuple[str, ...], place: str
 ) -> None:
     monkeypatch.setattr(dist, "get_backend_config", str)

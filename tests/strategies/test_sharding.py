@@ -92,7 +92,7 @@ def offloaded(ctx: RankContext) -> tuple[float, list[bool]]:
     ("param_dtype", "reduce_dtype", "told"),
     [(None, None, "fp32"), ("bf16", None, "bf16"), ("fp16", "fp32", "fp16"), ("fp16", "bf16", "bf16")],
 )
-def test_the_least_precise_type_is_told(param_dtype: str | None, reduce_dtype: str | None, told: str) -> None:
+def test_the_least_precise_type_is_found(param_dtype: str | None, reduce_dtype: str | None, told: str) -> None:
     assert sharding.narrowest(param_dtype, reduce_dtype) == told
 
 
@@ -213,7 +213,7 @@ def test_parameters_can_be_read_after_a_forward_pass_alone(ranks: Ranks) -> None
     assert all(found["read_unfinished"] for found in ranks)
 
 
-def test_what_torch_would_do_wrong_or_fail_at_is_refused_in_clear(ranks: Ranks) -> None:
+def test_settings_that_torch_gets_wrong_are_refused_with_a_clear_message(ranks: Ranks) -> None:
     for found in ranks:
         for message, part in zip(found["refused"], REFUSED.values(), strict=True):
             assert part in message

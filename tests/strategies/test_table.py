@@ -61,7 +61,7 @@ def test_options_that_go_together_are_taken(text: str) -> None:
         ("fsdp1[sharding=HYBRID_SHARD,replicas=2]", 1, "replicas=2 does not divide world size 1"),
     ],
 )
-def test_copies_have_equally_many_ranks(text: str, ranks: int, says: str) -> None:
+def test_replicas_that_do_not_fit_the_world_size_are_refused(text: str, ranks: int, says: str) -> None:
     with pytest.raises(SettingError, match=says):
         require_world_size(resolve(text), ranks)
 
@@ -95,7 +95,7 @@ def test_options_are_parsed_sorted_and_part_of_the_identity() -> None:
     ("alias", "name"),
     [("ddp_individual", "overlap"), ("ddp_individual_v2", "overlap_coalesced"), ("ddp_bucketed", "bucketed")],
 )
-def test_the_names_of_old_are_understood(alias: str, name: str) -> None:
+def test_former_names_of_strategies_are_understood(alias: str, name: str) -> None:
     assert ALIASES[alias] == name
     assert str(resolve(alias)) == name
 
@@ -104,7 +104,7 @@ def test_torchs_own_name_of_an_option_is_understood_too() -> None:
     assert str(resolve("fsdp1[sharding_strategy=NO_SHARD]")) == "fsdp1[sharding=NO_SHARD]"
 
 
-def test_a_function_is_a_strategy_of_its_own() -> None:
+def test_a_function_is_a_strategy() -> None:
     def mine(module: Any, _ctx: Any, cap: int = 0) -> Any:
         return module, cap
 
@@ -115,7 +115,7 @@ def test_a_function_is_a_strategy_of_its_own() -> None:
         resolve(lambda module, _ctx: module)
 
 
-def test_a_strategy_survives_the_way_to_a_rank() -> None:
+def test_a_strategy_can_be_pickled() -> None:
     strategy = resolve("ddp[bucket_cap_mb=5]")
     assert pickle.loads(pickle.dumps(strategy)) == strategy
     assert hash(pickle.loads(pickle.dumps(strategy))) == hash(strategy)
@@ -138,7 +138,7 @@ def test_a_strategy_survives_the_way_to_a_rank() -> None:
         ("", "expected a name"),
     ],
 )
-def test_a_wrong_name_or_option_is_told_the_right_ones(text: str, says: str) -> None:
+def test_for_a_wrong_strategy_or_option_the_error_lists_the_right_ones(text: str, says: str) -> None:
     with pytest.raises(SettingError) as caught:
         resolve(text)
     assert says in str(caught.value)

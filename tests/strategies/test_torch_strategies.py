@@ -244,7 +244,7 @@ def gradients_of_sparing(ctx: RankContext, strategies: list[str]) -> list[Tensor
     return found
 
 
-def test_unused_parameters_are_left_out_where_they_can_be(run_on: RunOn, cpu: Placement) -> None:
+def test_unused_parameters_have_no_gradient_except_in_fsdp1(run_on: RunOn, cpu: Placement) -> None:
     """FSDP1 has zeros, because the unit's flat gradient is one; a unit that is not used at all has none."""
     strategies = ["ddp[find_unused_parameters=true]", "ddp[static_graph=true]", "zero1[static_graph=true]", "fsdp2"]
     for found in run_on(cpu, gradients_of_sparing, [*strategies, "fsdp1"]):

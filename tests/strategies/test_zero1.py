@@ -88,7 +88,7 @@ def without_optimizer(ctx: RankContext) -> list[str]:
 RANKS, CASES = 3, (zero1_facts, adagrad, without_optimizer)
 
 
-def test_zero1_shares_out_the_state_of_the_users_own_optimizer(ranks: Ranks) -> None:
+def test_zero1_shards_the_state_of_the_users_own_optimizer(ranks: Ranks) -> None:
     """AdamW in two groups, with learning rates of 0.01 and 0.02; after the first step they are halved.
 
     The second group's is then set to 0.007, which the third step uses.
@@ -103,7 +103,7 @@ def test_zero1_shares_out_the_state_of_the_users_own_optimizer(ranks: Ranks) -> 
         assert fact["rates"] == [[0.01, 0.02], [0.005, 0.01], [0.005, 0.007]]
 
 
-def test_zero1_keeps_no_state_of_others_and_may_leave_a_rank_without_any(ranks: Ranks) -> None:
+def test_a_rank_of_zero1_keeps_only_its_own_state_and_may_have_none(ranks: Ranks) -> None:
     torch.manual_seed(0)
     alone = nn.Linear(5, 3)
     optimizer = torch.optim.Adagrad(alone.parameters(), lr=0.1)
@@ -115,7 +115,7 @@ def test_zero1_keeps_no_state_of_others_and_may_leave_a_rank_without_any(ranks: 
     assert all(torch.allclose(weight, alone.weight, rtol=1e-5, atol=1e-7) for _, weight in results)
 
 
-def test_what_is_no_optimizer_is_refused_in_clear(ranks: Ranks) -> None:
+def test_a_value_that_is_no_optimizer_is_refused_with_a_clear_message(ranks: Ranks) -> None:
     for sharded, averaged in (found["without_optimizer"] for found in ranks):
         assert sharded.startswith(
             "strategy zero1 needs a torch.optim.Optimizer, but the Workload's optimizer(parameters) returned"

@@ -240,7 +240,7 @@ def found(launcher: Launcher) -> Found:
         ("first synchronised", Alike(samples=(), batches=(), apart=(0, 1)), "DistributedSampler"),
     ],
 )
-def test_copies_are_compared(found: Found, name: str, told: Alike, by: str) -> None:
+def test_replicas_of_a_model_are_compared(found: Found, name: str, told: Alike, by: str) -> None:
     counts = merged(found[name])
     alike = counts.alike
     assert alike is not None
@@ -291,7 +291,7 @@ def test_ranks_that_evaluate_on_the_same_samples_now_and_then_do_not_train_on_th
     assert (alike.samples, alike.loaded) == (None, False)
 
 
-def test_ranks_whose_data_reaches_a_model_together_with_activations_train_on_data_of_their_own(found: Found) -> None:
+def test_data_that_enters_a_model_together_with_activations_counts_as_different(found: Found) -> None:
     alike = merged(found["adversarial"]).alike
     assert alike is not None
     assert alike.batches == ()

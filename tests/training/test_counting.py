@@ -46,7 +46,7 @@ def job(strategy: str, warmup: int = 5, **settings: Any) -> LaunchJob:
 
 
 @pytest.mark.parametrize("warmup", [0, 5])
-def test_what_the_warm_up_alone_does_is_not_counted(make_ctx: Any, warmup: int) -> None:
+def test_work_of_the_warm_up_alone_is_not_counted(make_ctx: Any, warmup: int) -> None:
     plain = count_launch(make_ctx(), job("single"))
     clipped = count_launch(make_ctx(), job("single", warmup, clip_grad_norm=1.0, clip_steps="warmup"))
     assert clipped.unstable == {}
@@ -72,7 +72,7 @@ def on_two(launcher: Launcher) -> tuple[dict[str, Counts], ...]:
     return launcher.run(count_both, jobs, world_size=2, backend="gloo", device="cpu", timeout=60).values
 
 
-def test_what_is_done_once_in_a_period_belongs_to_all_of_its_steps(on_two: tuple[dict[str, Counts], ...]) -> None:
+def test_work_of_one_step_in_a_period_is_shared_by_all_of_its_steps(on_two: tuple[dict[str, Counts], ...]) -> None:
     """Ranks average their parameters, all in one all-reduce, after every fourth step or after every third one."""
     for period in (4, 3):
         counts = merged([rank[str(period)] for rank in on_two])
@@ -107,7 +107,7 @@ def frozen_in_part() -> nn.Module:
     return model
 
 
-def test_the_size_of_a_model_is_that_of_all_its_parameters_and_buffers() -> None:
+def test_the_size_of_a_model_includes_all_parameters_and_buffers() -> None:
     assert size_of(frozen_in_part()) == {
         "parameters": {"float32": 72.0},
         "model_size": {"float32": 288.0, "bfloat16": 48.0, "buffers": 2.0},
@@ -126,7 +126,7 @@ class Told:
         self.module(torch.ones(4, WIDTH)).sum().backward()
 
 
-def test_a_step_of_the_users_own_may_tell_its_model(make_ctx: Any) -> None:
+def test_a_custom_step_may_name_its_model(make_ctx: Any) -> None:
     plan = Plan(warmup=1, steps=1)
     told = count_launch(make_ctx(), LaunchJob(lambda _ctx: Told(), None, Settings(), plan))
     assert (told.totals["parameters"], told.details["model_size"]) == (PARAMETERS, {"float32": 4.0 * PARAMETERS})
@@ -145,7 +145,7 @@ def test_a_step_of_the_users_own_may_tell_its_model(make_ctx: Any) -> None:
         (1, 3.5, []),  # a mean of packed batches
     ],
 )
-def test_other_samples_than_the_test_says_are_told(
+def test_a_batch_size_other_than_the_test_says_is_reported(
     make_ctx: Any, passes: int, samples: float | None, told: Any
 ) -> None:
     model = linear()

@@ -48,7 +48,7 @@ def test_a_batch_for_forward_may_have_any_form(make_ctx: Any, form: Any) -> None
         ),
     ],
 )
-def test_what_is_no_batch_is_refused(make_ctx: Any, batch: Any, message: str) -> None:
+def test_a_value_that_is_no_batch_is_refused(make_ctx: Any, batch: Any, message: str) -> None:
     for changes in ({}, {"loss": None, "forward": lambda _, given: given[0]}):
         with pytest.raises(WorkloadError, match=message):
             batches(make_ctx(), workload(batch=batch, **changes))
@@ -84,7 +84,7 @@ def test_a_batch_is_made_once_and_needs_no_loading(make_ctx: Any) -> None:
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_the_first_batch_tells_whether_memory_is_pinned(
+def test_pinned_memory_is_recognised_by_the_first_batch(
     make_ctx: Any, monkeypatch: pytest.MonkeyPatch, *, pinned: bool
 ) -> None:
     """Which takes a while to find out. Nothing waits for the way of pinned memory to the device."""
@@ -108,7 +108,7 @@ def test_the_first_batch_tells_whether_memory_is_pinned(
     assert (len(asked), moved) == (2 if pinned else 1, [pinned] * 6)
 
 
-def test_a_loader_with_a_length_tells_how_many_batches_it_has(make_ctx: Any) -> None:
+def test_the_number_of_batches_is_known_of_a_loader_with_a_length(make_ctx: Any) -> None:
     """Eight samples in batches of four; neither a generator nor a single batch has an end that is known."""
     assert batches(make_ctx(), workload(loader=load)).length == 2
 
@@ -151,7 +151,7 @@ class Squares(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_a_sampler_is_told_the_epoch_wherever_it_is(make_ctx: Any, *, wrapped: bool) -> None:
+def test_set_epoch_is_called_on_a_sampler_wherever_it_is(make_ctx: Any, *, wrapped: bool) -> None:
     def loader(rank: int, world_size: int) -> Iterable[Any]:
         sampler: Any = DistributedSampler(Squares(), world_size, rank)
         if wrapped:

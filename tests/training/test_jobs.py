@@ -20,7 +20,7 @@ from pytest_ddpperf.training.subject import Script
         pytest.param(20, 16, 16, id="no more than a launch times"),
     ],
 )
-def test_a_diagnosis_takes_a_whole_period_of_long_steps_apart(period: int | None, steps: int, taken_apart: int) -> None:
+def test_a_diagnosis_covers_a_whole_period_of_long_steps(period: int | None, steps: int, taken_apart: int) -> None:
     """A script makes its first step, two of warm-up, one timed step, and one more than are taken apart."""
     script, plan = Script("train.py"), Plan(warmup=2, steps=1)
     if period is not None:

@@ -52,7 +52,7 @@ def epochs(loader: Loader, count: int = 2) -> list[list[list[float]]]:
     return [[inputs.tolist() for inputs, _ in loader] for _ in range(count)]
 
 
-def test_what_the_settings_leave_open_is_kept() -> None:
+def test_loader_arguments_that_the_settings_do_not_name_are_kept() -> None:
     def collate(samples: list[Any]) -> list[Any]:
         return samples
 
@@ -82,7 +82,7 @@ def test_what_the_settings_leave_open_is_kept() -> None:
 
 
 @pytest.mark.parametrize("word", ["prefetch_factor=2", "persistent_workers=true"])
-def test_what_needs_workers_is_refused_where_the_loader_has_none(word: str) -> None:
+def test_settings_that_need_workers_are_refused_if_the_loader_has_none(word: str) -> None:
     message = (
         rf"^loader={word}: {word.partition('=')[0]} needs workers, but the DataLoader of load .* has none; add workers="
     )
@@ -147,7 +147,7 @@ class Drawn(Dataset[tuple[torch.Tensor, float]]):
         return torch.tensor([torch.rand(1).item(), *global_draws()]), 0.0
 
 
-def test_workers_have_seeds_of_their_own_that_follow_from_the_ranks() -> None:
+def test_workers_have_separate_seeds_that_follow_from_the_seed_of_the_rank() -> None:
     def drawn(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
         return torch.cat([inputs for inputs, _ in anew(DataLoader(Drawn()), "workers=2")])
@@ -160,7 +160,7 @@ def test_workers_have_seeds_of_their_own_that_follow_from_the_ranks() -> None:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_the_data_are_shared_out_as_the_loader_ordered_them(*, shuffle: bool) -> None:
+def test_the_data_are_divided_among_ranks_in_the_order_of_the_loader(*, shuffle: bool) -> None:
     own: Loader = DataLoader(numbers(), batch_size=2, shuffle=shuffle, drop_last=True)
     new = anew(own, "sampler=rank", share=(1, 3))
     sampler: Any = new.sampler
@@ -170,7 +170,7 @@ def test_the_data_are_shared_out_as_the_loader_ordered_them(*, shuffle: bool) ->
     assert sorted(number for share in shares for batch in share for number in batch) == list(range(12))
 
 
-def test_a_loader_that_shares_out_already_keeps_its_sampler() -> None:
+def test_a_loader_that_divides_its_data_already_keeps_its_sampler() -> None:
     sampler: DistributedSampler[Any] = DistributedSampler(numbers(), 2, 1, seed=7)
     own: Loader = DataLoader(numbers(), sampler=sampler)
     assert anew(own, "sampler=rank", share=(0, 4)).sampler is sampler
@@ -204,7 +204,7 @@ def test_a_batch_sampler_of_the_users_own_is_kept() -> None:
         ),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused_with_the_cure(own: Loader, message: str) -> None:
+def test_a_loader_that_cannot_be_divided_is_refused_with_the_cure(own: Loader, message: str) -> None:
     with pytest.raises(SettingError, match=f"^loader=sampler=rank: .*{message}"):
         anew(own, "sampler=rank")
 
@@ -256,7 +256,7 @@ def test_fast_batches_are_fetched_by_the_rank() -> None:
         (90, 0.2, 2, 2, 1, 8, 2, "which is mostly waiting and needs no core of its own"),
     ],
 )
-def test_slow_batches_are_fetched_by_as_many_workers_as_there_is_room_for(
+def test_slow_batches_are_fetched_by_as_many_workers_as_cores_and_memory_allow(
     *, milliseconds: int, busy: float, cores: int, ranks: int, threads: int, workers: int, prefetch: int, reason: str
 ) -> None:
     fetch = Fetch(milliseconds / 1000, busy, 1000)
@@ -301,7 +301,9 @@ class Computed(Waiting):
 
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this kernel does not tell who waits")
-def test_waiting_is_told_from_computing_on_a_busy_machine_too(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_is_distinguished_from_computing_on_a_busy_machine_too(
+    make_ctx: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pytest_ddpperf.training.loading.usable_cores", lambda of: 1)
     slow, why = pick(make_ctx(), DataLoader(Waiting()))
     assert slow.workers

@@ -45,7 +45,7 @@ def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_turn_ends_with_a_rest_if_ranks_compute_in_several_threads(
+def test_an_interleaved_block_ends_with_a_rest_if_ranks_use_several_threads(
     make_ctx: Any, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     class StopError(Exception):
@@ -60,7 +60,7 @@ def test_a_turn_ends_with_a_rest_if_ranks_compute_in_several_threads(
         run_launch(make_ctx(), replace(job(lambda: 0.0), turns=True))
 
 
-def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
+def test_a_launch_reports_its_measurements(make_ctx: Any) -> None:
     losses = iter([9.0, 8.0, 7.0, 6.0, 5.0, *[4.0] * 20])  # two of warm-up, three timed, and those of later passes
     before = time.monotonic()
     report = run_launch(make_ctx(), job(lambda: next(losses)))
@@ -108,7 +108,7 @@ def trace(*_: object) -> None:
 
 
 @pytest.mark.parametrize("begin", [sys.settrace, sys.setprofile, threading.settrace, threading.setprofile])
-def test_what_traces_timed_steps_is_told(make_ctx: Any, begin: Callable[[Any], None]) -> None:
+def test_a_tool_that_traces_timed_steps_is_reported(make_ctx: Any, begin: Callable[[Any], None]) -> None:
     calls = itertools.count()
 
     def step() -> None:
@@ -122,7 +122,7 @@ def test_what_traces_timed_steps_is_told(make_ctx: Any, begin: Callable[[Any], N
     assert report.tracers == (__name__.partition(".")[0],)
 
 
-def test_monitoring_tools_count_where_they_ask_for_events() -> None:
+def test_monitoring_tools_count_if_they_ask_for_events() -> None:
     monitoring: Any = getattr(sys, "monitoring", None)
     if monitoring is None:
         pytest.skip("Python 3.12 has it")
@@ -189,7 +189,7 @@ def test_two_ranks_measure_a_workload(launcher: Launcher) -> None:
     assert all(report.loss is not None and 0 < report.loss < 1 for report in reports)
 
 
-def test_ranks_that_wait_for_their_turn_wait_on_their_hosts(make_ctx: Any) -> None:
+def test_interleaved_ranks_wait_for_each_other_on_their_hosts(make_ctx: Any) -> None:
     alone = Step(run=lambda: None, samples_per_step=None, tokens_per_step=None, close=lambda: None)
     assert met_by_hosts(make_ctx(), alone) is alone
     group = met_by_hosts(replace(make_ctx(), backend="nccl"), alone).group
@@ -203,7 +203,7 @@ def overflowing(*numbers: float, **plan: int) -> LaunchJob:
     return LaunchJob(weights_of(*numbers), resolve("single"), Settings(precision="fp16"), Plan(**steps))
 
 
-def test_timed_steps_that_overflowed_are_left_out_and_counted(make_ctx: Any) -> None:
+def test_timed_steps_that_overflowed_are_omitted_and_counted(make_ctx: Any) -> None:
     """The first number is of the warm-up, so only the fourth counts."""
     report = run_launch(make_ctx(), overflowing(1e35, 1, 1, 1e35, 1))
     assert (len(report.step_times), report.skipped_steps) == (2, (1,))
@@ -222,7 +222,7 @@ def in_turn(launcher: Launcher, given: LaunchJob, world_size: int) -> list[RankL
     return list(result.values)
 
 
-def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> None:
+def test_interleaved_steps_are_timed_in_blocks(launcher: Launcher) -> None:
     """A step's loss is its number: two of warm-up, and 13 in six blocks."""
 
     def build(_ctx: RankContext) -> Any:
@@ -269,7 +269,7 @@ def on_a_device(
     return time_steps(on_gpu, job(run, warmup=12, steps=13), step, warmup=12, turns=None)
 
 
-def test_steps_on_a_device_are_told_in_blocks(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_on_a_device_are_reported_in_blocks(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five steps or more. One that overflowed is left out of its block."""
     seeing = on_a_device(make_ctx(), monkeypatch, seen=1.0)
     assert (seeing.step_times, seeing.blocks, seeing.unseen) == ((1.0,) * 13, (6, 7), 0.0)
@@ -280,7 +280,7 @@ def test_steps_on_a_device_are_told_in_blocks(make_ctx: Any, monkeypatch: pytest
     assert (blind.step_times, blind.unseen) == ((1.0,) * 13, 0.75)
 
 
-def test_a_launch_takes_what_comes_with_its_function_too(launcher: Launcher) -> None:
+def test_memory_of_a_launch_includes_the_objects_sent_with_its_function(launcher: Launcher) -> None:
     """96 MiB that are there before the step is built, so that its peak is not above them."""
     brought = bytes(96 * 2**20)
 
@@ -294,7 +294,7 @@ def test_a_launch_takes_what_comes_with_its_function_too(launcher: Launcher) -> 
     assert report.memory["peak_resident"] < 48 * 2**20
 
 
-def test_who_works_in_the_background_says_so(launcher: Launcher) -> None:
+def test_ranks_with_background_threads_or_processes_report_them(launcher: Launcher) -> None:
     """A thread on one rank, a process that loads data on another; the third has none."""
 
     def build(ctx: RankContext) -> Any:
@@ -329,7 +329,7 @@ def steps_of_a_diagnosis(make_ctx: Any, **changed: Any) -> tuple[int, RankLaunch
     return len(calls) - given.plan.warmup - given.plan.steps, report
 
 
-def test_what_diagnoses_times_one_step_and_goes_by_the_launches_that_it_stands_for(make_ctx: Any) -> None:
+def test_a_diagnosing_launch_times_one_step_and_follows_the_plan_of_the_launches_it_stands_for(make_ctx: Any) -> None:
     """Twenty steps for memory, as beside launches of many, and five that are taken apart after one that leads in.
 
     One that stands for itself has seven, the fewest, and takes apart the three that it times.
@@ -344,7 +344,7 @@ def test_what_diagnoses_times_one_step_and_goes_by_the_launches_that_it_stands_f
     assert beside - own == (20 - 7) + (5 - 3)
 
 
-def test_what_diagnoses_does_not_need_its_step_to_update_anything(make_ctx: Any) -> None:
+def test_a_diagnosing_launch_accepts_a_step_that_overflows(make_ctx: Any) -> None:
     """The launches that it stands for do without the first of their steps, which overflows; so may it."""
     given = replace(overflowing(1, 1, BIG, *ROOM, steps=10), growth=False)
     assert len(run_launch(make_ctx(), given).step_times) == 9
@@ -375,7 +375,7 @@ def in_periods(*numbers: float, steps: int) -> LaunchJob:
     return replace(overflowing(*numbers, *ROOM, steps=steps), strategy=Strategy(every_second))
 
 
-def test_what_repeats_after_some_steps_is_left_out_as_a_whole(make_ctx: Any) -> None:
+def test_a_period_with_an_overflowed_step_is_omitted_as_a_whole(make_ctx: Any) -> None:
     """Of three pairs the second: its other step would be in a pair with one of the third."""
     report = run_launch(make_ctx(), in_periods(1, 1, 1, 1, 1, BIG, 1, 1, steps=6))
     assert len(report.step_times) == 2
@@ -384,7 +384,7 @@ def test_what_repeats_after_some_steps_is_left_out_as_a_whole(make_ctx: Any) -> 
         run_launch(make_ctx(), in_periods(1, 1, BIG, 1, 1, BIG, steps=4))
 
 
-def test_a_step_that_overflowed_is_not_taken_apart(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_overflowed_is_not_divided_into_phases(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of warm-up and three timed ones; of the next four, the first of which is for memory, one overflows."""
     seen: list[Any] = []
     diagnosis = importlib.import_module("pytest_ddpperf.instruments.phases.diagnosed_steps")
@@ -413,7 +413,7 @@ def test_compiling_inside_the_timed_steps_is_refused(make_ctx: Any) -> None:
         run_launch(make_ctx(), LaunchJob(build, None, Settings(), Plan(warmup=2, steps=3)))
 
 
-def test_where_free_memory_is_not_known_there_is_room(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_free_memory_is_unknown_it_is_assumed_to_suffice(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.instruments.host.available_memory", lambda: None)
     assert headroom_for(2**50, make_ctx()).enough
     assert MemoryHeadroom(needed=75, free=75).enough

@@ -151,7 +151,7 @@ class GiantOptimizer(torch.optim.SGD):
         ("the optimizer step", {"optimizer": lambda parameters: GiantOptimizer(parameters, lr=0.1)}),
     ],
 )
-def test_want_of_memory_names_the_phase_of_training(make_ctx: Any, phase: str, changed: dict[str, Any]) -> None:
+def test_an_out_of_memory_error_names_the_phase_of_training(make_ctx: Any, phase: str, changed: dict[str, Any]) -> None:
     """The limit holds for steps that are timed, and for those that are only counted."""
     training = LaunchJob(wide_workload(1, **changed), resolve("single"), Settings(memory_limit=256 * MIB), ONE_STEP)
     launches = (
@@ -164,7 +164,7 @@ def test_want_of_memory_names_the_phase_of_training(make_ctx: Any, phase: str, c
         assert failed_report(failed.value, "run").phase == phase
 
 
-def test_steps_that_take_more_than_the_limit_fail_where_the_kernel_lets_them(make_ctx: Any) -> None:
+def test_steps_that_take_more_than_the_limit_fail_although_the_kernel_allows_them(make_ctx: Any) -> None:
     """The kernel's limit lies higher, because libraries reserve memory; the peak decides."""
     job = LaunchJob(wide_workload(5), resolve("single"), Settings(memory_limit=80 * MIB), ONE_STEP)
     for launch in (
@@ -198,12 +198,12 @@ def test_a_limit_that_is_there_already_is_kept() -> None:
 
 
 @pytest.mark.parametrize("text", ["could not create a primitive", "std::bad_alloc", "CUDA out of memory. Tried to ..."])
-def test_want_of_memory_in_a_librarys_words_is_a_memory_error(text: str) -> None:
+def test_an_out_of_memory_error_of_a_library_is_a_memory_error(text: str) -> None:
     with pytest.raises(MemoryError, match=text.partition(" ")[0]), limited(CPU, None):
         raise RuntimeError(text + "\nmore")
 
 
-def test_other_errors_pass() -> None:
+def test_other_errors_are_not_changed() -> None:
     for error in (
         RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
         WorkloadError("the step is out of memory"),

@@ -62,7 +62,7 @@ def test_ranks_that_work_on_the_same_samples_count_them_once(sizes: dict[str, in
 
 
 @pytest.mark.parametrize(("sizes", "known"), [({"tp": 2, "workers": 2}, False), ({"tp": 2, "shard": 1}, True)])
-def test_a_mesh_tells_whether_it_shares_out_data(sizes: dict[str, int], known: bool) -> None:  # noqa: FBT001
+def test_a_mesh_says_if_it_divides_data(sizes: dict[str, int], known: bool) -> None:  # noqa: FBT001
     assert shares_data(sizes) is known
 
 

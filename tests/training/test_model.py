@@ -74,7 +74,7 @@ def train(module: nn.Module, optimizer: Any) -> None:
     optimizer.step()
 
 
-def test_parameters_buffers_and_state_are_put_back_where_they_were(module: nn.Module) -> None:
+def test_parameters_buffers_and_state_are_restored_in_place(module: nn.Module) -> None:
     optimizer = torch.optim.AdamW(module.parameters())
     train(module, optimizer)
     tensors = [*module.state_dict().values(), *(one for s in optimizer.state.values() for one in s.values())]
@@ -88,7 +88,7 @@ def test_parameters_buffers_and_state_are_put_back_where_they_were(module: nn.Mo
         train(module, optimizer)
 
 
-def test_an_expanded_buffer_is_put_back() -> None:
+def test_an_expanded_buffer_is_restored() -> None:
     module = nn.Linear(1, 1)
     values = torch.zeros(1)
     module.register_buffer("expanded", values.expand(4))
@@ -98,7 +98,7 @@ def test_an_expanded_buffer_is_put_back() -> None:
     assert values == 0
 
 
-def test_what_is_no_tensor_is_put_back_too(module: nn.Module) -> None:
+def test_optimizer_state_other_than_tensors_is_restored_too(module: nn.Module) -> None:
     """As of LBFGS, which keeps lists, and of an optimizer around another, which keeps nothing itself."""
     inner = torch.optim.SGD(module.parameters(), lr=0.1)
     state = inner.state[next(module.parameters())]
@@ -111,7 +111,7 @@ def test_what_is_no_tensor_is_put_back_too(module: nn.Module) -> None:
         assert state == {"count": 1, "history": [1]}
 
 
-def test_the_scale_of_fp16_gradients_is_put_back(module: nn.Module) -> None:
+def test_the_scale_of_fp16_gradients_is_restored(module: nn.Module) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     scaler.scale(torch.ones(()))  # makes its state
     restore = snapshot(module, torch.optim.SGD(module.parameters()), scaler)
@@ -120,7 +120,7 @@ def test_the_scale_of_fp16_gradients_is_put_back(module: nn.Module) -> None:
     assert scaler.get_scale() == 8.0
 
 
-def test_what_copies_take_is_known_before_they_are_made(module: nn.Module) -> None:
+def test_the_memory_of_a_snapshot_is_known_before_it_is_made(module: nn.Module) -> None:
     """12 and 6 parameters; buffers 6 and a count of 8 bytes; momentum as large as the parameters."""
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     assert snapshot_bytes(module, optimizer) == 4 * (18 + 6) + 8

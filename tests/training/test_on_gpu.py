@@ -36,7 +36,7 @@ def on_gpu(launcher: Launcher, function: Callable[..., T], job: LaunchJob) -> T:
 
 
 @pytest.mark.gpu
-def test_every_pass_tells_of_the_gpu(launcher: Launcher) -> None:
+def test_every_pass_reports_figures_of_the_gpu(launcher: Launcher) -> None:
     """Kernels by their names, a collective for each of six parameters, and parts of a step that add up to it."""
     job = LaunchJob(NORMED, resolve("naive"), Settings(communication=True), Plan(warmup=3, steps=10))
     counts = on_gpu(launcher, count_launch, job)
@@ -61,7 +61,7 @@ def test_every_pass_tells_of_the_gpu(launcher: Launcher) -> None:
 
 
 @pytest.mark.gpu
-def test_a_trace_has_the_kernels_and_a_snapshot_of_memory_lies_beside_it(launcher: Launcher, tmp_path: Path) -> None:
+def test_a_trace_has_the_kernels_and_a_memory_snapshot_is_saved_with_it(launcher: Launcher, tmp_path: Path) -> None:
     job = LaunchJob(NORMED, resolve("naive"), Settings(), Plan(warmup=3, steps=1))
     ran = launcher.run(
         profile_launch, job, TraceJob(str(tmp_path), "x"), world_size=1, backend="nccl", device="cuda", timeout=120

@@ -66,7 +66,7 @@ def all_of_it(subject: Workload, strategy: str, settings: Settings, plan: Plan) 
         ),
     ],
 )
-def test_counts_and_verification_are_those_of_launches_of_their_own(
+def test_counts_and_verification_are_the_same_as_in_separate_launches(
     launcher: Launcher, strategy: str, settings: Settings
 ) -> None:
     job = all_of_it(workload(), strategy, settings, Plan(warmup=5, steps=5))
@@ -101,7 +101,7 @@ def test_verification_finds_the_random_numbers_of_a_fresh_process(make_ctx: Call
     assert drawn[1:] == alone
 
 
-def test_what_torch_compiled_for_the_steps_is_forgotten(
+def test_code_compiled_for_the_steps_is_reset_before_verification(
     make_ctx: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a batch of another size, which verification has, would be compiled as one of any size."""
@@ -160,7 +160,7 @@ def test_one_step_is_built_and_goes_on(
 
 
 @pytest.mark.parametrize(("warmup", "again"), [(0, 0), (1, 0), (3, 2)])
-def test_what_is_compiled_again_is_counted_in_the_planned_warm_up_alone(
+def test_recompilations_are_counted_only_during_the_planned_warm_up(
     make_ctx: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, warmup: int, again: int
 ) -> None:
     """Each of the first 20 steps compiles a graph; on CUDA a warm-up goes on for as long as clocks need."""
@@ -178,7 +178,7 @@ def test_what_is_compiled_again_is_counted_in_the_planned_warm_up_alone(
     assert found.counts.totals["recompiles"] == again
 
 
-def test_only_what_a_timed_launch_has_not_to_do_is_beside_it(
+def test_only_work_that_a_timed_launch_does_not_do_is_subtracted(
     make_ctx: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look at the clock is a second after the one before."""
@@ -199,7 +199,7 @@ def test_only_what_a_timed_launch_has_not_to_do_is_beside_it(
         pytest.param(7, "loss is nan at timed step 5 of 5 on rank 0", id="in the timed steps"),
     ],
 )
-def test_a_loss_that_is_no_number_is_said_as_in_any_launch(
+def test_a_loss_that_is_no_number_has_the_same_message_as_in_any_launch(
     make_ctx: Callable[..., Any], bad: int, message: str
 ) -> None:
     step = Steps(lambda call: math.nan if call == bad else 1.0)
@@ -209,7 +209,7 @@ def test_a_loss_that_is_no_number_is_said_as_in_any_launch(
     assert step.closed_after == [bad]
 
 
-def test_the_step_is_closed_where_counting_fails(make_ctx: Callable[..., Any]) -> None:
+def test_the_step_is_closed_if_counting_fails(make_ctx: Callable[..., Any]) -> None:
     step = Steps(lambda call: 1 / (8 - call))
     job = PrepareJob(LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=2, steps=5)), timed=True, counted=True)
     with pytest.raises(ZeroDivisionError):
@@ -227,7 +227,7 @@ def test_the_step_is_closed_where_counting_fails(make_ctx: Callable[..., Any]) -
         ("gloo", 2, 64 * 2**20, False),
     ],
 )
-def test_little_shared_memory_is_told_where_ranks_use_nccl(
+def test_a_small_shared_memory_is_reported_if_ranks_use_nccl(
     monkeypatch: pytest.MonkeyPatch, backend: str, ranks: int, size: int | None, *, told: bool
 ) -> None:
     monkeypatch.setattr(preparing, "shared_memory", lambda: size)
@@ -236,7 +236,7 @@ def test_little_shared_memory_is_told_where_ranks_use_nccl(
     assert preparing.small_shared_memory(ctx) == expected
 
 
-def test_threads_that_steps_leave_behind_are_told(make_ctx: Callable[..., Any]) -> None:
+def test_threads_that_steps_leave_behind_are_reported(make_ctx: Callable[..., Any]) -> None:
     """Each of five timed steps leaves one."""
     end = threading.Event()
 
@@ -262,14 +262,14 @@ class Turned(nn.Module):
         return inputs @ self.weight.t()
 
 
-def test_gradients_of_other_strides_than_their_buckets_are_told(launcher: Launcher) -> None:
+def test_gradients_with_other_strides_than_their_buckets_are_reported(launcher: Launcher) -> None:
     training = LaunchJob(workload(model=Turned), resolve("ddp"), Settings(), Plan(warmup=2, steps=2))
     job = PrepareJob(training, timed=True, counted=True)
     first, _ = launcher.run(prepare_launch, job, world_size=2, device="cpu", backend="gloo").values
     assert Finding("strided_gradients", {"shape": "[3, 8]"}) in first.remarks
 
 
-def test_ranks_do_not_warn_of_hooks_that_count_what_is_compiled(launcher: Launcher) -> None:
+def test_ranks_do_not_warn_of_hooks_that_count_compiled_code(launcher: Launcher) -> None:
     def build(_ctx: Any) -> Callable[[], None]:
         model = torch.compile(nn.Linear(8, 3), backend="eager")
         return lambda: model(torch.ones(2, 8)).sum().backward()

@@ -67,7 +67,7 @@ def workload(**changes: Any) -> Workload:
     return workloads.workload(**{**fields, **data, "samples_per_step": 8, **changes})
 
 
-def test_a_variable_that_overrides_tf32_is_told_on_a_gpu(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_overrides_tf32_is_reported_on_a_gpu(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = make_ctx()
     on_gpu = replace(ctx, device=torch.device("cuda", 0))
     assert _tf32_override(on_gpu, Settings()) == ()
@@ -76,7 +76,7 @@ def test_a_variable_that_overrides_tf32_is_told_on_a_gpu(make_ctx: Any, monkeypa
     assert _tf32_override(ctx, Settings()) == ()
 
 
-def test_a_model_in_eval_mode_and_another_number_of_samples_are_told(make_ctx: Any) -> None:
+def test_a_model_in_eval_mode_and_another_batch_size_are_reported(make_ctx: Any) -> None:
     step = step_of(make_ctx(), workload(model=lambda: Recorder().eval()), "single")
     assert [finding.code for finding in step.remarks] == ["evaluating"]
     step = step_of(
@@ -98,7 +98,7 @@ def test_a_step_trains(make_ctx: Any) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_cudnn_searches_where_it_is_asked_to_or_a_factory_said_so(
+def test_cudnn_benchmark_is_on_if_a_setting_or_the_workload_turns_it_on(
     make_ctx: Any, monkeypatch: pytest.MonkeyPatch, *, asked: bool
 ) -> None:
     for found in (True, False):
@@ -120,7 +120,7 @@ def test_counts_are_the_workloads_unless_the_test_gives_its_own(make_ctx: Any) -
     assert (step.samples_per_step, step.tokens_per_step) == (3, None)
 
 
-def test_every_rank_has_the_same_model_and_data_of_its_own(make_ctx: Any) -> None:
+def test_every_rank_has_the_same_model_and_different_data(make_ctx: Any) -> None:
     weights = []
 
     def model() -> nn.Module:
@@ -156,7 +156,7 @@ def test_a_global_batch_that_cannot_be_shared_is_refused(make_ctx: Any) -> None:
         step_of(make_ctx(0, 3, "strong"), workload(), "ddp")
 
 
-def test_weak_mode_gives_every_rank_all_of_its_batch(make_ctx: Any) -> None:
+def test_in_weak_mode_every_rank_has_a_whole_batch(make_ctx: Any) -> None:
     step = step_of(make_ctx(1, 2, "weak"), workload(), "ddp")
     step.run()
     assert SEEN[0].tolist() == eight()[0].tolist()
@@ -198,7 +198,7 @@ def test_ranks_whose_batches_differ_in_size_are_refused(make_ctx: Any, monkeypat
         ),
     ],
 )
-def test_a_loader_that_does_not_do_is_named(make_ctx: Any, loader: Any, message: str) -> None:
+def test_an_unsuitable_loader_is_named(make_ctx: Any, loader: Any, message: str) -> None:
     def train() -> None:
         step = step_of(make_ctx(), workload(loader=loader), "single")
         for _ in range(2):
@@ -222,7 +222,7 @@ class UsersStep:
         self.closed = True
 
 
-def test_a_users_step_object_tells_its_counts_and_is_closed(make_ctx: Any) -> None:
+def test_a_custom_step_object_gives_its_samples_and_tokens_and_is_closed(make_ctx: Any) -> None:
     own = UsersStep()
     step = step_of(make_ctx(), lambda _ctx: own, "ddp")
     assert (step.run(), step.samples_per_step, step.tokens_per_step) == (0.5, 16, 160)
@@ -254,7 +254,7 @@ async def with_async() -> float:
         (lambda number: number, r"^the step of build .* takes \(number\) .*missing a required argument: 'number'"),
     ],
 )
-def test_what_cannot_be_called_as_a_step_is_named(make_ctx: Any, step: Any, message: str) -> None:
+def test_an_object_that_cannot_be_called_as_a_step_is_named(make_ctx: Any, step: Any, message: str) -> None:
     def build(_ctx: Any) -> Any:
         return step
 
@@ -300,7 +300,7 @@ def touching(ctx: RankContext) -> list[str]:
     return said
 
 
-def test_a_step_that_touches_the_process_group_is_told_at_once(launcher: Launcher) -> None:
+def test_a_step_that_changes_the_process_group_is_refused_at_once(launcher: Launcher) -> None:
     (said,) = launcher.run(touching, world_size=1, backend="gloo", device="cpu", timeout=30).values
     for line, words in zip(said, TOUCHING.values(), strict=True):
         assert re.search(words, line)

@@ -246,7 +246,7 @@ def counted(launcher: Launcher, each: Callable[[int], object], steps: int = 100)
     return merged([rank.counts for rank in launched(launcher, training, PREPARE_LAUNCH).values])
 
 
-def test_what_comes_in_some_steps_is_compared_by_how_often_it_comes(launcher: Launcher) -> None:
+def test_work_of_some_steps_is_compared_by_its_frequency(launcher: Launcher) -> None:
     before, after = counted(launcher, log), counted(launcher, evaluating())
     assert (before.steps, after.steps) == (20, 20)
     verdicts = {metric: decide_count(metric, before, after) for metric in after.totals}
@@ -259,14 +259,14 @@ def test_what_comes_in_some_steps_is_compared_by_how_often_it_comes(launcher: La
         assert {now.function for _, now in changes if now is not None} == {"evaluate"}
 
 
-def test_a_script_that_ends_is_looked_at_until_then(launcher: Launcher) -> None:
+def test_a_script_that_ends_is_counted_until_its_end(launcher: Launcher) -> None:
     """Of 20 steps the first, 2 of warm-up and 3 that would be timed come before."""
     found = counted(launcher, log, steps=20)
     assert found.steps == 14
     assert found.totals["collective_calls"] == 1.2
 
 
-def test_what_a_script_replaces_in_python_does_not_reach_what_measures_it(launcher: Launcher) -> None:
+def test_replacements_that_a_script_makes_in_the_standard_library_do_not_reach_the_plugin(launcher: Launcher) -> None:
     """Clocks may stand still, only the first rank may print, and tracebacks may be drawn by another library."""
 
     def replaces() -> None:
@@ -289,7 +289,7 @@ def test_what_a_script_replaces_in_python_does_not_reach_what_measures_it(launch
         assert re.search(r"line \d+, in replaces\nValueError: too late\n", output.stderr)
 
 
-def test_an_error_of_the_script_is_its_own(launcher: Launcher) -> None:
+def test_an_error_of_the_script_is_raised_unchanged(launcher: Launcher) -> None:
     def fail(step: int) -> None:
         if step == 4 and dist.get_rank() == 1:
             raise ValueError("a bad batch")
@@ -310,7 +310,7 @@ def answering() -> None:
         sys.exit(1)
 
 
-def test_an_exit_that_answers_an_error_is_told_by_the_first_error() -> None:
+def test_an_exit_in_an_except_block_is_reported_as_the_first_error() -> None:
     with pytest.raises(SystemExit) as left:
         answering()
     report = failed_report(left.value, "run")
@@ -320,7 +320,7 @@ def test_an_exit_that_answers_an_error_is_told_by_the_first_error() -> None:
     assert report.position.line.endswith(f"test_subject.py:{answering.__code__.co_firstlineno + 4} in answering")
 
 
-def test_an_exit_that_answers_an_error_within_a_library_has_the_line_that_called_the_library() -> None:
+def test_an_exit_in_an_except_block_of_a_library_has_the_line_that_called_the_library() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--width", type=int)
 
@@ -413,7 +413,7 @@ def test_a_script_that_starts_ranks_only_without_a_launcher_is_measured(launcher
     assert len(launched(launcher, job(Script(script))).values) == 2
 
 
-def test_optimizer_steps_are_followed_once_and_from_outside() -> None:
+def test_nested_optimizer_steps_are_counted_once() -> None:
     class Inner(torch.optim.SGD):
         """A class whose step torch has not wrapped yet."""
 
@@ -450,7 +450,7 @@ def test_a_step_that_a_scaler_skips_is_no_optimizer_step() -> None:
     assert stepped == [1.0, 2.0]
 
 
-def test_a_file_is_looked_for_beside_the_test_and_then_in_the_root(tmp_path: Path) -> None:
+def test_a_script_is_searched_in_the_folder_of_the_test_and_then_in_the_root(tmp_path: Path) -> None:
     beside, root = tmp_path / "perf", tmp_path
     (root / "train.py").touch()
     script = Script("train.py", "--epochs", 3)
@@ -541,9 +541,7 @@ def test_a_script_that_saves_and_resumes_finds_nothing_of_another_launch(
     assert files_of(project) == before
 
 
-def test_a_function_has_files_of_its_own_too(
-    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_has_separate_files_too(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def saving() -> None:
         Path("snapshot.pt").write_text("new")
         Path(__file__).with_name("of-a-launch.pt").write_text("new")
@@ -558,7 +556,9 @@ def test_a_function_has_files_of_its_own_too(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_the_folders_of_which_a_launch_has_files_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_has_separate_files_of_project_current_folder_and_script_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "repository/.git").mkdir(parents=True)
     root = tmp_path / "repository/perf"
@@ -675,7 +675,7 @@ def test_functions_are_located_by_file_and_line() -> None:
     assert located(torch.nn.MSELoss()) == "MSELoss"
 
 
-def test_a_place_is_told_where_the_current_folder_was_removed_too(
+def test_a_function_is_located_although_the_current_folder_was_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -684,7 +684,7 @@ def test_a_place_is_told_where_the_current_folder_was_removed_too(
     assert located(workload) == describe(workload) == f"workload ({workload.__code__.co_filename}:{line})"
 
 
-def test_what_a_function_cannot_be_called_with_is_said() -> None:
+def test_arguments_that_a_function_does_not_accept_are_named() -> None:
     def step(number: int, *, fast: bool = False) -> None:
         """Takes a number."""
 

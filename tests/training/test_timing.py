@@ -60,7 +60,7 @@ def test_losses_are_kept_without_their_graphs_and_tensors() -> None:
     assert (losses[-1].shape, losses[-1].requires_grad) == ((2,), False)
 
 
-def test_what_happens_in_one_step_of_several_is_shared_out() -> None:
+def test_the_time_of_one_step_in_a_period_is_divided_among_its_steps() -> None:
     """1, 1, 4 twice is 2 twice; the seventh step begins a period that does not end."""
     assert timing.by_period((1, 1, 4, 1, 1, 4, 9), 3) == (2, 2)
     assert timing.by_period((1, 3), 3) == (2,)
@@ -89,7 +89,7 @@ def test_steps_are_timed_in_blocks(
     assert sum(blocks) == steps
 
 
-def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_waits_until_it_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still but for the steps, of which the n-th takes n seconds."""
     events: list[str] = []
     steps, now = count(), [0.0]
@@ -110,7 +110,7 @@ def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     assert events == ["begin 0.0", "0", "1", "begin 0.5", "2"]
 
 
-def test_ranks_meet_before_a_block_of_communication_when_their_devices_have_done_what_leads_in(
+def test_ranks_synchronise_before_a_block_after_their_devices_have_finished_the_leading_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events: list[str] = []
@@ -158,7 +158,7 @@ class Device:
         pytest.param(0.5, 0.0004, (0.0002, 0.0003), [], id="half a millisecond of a short block"),
     ],
 )
-def test_where_events_miss_work_of_a_block_its_wall_time_counts(
+def test_if_events_miss_work_of_a_block_its_wall_time_counts(
     seen: float, step: float, seconds: tuple[float, ...], missed: list[float]
 ) -> None:
     """The wall time is read at the borders alone, where the device has done its work."""
@@ -169,7 +169,7 @@ def test_where_events_miss_work_of_a_block_its_wall_time_counts(
     assert device.events == ["settle", "wall", "mark", "mark", "mark", "settle", "wall", "read"]
 
 
-def test_events_of_a_script_are_held_against_wall_time_too() -> None:
+def test_events_of_a_script_are_compared_with_wall_time_too() -> None:
     """Its own thread makes the marks."""
     device = Device(seen=0.0)
 
@@ -238,7 +238,7 @@ def warm_ups(ctx: RankContext) -> list[tuple[int, float | None, int]]:
     return [warmed_up_for_half_a_second(ctx, *case) for case in ((5, run_launch), (40, run_launch), (5, prepared))]
 
 
-def test_ranks_agree_when_a_warm_up_is_over_and_tell_the_loss_of_the_planned_step(launcher: Launcher) -> None:
+def test_ranks_agree_on_the_end_of_the_warm_up_and_report_the_loss_of_the_planned_step(launcher: Launcher) -> None:
     """Rank 1 has done 26 steps 0.5 s after its first one; the warm-up goes on by five steps, from 12 to 27.
 
     The loss is that of step 12 + 5, which was one of the warm-up, or of 12 + 40, which was timed: so losses of launches

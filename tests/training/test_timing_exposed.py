@@ -55,7 +55,7 @@ def test_no_side_comes_first_more_often_than_the_other() -> None:
     assert sides(3, 2) == (True, False, False, True, True, False)
 
 
-def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
+def test_each_block_begins_with_an_untimed_step_and_restores_the_training(make_ctx: Any) -> None:
     """Four pairs of four timed steps, each after one that is not timed: five calls in each block."""
     events: list[str] = []
 
@@ -82,7 +82,7 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
     assert events == ["keep", *(event for block in expected for event in (*block, "restore"))]
 
 
-def test_where_a_step_overflowed_nothing_can_be_said(make_ctx: Any) -> None:
+def test_exposed_communication_is_unknown_if_a_step_overflowed(make_ctx: Any) -> None:
     skipped: list[int] = []
     make_ctx()
     trainer: Any = SimpleNamespace(
@@ -149,7 +149,7 @@ ALL = [
         pytest.param(Settings(accumulation_steps=2, no_sync=False), ALL, id="each", marks=pytest.mark.slow),
     ],
 )
-def test_what_is_trained_is_the_same_afterwards_on_every_rank(
+def test_measuring_exposed_communication_leaves_the_training_state_unchanged_on_every_rank(
     launcher: Launcher, settings: Settings, strategies: list[str]
 ) -> None:
     job = LaunchJob(workload(), None, settings, Plan(warmup=2, steps=8))
@@ -183,7 +183,7 @@ def kinds_in_units(ctx: RankView, texts: list[str]) -> list[dict[str, tuple[set[
 IN_ONE = runnable(["fsdp1", "fsdp2", "fsdp2[reshard_after_forward=true]"])
 
 
-def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: Launcher) -> None:
+def test_an_unsynchronised_step_sends_no_gradients_and_names_other_collectives(launcher: Launcher) -> None:
     """FSDP frees a unit's parameters after forward; the outermost one's only where it is told to."""
     once = "the parameters that are gathered for forward"
     told = {
@@ -288,7 +288,7 @@ def found(launcher: Launcher) -> Found:
     return launcher.run(all_of_it, world_size=2, backend="gloo", device="cpu").values
 
 
-def test_where_one_rank_lacks_memory_all_of_them_leave_it_out(found: Found) -> None:
+def test_if_one_rank_lacks_memory_no_rank_measures_exposed_communication(found: Found) -> None:
     """Parameters: 6 x 6 + 6 twice, and 12 of the normalisation: 96; its buffers 12 and a count of 8 bytes. AdamW keeps
     two for each parameter and a count of 4 bytes for each of the six tensors: 4 x (3 x 96 + 12 + 6) + 8 on each rank.
     """
@@ -306,7 +306,7 @@ def test_a_delay_of_collectives_that_nothing_hides_is_exposed(found: Found) -> N
         assert times.unsynchronised == pytest.approx([0.005] * 4)
 
 
-def test_a_users_step_takes_part_where_it_offers_to_leave_out_its_synchronisation(found: Found) -> None:
+def test_exposed_communication_of_a_custom_step_is_measured_if_it_has_unsynchronised(found: Found) -> None:
     """The last step averages gradients over many calls, and sends its loss in each."""
     for _, _, rank in found:
         assert rank["nothing"].communication is None
@@ -322,7 +322,7 @@ def test_a_users_step_takes_part_where_it_offers_to_leave_out_its_synchronisatio
             assert re.match(said, kept.kept)
 
 
-def test_it_can_be_left_out_and_needs_to_know_what_is_trained(make_ctx: Any) -> None:
+def test_exposed_communication_can_be_switched_off_and_needs_a_workload(make_ctx: Any) -> None:
     single = LaunchJob(workload(), resolve("single"), Settings(), Plan(warmup=1, steps=5))
     assert run_launch(make_ctx(), single).communication is not None
     assert run_launch(make_ctx(), replace(single, settings=Settings(communication=False))).communication is None

@@ -117,7 +117,7 @@ def test_a_model_or_an_optimizer_that_was_made_before_is_refused(make_ctx: Any) 
         ),
     ],
 )
-def test_what_cannot_be_trained_is_refused(make_ctx: Any, changes: dict[str, Any], message: str) -> None:
+def test_a_workload_that_cannot_be_trained_is_refused(make_ctx: Any, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
         trainer(make_ctx, subject=replace(LINE, **changes))
 
@@ -204,7 +204,7 @@ def only_first(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(list(parameters)[:1], lr=0.5)
 
 
-def test_nor_do_those_that_the_optimizer_does_not_hold(make_ctx: Any) -> None:
+def test_gradients_of_parameters_outside_the_optimizer_do_not_accumulate_over_steps(make_ctx: Any) -> None:
     """Gradients 2 and 20, in every step; a norm of 20.1 for both."""
     one = trainer(make_ctx, subject=replace(LINE, model=Two, optimizer=only_first), clip_grad_norm=20.1)
     for _ in range(3):
@@ -246,7 +246,7 @@ class Own:
         """Whoever calls it may have to."""
 
 
-def test_an_optimizer_may_be_none_of_torchs(make_ctx: Any) -> None:
+def test_an_optimizer_need_not_be_of_torch(make_ctx: Any) -> None:
     own = replace(LINE, optimizer=Own)  # type: ignore[arg-type]  # none of torch's
     one = trainer(make_ctx, subject=own)
     for _ in range(2):
@@ -284,7 +284,7 @@ def test_a_gradient_is_clipped_to_the_norm(make_ctx: Any) -> None:
         assert weight(one) == pytest.approx(1 - 0.5 * 2 - 0.5 * 8)
 
 
-def test_a_strategy_clips_in_its_own_way(make_ctx: Any) -> None:
+def test_a_strategy_may_clip_gradients_with_its_own_function(make_ctx: Any) -> None:
     """Under sharding the norm is that of all shards."""
     norms: list[float] = []
 
@@ -341,7 +341,7 @@ def test_an_overflow_in_fp16_updates_nothing_and_is_counted(make_ctx: Any) -> No
     assert weight(one) == pytest.approx(1 - 0.5 * 2)
 
 
-def test_checkpointing_recomputes_the_whole_model_where_nothing_repeats(make_ctx: Any) -> None:
+def test_checkpointing_recomputes_the_whole_model_if_it_has_no_repeated_blocks(make_ctx: Any) -> None:
     one = trainer(make_ctx, recording, activation_checkpointing=True)
     one.parallel.module.register_forward_pre_hook(lambda *_: EVENTS.append("called"))
     forward = one.parallel.module.forward
@@ -370,7 +370,7 @@ def test_a_forward_pass_computes_in_the_precision(precision: str, dtype: torch.d
             assert nn.Linear(2, 2)(torch.ones(1, 2)).dtype == dtype
 
 
-def test_tf32_is_skipped_where_there_is_no_gpu() -> None:
+def test_tf32_is_skipped_if_there_is_no_gpu() -> None:
     with pytest.raises(RankSkipped, match="tf32 is a mode of NVIDIA GPUs"):
         prepare_precision("tf32", CPU)
 
@@ -437,7 +437,7 @@ if HAS_NEW_SWITCHES:
     }
 
 
-def test_fp32_rules_out_tf32_whatever_the_workload_has_set(launcher: Launcher) -> None:
+def test_fp32_excludes_tf32_whatever_the_workload_has_set(launcher: Launcher) -> None:
     given, how = list(SETTINGS.values()), {"world_size": len(SETTINGS), "backend": "gloo", "device": "cpu"}
     ranks = launcher.run(trained_beside, given, **how).values  # type: ignore[arg-type]
     expected = [

@@ -153,7 +153,7 @@ def batch_normalised() -> None:
 
 
 @pytest.mark.parametrize("script", [sharded, accelerated, batch_normalised])
-def test_other_ways_to_a_gpu_lead_to_the_cpu_too(launcher: Launcher, script: Callable[[], object]) -> None:
+def test_other_calls_for_a_gpu_use_the_cpu_too(launcher: Launcher, script: Callable[[], object]) -> None:
     counts, said = counted(launcher, script)
     assert counts.totals["collective_calls"] > 0
     assert len(said) == 1

@@ -49,7 +49,7 @@ TOLD = {  # what a test checks, and a regular expression for the first line of i
 }
 
 
-def test_a_wrong_subject_is_told_in_one_line_with_the_cure(inner: pytest.Pytester) -> None:
+def test_wrong_training_code_is_reported_in_one_line_with_the_cure(inner: pytest.Pytester) -> None:
     tests = [f"def test_{n}(ddpperf):\n    ddpperf.check({code})\n" for n, code in enumerate(TOLD)]
     inner.makepyfile("\n".join([PRELUDE, *tests]))
     run = inner.inline_run("--ddpperf-counts=only", "--ddpperf-world-size=2", "-p", "no:cacheprovider")
@@ -90,7 +90,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("mistake", "cure"), MISTAKES)
-def test_the_error_of_a_mistake_is_known_with_its_cure(
+def test_errors_of_common_mistakes_have_a_cure(
     monkeypatch: pytest.MonkeyPatch, mistake: Callable[[], object], cure: str
 ) -> None:
     monkeypatch.delenv("SLURM_PROCID", raising=False)

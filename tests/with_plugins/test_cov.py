@@ -37,7 +37,7 @@ def test_ranks_are_not_traced(inner: pytest.Pytester, run_with: Run) -> None:
 
 
 @pytest.mark.slow  # what starts ranks is started anew
-def test_ranks_are_traced_where_coverage_is_told_to_and_times_say_so(
+def test_if_coverage_traces_ranks_their_times_say_so(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(MODULE)

@@ -26,7 +26,7 @@ def test_step(ddpperf, expected):
 RED = "expected 2 all_reduce calls per step, counted 1"
 
 
-def test_html_has_the_reason_and_what_ranks_print(inner: pytest.Pytester, run_with: Run) -> None:
+def test_html_has_the_reason_and_the_output_of_ranks(inner: pytest.Pytester, run_with: Run) -> None:
     inner.makepyfile(test_suite=COUNTED + TESTS)
     run = run_with("pytest_html", "--html=out.html", "--self-contained-html")
     run.assert_outcomes(passed=1, failed=1)

@@ -70,7 +70,9 @@ def outcomes(run: pytest.RunResult, outcome: str) -> set[str]:
     ],
     ids=["all", "only", "skip", "only and skip"],
 )
-def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: list[str], passed: set[str]) -> None:
+def test_options_of_pytest_benchmark_select_ddpperf_tests(
+    suite: pytest.Pytester, options: list[str], passed: set[str]
+) -> None:
     run = suite.runpytest("-v", "--benchmark-max-time=0.01", *options, "--ddpperf-report=json:run.json")
     assert outcomes(run, "PASSED") == passed
     assert (
@@ -91,7 +93,9 @@ def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: li
     ],
     ids=["disabled", "enabled again", "timed all the same", "given time"],
 )
-def test_where_benchmarks_are_disabled_ours_only_count(suite: pytest.Pytester, options: list[str], timed: int) -> None:
+def test_if_benchmarks_are_disabled_ddpperf_tests_only_count(
+    suite: pytest.Pytester, options: list[str], timed: int
+) -> None:
     suite.makepyfile(test_suite=TIMED)
     run = suite.runpytest(*options, "--ddpperf-report=json:run.json")
     run.assert_outcomes(passed=timed, skipped=1 - timed)  # it asks for a time

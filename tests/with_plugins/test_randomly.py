@@ -27,7 +27,7 @@ def order(run: pytest.RunResult) -> list[str]:
     return [line.split()[0] for line in run.outlines if " PASSED " in line]
 
 
-def test_an_order_of_its_own_changes_no_result(inner: pytest.Pytester, run_with: Run) -> None:
+def test_a_random_order_of_tests_changes_no_result(inner: pytest.Pytester, run_with: Run) -> None:
     inner.makepyfile(test_suite=COUNTED + TESTS)
     options = ("-v", "--ddpperf-report=json:run.json")
     first = run_with(MODULE, "-p", "no:randomly", "--ddpperf-save", *options)

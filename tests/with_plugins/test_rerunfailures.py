@@ -48,7 +48,7 @@ STANDS = "not measured again: a verdict is final*"
     [(["--reruns=2"], ""), pytest.param([], "@pytest.mark.flaky(reruns=2)\n", marks=pytest.mark.slow)],
     ids=["option", "marker"],
 )
-def test_a_red_benchmark_stays_red_though_it_would_be_green_now(
+def test_a_red_benchmark_stays_red_although_a_rerun_would_be_green(
     inner: pytest.Pytester, run_with: Run, options: list[str], mark: str
 ) -> None:
     inner.makepyfile(test_suite=COUNTED + STEP)
@@ -66,7 +66,7 @@ def test_a_red_benchmark_stays_red_though_it_would_be_green_now(
 
 
 @pytest.mark.parametrize(("attempts", "reruns"), [("[2, 1, 1]", 1), ("[None, 2, 1]", 2)], ids=["first", "later"])
-def test_what_a_test_expects_is_no_matter_of_luck_in_any_attempt(
+def test_a_failed_expectation_fails_in_every_rerun(
     inner: pytest.Pytester, run_with: Run, attempts: str, reruns: int
 ) -> None:
     inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT.replace("[2, 1, 1]", attempts) + EXPECTS)
@@ -113,7 +113,7 @@ class Tests(unittest.TestCase):
     ],
     ids=["cause", "group", "unittest"],
 )
-def test_a_verdict_stands_however_it_is_raised(inner: pytest.Pytester, run_with: Run, test: str) -> None:
+def test_a_verdict_stays_red_in_reruns_however_it_is_raised(inner: pytest.Pytester, run_with: Run, test: str) -> None:
     inner.makepyfile(test_suite=COUNTED + MEASURED + test)
     run = run_with(MODULE, "--reruns=1")
     assert run.parseoutcomes() == {"failed": 1, "rerun": 1}
@@ -121,7 +121,7 @@ def test_a_verdict_stands_however_it_is_raised(inner: pytest.Pytester, run_with:
 
 
 @pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 has no subtests")
-def test_a_red_part_of_a_test_stands_too(inner: pytest.Pytester, run_with: Run) -> None:
+def test_a_red_part_of_a_test_stays_red_in_reruns_too(inner: pytest.Pytester, run_with: Run) -> None:
     inner.makepyfile(test_suite=COUNTED + STEP)
     run_with(MODULE, "--ddpperf-save").assert_outcomes(passed=1)
     inner.makepyfile(test_suite=COUNTED + SUBTESTS)
@@ -130,7 +130,7 @@ def test_a_red_part_of_a_test_stands_too(inner: pytest.Pytester, run_with: Run) 
     run.stdout.fnmatch_lines([STANDS])
 
 
-def test_a_rank_that_fails_is_tried_again_and_the_result_tells_it(inner: pytest.Pytester, run_with: Run) -> None:
+def test_a_rank_that_fails_is_tried_again_and_the_result_says_so(inner: pytest.Pytester, run_with: Run) -> None:
     inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT.replace("[2, 1, 1]", "[None, 1]"))
     run = run_with(MODULE, "--reruns=2", "--ddpperf-report=json:run.json", "-rR")
     assert run.parseoutcomes() == {"passed": 1, "rerun": 1}
@@ -140,7 +140,7 @@ def test_a_rank_that_fails_is_tried_again_and_the_result_tells_it(inner: pytest.
 
 
 @pytest.mark.slow
-def test_a_budget_has_one_pass_so_that_what_fails_is_tried_again(inner: pytest.Pytester, run_with: Run) -> None:
+def test_a_budget_has_one_pass_so_that_failed_tests_are_tried_again(inner: pytest.Pytester, run_with: Run) -> None:
     tried = CALLS_OF_ATTEMPT.replace("[2, 1, 1]", "[None, 1]")
     timed = "\n\ndef test_timed(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='on', steps=5)\n"
     inner.makepyfile(test_suite=COUNTED + tried + timed)

@@ -63,8 +63,9 @@ METRICS = (*SITED, "flops_forward", "flops_backward", "flops_recomputed", "opera
 class OperatorCounter(LowestMode, TorchDispatchMode):
     """A dispatch mode that counts operators below autograd and below tensor subclasses.
 
-    It counts in autograd's threads, but in no thread of a DataLoader or process group. It counts inside a user's
-    operators, but not inside torch's. It waits for each collective on a CPU, so DDP's hooks run here in a fixed order.
+    It counts in autograd's threads, but in no thread of a DataLoader or process group. It counts the operators
+    inside a user's operator, but not inside an operator of torch. It waits for each collective of CPU tensors, so that
+    hooks of DDP run in a fixed order.
     """
 
     supports_higher_order_operators = True

@@ -117,9 +117,8 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 def lines_of_left(run: Callable[[], object], *, traces: bool, graphs: bool = False) -> dict[str, dict[Place, float]]:
     """Runs three more steps; returns, by metric and line of code, the memory blocks and graphs that a step leaves.
 
-    Lines of code are known only if ``traces`` is True; otherwise nothing is found. Graphs also need ``graphs`` to be
-    True. Tracing goes on until the process ends, because stopping it can crash another thread (fixed in Python 3.12.9
-    and 3.13.2).
+    Lines of code are known only if ``traces`` is True; otherwise nothing is found. Graphs also need ``graphs``. Tracing
+    never stops, because its end can crash another thread (fixed in Python 3.12.9 and 3.13.2).
     """
     if traces and not tracemalloc.is_tracing():
         tracemalloc.start(_FRAMES)

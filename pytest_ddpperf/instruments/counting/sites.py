@@ -87,7 +87,7 @@ class Stack:
         return sum((frame.f_code.co_filename, frame.f_code.co_name) == around for frame in self._frames())
 
     def is_compiled(self, captured: frozenset[tuple[str, int]]) -> bool:
-        """Returns whether a wrapper of torch.compile runs a function that ``captured`` lists by file and first line."""
+        """Returns whether a wrapper of torch.compile called a function in ``captured`` (file, line) on this stack."""
         found, wrappers = False, compiled_wrappers()
         for code in (frame.f_code for frame in self._frames()):
             found = found or _is_captured(code, captured)
@@ -143,7 +143,7 @@ def compiled_sites(reasons: Iterable[str]) -> dict[tuple[str, Place], float]:
 
 @contextmanager
 def making_noted() -> Iterator[None]:
-    """Lets loaders, samplers, wrappers and optimizers, in this context, remember the line that makes them."""
+    """Stores in each loader, sampler, wrapper and optimizer that is made in this context the line that made it."""
     stack = Stack()
 
     def noting(init: Callable[..., None]) -> Callable[..., None]:
@@ -258,7 +258,7 @@ def digest(source: str) -> str:
 
 
 def _relative(file: str, roots: Sequence[str]) -> str:
-    """Returns a file's path relative to the project or to site-packages, equal on all machines; else its name."""
+    """Returns a file's path relative to site-packages, ``roots`` or ``sys.path``; for a file elsewhere, its name."""
     for folder in _PACKAGES:
         if folder in file:
             return file.rpartition(folder)[2]

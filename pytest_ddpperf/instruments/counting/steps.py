@@ -61,7 +61,10 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the ``counted`` steps that do the usual work: their counts in ``shown`` are most frequent in ``seen``."""
+    """Returns the steps in ``counted`` that do the same work as most steps, each step in a separate list.
+
+    ``counted`` has full counts of some steps. ``shown`` has cheap counts of the same steps, and ``seen`` of all steps.
+    """
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 

@@ -37,8 +37,7 @@ class TensorTracker:
     holds this tensor. So the numbers depend only on the program. The tracker does not see memory that an operator
     allocates inside its kernel.
 
-    The tracker learns which tensors are gradients only when the optimizer takes them. Then it divides the bytes of the
-    peak into gradients and temporaries.
+    Only the optimizer shows which tensors are gradients. Then the peak is divided into gradients and temporaries.
     """
 
     def __init__(self, device: str, *, fake: bool = False) -> None:
@@ -69,7 +68,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor of unknown origin once a second step uses it: buffers of gloo live for one step only."""
+        """Follows a tensor of unknown origin from the second step that uses it."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -77,7 +76,7 @@ class TensorTracker:
                     continue
                 if not self._is_met(key, storage):
                     self._met[key] = weakref.ref(storage), self._step
-                elif self._met[key][1] != self._step:
+                elif self._met[key][1] != self._step:  # buffers of gloo live for one step only
                     self._add(key, storage, "temporaries")
 
     def see(
@@ -200,7 +199,7 @@ class TensorTracker:
             yield
 
     def _storages(self, tensor: torch.Tensor) -> list[tuple[int, torch.UntypedStorage]]:
-        """Returns a tensor's storages on the device, with their keys; for a result of ``lend``, the original's."""
+        """Returns (key, storage) of each storage on the device; for a result of ``lend``, of ``lend``'s argument."""
         found: list[tuple[int, torch.UntypedStorage]] = []
         for storage in storages_of(tensor):
             key = storage._cdata  # noqa: SLF001  torch has no other identity for it

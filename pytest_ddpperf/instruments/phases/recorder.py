@@ -36,7 +36,7 @@ class PhaseNode:
         self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
     def inside(self, name: str, *, section: bool = False) -> PhaseNode:
-        """Returns the node of a phase or section that begins here; in a section ``forward``, the phase is forward."""
+        """Returns the node of a phase or section that begins in this node; a section ``forward`` is the phase, too."""
         if (name, section) not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
             sections = (*self.sections, path) if section else self.sections
@@ -67,7 +67,7 @@ class Recorder:
         self._places: list[PhaseNode] = []
 
     def record(self, run: Callable[[], object], steps: int, mark: Callable[[], Any]) -> Trace:
-        """Calls ``run`` ``steps`` times; the trace has the result of ``mark()`` at each change of phase or section."""
+        """Calls ``run`` ``steps`` times; returns a trace of ``mark()``, called at each change of phase or section."""
         self._mark, self._marks, self._places = mark, [], []
         starts = []
         for _ in range(steps):
@@ -78,7 +78,7 @@ class Recorder:
         return Trace(marks=self._marks, places=self._places[:-1], starts=starts)
 
     def enter(self, phase: str, _name: str = "") -> PhaseNode | None:
-        """Begins a phase and returns the previous node; None if the phase cannot begin in this node or thread."""
+        """Begins a phase; returns the ``PhaseNode`` around it, or None if this node or thread permits no such phase."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None
@@ -86,7 +86,7 @@ class Recorder:
         return before
 
     def enter_section(self, name: str) -> PhaseNode | None:
-        """Begins a user's section and returns the previous node; returns None on threads other than the main thread."""
+        """Begins a user's section; returns the ``PhaseNode`` around it, or None if this is not the main thread."""
         if get_ident() != self._thread:
             return None
         before = self._top

@@ -2,8 +2,7 @@
 
 NCCL's collectives do not block Python: a rank runs on until it needs a value, or until its GPU's queue is full. So
 stacks rarely show in which collective a rank waits, but the numbers of called collectives do. Torch 2.11 and later also
-record gloo's collectives. Torch 2.9 records them only if TORCH_FR_BUFFER_SIZE is set. No torch records gloo's send and
-recv.
+record gloo's collectives. Torch 2.9 does so only if TORCH_FR_BUFFER_SIZE is set. No torch records gloo's send and recv.
 """
 
 from __future__ import annotations
@@ -150,8 +149,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
     """Returns the collectives in which ranks wait and the rank that they wait for, or None if no rank waits.
 
     Only process groups whose ranks have all answered are examined. Within a group, ranks wait for a rank that has not
-    called the collective and is not waiting. ``elsewhere`` has the ranks that wait for something else than a recorded
-    collective.
+    called the collective and is not waiting. ``elsewhere`` has the ranks that wait, but for no recorded collective.
     """
     groups = {name: group for answer in answers.values() for name, group in answer.groups.items()}
     lines: dict[str, list[int]] = {}

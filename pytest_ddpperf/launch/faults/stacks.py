@@ -52,7 +52,10 @@ class Frame(NamedTuple):
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Returns each thread's stack in faulthandler's text, innermost frame first; the main thread's, or [], first."""
+    """Returns the stacks in faulthandler's text, one list of frames for each thread. The main thread comes first.
+
+    Each list begins with the innermost frame. The main thread's list is empty if its stack is missing in the text.
+    """
     read = _ESCAPED.sub(lambda escaped: escaped[0].encode().decode("unicode_escape"), text)
     stacks = [
         [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(part)]

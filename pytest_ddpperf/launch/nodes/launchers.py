@@ -34,7 +34,7 @@ class NodeLaunchers:
         return self.cluster.interface
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """Returns how many ranks each node runs, the controller's first; ``gpus``: the GPUs there, 0 to use CPUs."""
+        """Returns the numbers of ranks on the nodes, first the controller's node; ``gpus``: its GPUs, 0 to use CPUs."""
         nodes = self.cluster.nodes
         if not gpus:
             return spread(world_size, 1 + len(nodes))
@@ -90,7 +90,7 @@ class NodeLaunchers:
 
 
 def gpus_of(question: Question[int], until: float) -> int:
-    """Returns a node's answer to how many GPUs ranks can use there; raises LaunchError if there are none."""
+    """Waits for a node's number of usable GPUs, and returns the number; raises LaunchError if it is 0."""
     found = question.answer(until - time.monotonic())
     if not found:
         name = question.link.name
@@ -99,10 +99,10 @@ def gpus_of(question: Question[int], until: float) -> int:
 
 
 def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
-    """Returns each node's number of ranks; CPU ranks use all nodes, GPU ranks as few nodes as possible.
+    """Divides ranks evenly among nodes; returns the number of ranks of each node that gets ranks, in the nodes' order.
 
-    ``gpus`` is the number of GPUs on each node, or 0 for CPU ranks. Raises RankSkipped if nodes would get unequal
-    numbers.
+    If nodes have ``gpus`` GPUs each, ranks use as few nodes as possible. If ``gpus`` is 0, ranks on CPUs use all nodes.
+    Raises RankSkipped if the ranks cannot be divided evenly.
     """
     needed = min(nodes, -(-world_size // gpus) if gpus else world_size)
     each, left = divmod(world_size, needed)

@@ -102,11 +102,11 @@ class SessionBudget:
 
     @property
     def _preparing(self) -> float:
-        """Estimates the seconds to count and verify the tests that have not begun, from the benchmarks so far."""
+        """Estimates the seconds of counting and verification in later tests, from the mean of the benchmarks so far."""
         return self._others * self._prepared / max(1, self._benchmarks)
 
     def note_preparation(self, begun: float, benchmarks: int) -> None:
-        """Records the time since ``begun`` in which a call counted and verified this number of ``benchmarks``."""
+        """Adds the time since ``begun``, in which a call counted and verified ``benchmarks`` benchmarks."""
         if not self.again:
             self._prepared += self.now() - begun
             self._benchmarks += benchmarks
@@ -171,7 +171,7 @@ class SessionBudget:
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def over(self, *, last: bool) -> float:
-        """Returns the spent fraction of the call's time in both passes; ``last``: whether this pass has ended."""
+        """Returns the spent fraction of a call's time in both passes. With ``last``, this pass counts as spent."""
         # It limits the false alarms that interim verdicts may cause (alpha spending).
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.leaves_time:

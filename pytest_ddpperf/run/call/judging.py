@@ -186,7 +186,7 @@ class JudgedRun(BenchmarkRun):
         )
 
     def _instead_of(self, references: ComparedWith, error: errors.DdpperfError) -> ComparedWith | None:
-        """Returns the references for another attempt after an error, or None if there is no other attempt."""
+        """Returns the references with which to measure again after ``error``; None if the call must raise ``error``."""
         if isinstance(error, errors.RankFailed):
             again = self.settings.calibrate is None and self._fit.tries_again(error)
             return self._references(self._fit.left) if again else None

@@ -192,7 +192,7 @@ class Variant(BenchmarkId):
 
 
 def counted_only(variant: Variant, *, asked: bool = True) -> Measurement:
-    """Returns the measurement of a variant that was only counted: by a setting (``asked``), or for lack of time."""
+    """Returns a variant's measurement with counts but no times. Unless ``asked`` for, it notes a lack of time."""
     return measurement_of(variant, Plan(warmup=0, steps=0), findings=() if asked else (Finding("no_time_to_measure"),))
 
 

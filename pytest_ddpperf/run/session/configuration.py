@@ -188,7 +188,7 @@ def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest
 
 
 def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
-    """Returns the numbers of ranks for which to repeat a test of ``ddpperf_group``, from its closest marker."""
+    """Returns the numbers of ranks in the closest marker of a test that uses only ``ddpperf_group``; empty if none."""
     marks = metafunc.definition.iter_markers(MARKER)
     given = next((mark.kwargs["world_size"] for mark in marks if "world_size" in mark.kwargs), None)
     if given is None or "ddpperf" in metafunc.fixturenames:

@@ -30,7 +30,7 @@ _SHOWN = 200  # characters of a value in an error
 
 @dataclass(frozen=True)
 class RankResults(Generic[T]):
-    """The results of the ranks of a run; ``errors`` has exceptions only with ``check=False`` or ``raises_all``."""
+    """The ranks' values of a run; ``errors`` has, by rank, exceptions that did not fail the test (``check=False``)."""
 
     _values: tuple[T, ...]
     errors: Mapping[int, RankError]

@@ -133,7 +133,7 @@ class TrainingRun:
         self.trainer.update()
 
     def gradients(self) -> Gradients:
-        """Returns the full gradients of trained parameters on the CPU, by name; all ranks call this if sharded."""
+        """Returns full gradients of trained parameters on the CPU, by name; all ranks call this if they are sharded."""
         parallel = self.trainer.parallel
         found = gradients_of(parallel.module) if parallel.gradients is None else parallel.gradients()
         return {name: gradient for name, gradient in self._named(found).items() if name not in self._frozen}
@@ -199,7 +199,7 @@ def _other(tensor: Tensor, rank: int) -> Tensor:
 
 
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
-    """Returns this rank's first ``count`` batches, each cut to a few samples; uses only the sampler of ``loader``."""
+    """Returns this rank's first ``count`` batches, cut to a few samples; ignores ``loader`` except for its sampler."""
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     kept = None
     if workload.batch is None and loader is not None and not loader.auto:

@@ -24,7 +24,7 @@ def test_a_clock_that_is_ahead_is_moved_by_the_median_of_the_ends() -> None:
     assert found.collectives == 2
 
 
-def test_an_estimate_beyond_what_is_possible_is_moved_to_it() -> None:
+def test_an_estimated_clock_shift_beyond_its_limits_is_moved_to_the_limit() -> None:
     first = [step(0, 400), collective(0, 10), collective(100, 200), collective(300, 400)]
     second = [step(0, 400), collective(0, 10), collective(150, 160), collective(350, 360)]
     found = align([trace(0, 2, *first), trace(1, 2, *second)])
@@ -32,7 +32,7 @@ def test_an_estimate_beyond_what_is_possible_is_moved_to_it() -> None:
     assert found.uncertainties[1] == pytest.approx(20 * US)
 
 
-def test_no_rank_is_further_off_than_is_told() -> None:
+def test_no_clock_of_a_rank_is_further_off_than_its_uncertainty() -> None:
     """Ranks come and go at random times, as gloo and NCCL let them: none ends before the last has begun."""
     for case in range(50):
         number = random.Random(case)  # noqa: S311
@@ -72,7 +72,7 @@ def test_a_single_rank_needs_no_meeting() -> None:
         ([collective(10, 20), collective(50, 60)], [collective(10, 20), collective(80, 90)], "at least 1e-05 s apart"),
     ],
 )
-def test_what_cannot_be_aligned_is_refused_with_the_reason(
+def test_traces_that_cannot_be_aligned_are_refused_with_the_reason(
     first: list[dict[str, Any]], second: list[dict[str, Any]], reason: str
 ) -> None:
     with pytest.raises(TraceError, match=f"^traces cannot be merged.*{reason}"):

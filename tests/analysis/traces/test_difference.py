@@ -50,7 +50,7 @@ def test_calls_and_seconds_are_means_over_steps_and_ranks() -> None:
     assert (use.calls, use.seconds) == pytest.approx((0.75, 20 * US))
 
 
-def test_a_slow_operator_an_extra_collective_and_what_is_gone_are_named() -> None:
+def test_a_slower_operator_an_extra_collective_and_an_operator_that_is_gone_are_named() -> None:
     after = ranks(
         event("aten::mm", 0, 180),
         event("aten::gelu", 180, 200),
@@ -72,21 +72,21 @@ def test_a_slow_operator_an_extra_collective_and_what_is_gone_are_named() -> Non
     assert found.steps == pytest.approx((1000 * US, 1000 * US))
 
 
-def test_a_small_change_of_time_is_told_where_it_is_asked_for() -> None:
+def test_a_small_change_of_time_is_reported_if_it_is_asked_for() -> None:
     after = ranks(event("aten::mm", 0, 100), event("aten::relu", 100, 145), collective(200, 300))
     assert difference(BEFORE, after).changes == difference(BEFORE, BEFORE, least=1e-9).changes == ()
     (change,) = difference(BEFORE, after, least=0.004).changes
     assert (change.word, change.name) == ("faster", "aten::relu")
 
 
-def test_fewer_calls_are_told_although_they_take_longer() -> None:
+def test_fewer_calls_are_reported_although_they_take_longer() -> None:
     twice = ranks(event("aten::mm", 0, 10), event("aten::mm", 10, 20))
     once = ranks(event("aten::mm", 0, 900))
     (change,) = difference(twice, once).changes
     assert (change.word, change.calls) == ("fewer calls", -1)
 
 
-def test_kernels_and_copies_are_told_apart() -> None:
+def test_kernels_and_copies_are_distinguished() -> None:
     on_gpu = ranks(event("gemm", 0, 10, "kernel"), event("Memcpy HtoD", 0, 5, "gpu_memcpy"))
     uses = usage(on_gpu)
     assert set(uses) == {("kernel", "gemm"), ("copy", "Memcpy HtoD")}

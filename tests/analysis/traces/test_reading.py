@@ -71,12 +71,14 @@ def test_a_range_of_the_user_with_our_name_is_no_step() -> None:
         ([step(10, 30, "train")], [(5 * US, 65 * US)]),
     ],
 )
-def test_the_steps_of_other_traces(events: list[dict[str, Any]], marks: list[tuple[float, float]]) -> None:
+def test_steps_are_found_in_traces_of_other_tools(
+    events: list[dict[str, Any]], marks: list[tuple[float, float]]
+) -> None:
     found = trace(0, 1, *events, event("aten::mm", 5, 65))
     assert [pytest.approx(mark) for mark in marks] == list(found.marks)
 
 
-def test_who_comes_last_and_how_long_the_others_wait() -> None:
+def test_the_rank_that_comes_last_and_the_time_that_the_others_wait_are_found() -> None:
     ranks = [
         trace(rank, 2, step(0, 100), event("aten::mm", 0, 10), collective(10 + 30 * rank, 60), collective(70, 80, 99))
         for rank in (1, 0)
@@ -88,19 +90,19 @@ def test_who_comes_last_and_how_long_the_others_wait() -> None:
     assert profile.wait == pytest.approx(15 * US)
 
 
-def test_of_a_group_with_a_rank_missing_nothing_is_told() -> None:
+def test_a_group_with_a_missing_rank_has_no_profile() -> None:
     one = trace(0, 2, step(0, 100), collective(10, 60))
     assert group_profile([one]) is None
     assert group_profile([one, trace(1, 2, step(0, 50), step(50, 100), collective(10, 60))]) is None
 
 
-def test_smaller_groups_are_told_from_torchs_list_of_them() -> None:
+def test_smaller_groups_are_recognised_by_torchs_list_of_process_groups() -> None:
     groups = [{"pg_size": 4, "ranks": [0, 1, 2, 3]}, {"pg_size": 2, "ranks": [0, 1]}]
     assert trace(0, 4, event("aten::mm", 0, 1), pg_config=groups).subgroups
     assert not trace(0, 4, event("aten::mm", 0, 1), pg_config=groups[:1]).subgroups
 
 
-def test_the_rank_is_that_of_the_file_where_the_trace_does_not_tell() -> None:
+def test_the_rank_comes_from_the_file_name_if_the_trace_does_not_have_it() -> None:
     whole = document(0, 2, event("aten::mm", 0, 1))
     del whole["distributedInfo"]
     assert read_trace(whole, "some/test_step.w2_rank_12_trace.json.gz").rank == 12
@@ -108,7 +110,7 @@ def test_the_rank_is_that_of_the_file_where_the_trace_does_not_tell() -> None:
 
 
 @pytest.mark.parametrize("content", [{"traceEvents": {}}, 3])
-def test_what_is_no_trace_is_refused_by_name(content: object) -> None:
+def test_a_file_that_is_not_a_trace_is_refused_by_name(content: object) -> None:
     with pytest.raises(TraceError, match=r"^notes\.json is not a Chrome trace"):
         read_trace(content, "notes.json")
 
@@ -125,18 +127,18 @@ def test_what_is_no_trace_is_refused_by_name(content: object) -> None:
     ],
     ids=["huge", "huge mark", "NaN", "no object", "no type", "no note"],
 )
-def test_an_event_that_torch_would_not_write_is_told(strange: dict[str, Any]) -> None:
+def test_an_event_that_torch_would_not_write_is_refused(strange: dict[str, Any]) -> None:
     with pytest.raises(TraceError, match=r"^odd\.json is not a Chrome trace of torch.profiler: an event cannot be"):
         read_trace({"traceEvents": [event("aten::mm", 0, 1), strange]}, "odd.json")
 
 
-def test_an_event_that_has_not_ended_is_left_out() -> None:
+def test_an_event_that_has_not_ended_is_omitted() -> None:
     found = trace(0, 2, event("aten::mm", 5, 4), event("aten::add", 0, 1))
     assert [each.name for each in found.events] == ["aten::add"]
 
 
 @pytest.mark.parametrize("told", [{"rank": -1}, {"world_size": 10**22}])
-def test_a_rank_that_cannot_be_is_told(told: dict[str, int]) -> None:
+def test_an_impossible_rank_is_refused(told: dict[str, int]) -> None:
     with pytest.raises(TraceError, match=r"^odd\.json is not a trace of a rank: "):
         read_trace({"distributedInfo": told, "traceEvents": [event("aten::mm", 0, 1)]}, "odd.json")
 

@@ -37,7 +37,7 @@ def result(test: str = "t.py::test_a", *series: Series, **fields: Any) -> Result
     return make_new_result(test, *(series or (STEP_TIME, CALLS, BYTES)), **{"environment": CPU, **fields})
 
 
-def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
+def test_a_recorded_result_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
     assert record(file, RUN, [result(recipe={"precision": "bf16"})]) == 1
     (entry,) = entries(file, "step_time")
@@ -67,7 +67,7 @@ def test_a_value_that_no_run_has_had_is_found(tmp_path: Path) -> None:
         assert database.outside(file, "t.py::test_a", result().measurement, "step_time", value) == range_of_runs
 
 
-def test_the_last_verdict_is_that_of_the_newest_run(tmp_path: Path) -> None:
+def test_the_last_verdict_is_the_verdict_of_the_newest_run(tmp_path: Path) -> None:
     file, one = tmp_path / "history.sqlite", result().measurement
     for number, verdict in ((2, Verdict.IMPROVED), (1, Verdict.OK)):
         record(file, make_history_run(number), [replace(result(), verdict=verdict)])
@@ -76,7 +76,7 @@ def test_the_last_verdict_is_that_of_the_newest_run(tmp_path: Path) -> None:
     assert database.last_verdict(file, "t.py::test_a", replace(one, environment=make_environment())) == ("", "")
 
 
-def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path) -> None:
+def test_the_history_database_stores_samples_verdicts_and_environments(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
     record(file, RUN, [result()])
     with sqlite3.connect(file) as connection:
@@ -108,7 +108,7 @@ def test_entries_are_in_the_order_of_commits_and_can_be_chosen(tmp_path: Path) -
     assert entries(file, "speedup") == ()
 
 
-def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_omitted(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
     open_ended = replace(STEP_TIME, interval=Interval(low=-math.inf, high=math.inf, confidence=0.95))
     lost = replace(STEP_TIME, metric="lost", value=math.nan, samples=(math.nan,))
@@ -172,7 +172,7 @@ def test_a_process_that_dies_while_it_writes_leaves_nothing(tmp_path: Path) -> N
     assert len(entries(file, "step_time")) == 20
 
 
-def test_a_failure_half_way_leaves_nothing(tmp_path: Path) -> None:
+def test_a_recording_that_fails_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
     record(file, RUN, [result()])
     with pytest.raises(HistoryError, match="UNIQUE"):
@@ -180,7 +180,7 @@ def test_a_failure_half_way_leaves_nothing(tmp_path: Path) -> None:
     assert recorded(file, "test") == ("t.py::test_a",)
 
 
-def test_a_loss_is_that_after_so_many_steps(tmp_path: Path) -> None:
+def test_a_loss_belongs_to_its_number_of_steps(tmp_path: Path) -> None:
     """Warm-up trains as well; the step time does not depend on how often it was taken."""
     file = tmp_path / "history.sqlite"
     loss = replace(STEP_TIME, metric="final_loss", unit="1", scale="difference")
@@ -190,7 +190,7 @@ def test_a_loss_is_that_after_so_many_steps(tmp_path: Path) -> None:
     assert [entry.benchmark.steps for entry in entries(file, "step_time")] == [None] * 3
 
 
-def test_times_of_steps_that_took_turns_are_apart_and_counts_are_not(tmp_path: Path) -> None:
+def test_times_of_interleaved_steps_are_a_separate_series_and_counts_are_not(tmp_path: Path) -> None:
     """A step that takes turns begins with cold caches: it lasts longer than alone."""
     file = tmp_path / "history.sqlite"
     calls = replace(STEP_TIME, metric="collective_calls", unit="1", scale="exact")
@@ -238,7 +238,7 @@ def test_texts_that_are_none_are_refused_in_lists_too(tmp_path: Path) -> None:
     assert not database.has_run(file, RUN, [result(), result("t.py::test_b")])
 
 
-def test_the_run_of_a_checkout_is_what_it_was_when_it_was_looked_at() -> None:
+def test_a_history_run_has_the_state_of_the_checkout_at_the_time_of_its_inspection() -> None:
     run = database.run_of(Checkout("3f2a1c0", "main", dirty=True, commit_date="2026-01-11T09:00:00+00:00"))
     commit = {"commit": "3f2a1c0", "commit_date": "2026-01-11T09:00:00+00:00", "branch": "main"}
     assert run == HistoryRun(date=run.date, dirty=True, **commit)

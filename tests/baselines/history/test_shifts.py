@@ -8,7 +8,7 @@ from pytest_ddpperf.stats.intervals import t_quantile
 
 
 @pytest.mark.parametrize("n", [8, 20, 200, 1000])
-def test_the_far_tail_is_that_of_scipy(n: int) -> None:
+def test_the_far_tail_of_students_t_agrees_with_scipy(n: int) -> None:
     """A penalty asks for it. For few points it reaches too far, which only makes false alarms rarer."""
     confidence = 1 - ALPHA / (2 * n)
     exact = t_quantile(0.5 + confidence / 2, n - 2)

@@ -166,7 +166,7 @@ def test_a_missing_folder_is_made_with_the_first_run(tmp_path: Path) -> None:
     assert record(file, RUN, [result()]) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_with_the_cure(tmp_path: Path) -> None:
     """Not by its permissions, which do not hold for root: nothing can be made in /proc."""
     with pytest.raises(HistoryError, match=r"history file /proc/history\.sqlite cannot be written: .*; name another"):
         ensure_recordable(Path("/proc/history.sqlite"))
@@ -178,7 +178,7 @@ def test_reading_makes_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_another_program_keeps_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_program_keeps_locked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.baselines.history.sqlite_file.LOCK_TIMEOUT", 0.01)
     file = tmp_path / "history.sqlite"
     record(file, RUN, [result()])

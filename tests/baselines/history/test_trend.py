@@ -42,7 +42,7 @@ def found(trend: Trend) -> list[tuple[object, ...]]:
     return [(c.kind, c.before, c.after, pytest.approx(c.size)) for c in trend.changes]
 
 
-def test_a_step_in_ratios_by_hand() -> None:
+def test_a_step_in_ratios_agrees_with_values_by_hand() -> None:
     (trend,) = trends(history([0.04] * 5 + [0.05] * 5))
     assert found(trend) == [("step", 4, 5, 0.25)]
     assert [point.level for point in trend.points] == pytest.approx([0.04] * 5 + [0.05] * 5)
@@ -56,7 +56,7 @@ def test_differences_are_absolute_and_higher_may_be_better() -> None:
     assert trend.worst == pytest.approx(0.1)
 
 
-def test_ratios_of_what_may_be_zero_are_taken_of_the_mean() -> None:
+def test_changes_of_values_that_may_be_zero_are_relative_to_the_mean() -> None:
     (trend,) = trends(history([0.0] * 5 + [2.0] * 5))
     assert found(trend) == [("step", 4, 5, 2.0)]  # 2 of a mean of 1
     assert trend.points[5].change == pytest.approx(2.0)
@@ -81,14 +81,14 @@ def test_a_count_has_no_noise_because_one_run_did_not_gate_it() -> None:
     assert found(trend) == [("step", 4, 5, 4)]
 
 
-def test_small_changes_are_left_out() -> None:
+def test_small_changes_are_omitted() -> None:
     values = [0.04] * 5 + [0.0408] * 5
     assert len(trends(history(values), min_change=0.01)[0].changes) == 1
     assert trends(history(values), min_change=0.03)[0].changes == ()
     assert trends(history(values, min_tolerance=0.03), min_change=0.01)[0].changes == ()
 
 
-def test_the_smallest_change_of_what_is_subtracted_is_a_share_of_its_typical_value() -> None:
+def test_the_smallest_absolute_change_is_a_share_of_the_typical_value() -> None:
     """Seconds and bytes are no shares: 1 % is not 10 ms."""
     for old, new in ((0.004, 0.010), (-0.004, -0.010), (0.1, 0.102)):
         (trend,) = trends(history([old] * 5 + [new] * 5, PHASE))
@@ -118,7 +118,7 @@ def test_runs_of_one_commit_are_one_point() -> None:
     assert [point.interval for point in trend.points] == [interval, None, interval]
 
 
-def test_changed_work_trees_and_runs_without_git_are_points_of_their_own() -> None:
+def test_changed_work_trees_and_runs_without_git_are_separate_points() -> None:
     runs = [
         make_history_run(1),
         make_history_run(1, dirty=True),
@@ -131,13 +131,13 @@ def test_changed_work_trees_and_runs_without_git_are_points_of_their_own() -> No
     assert [point.runs for point in trend.points] == [1] * 5
 
 
-def test_unlike_benchmarks_are_lines_of_their_own() -> None:
+def test_different_benchmarks_are_separate_lines() -> None:
     for other in (replace(BENCHMARK, environment_key="cpu-b-8c"), replace(BENCHMARK, steps=65)):
         found = trends([*history([0.04] * 3), *history([0.01] * 4, other)])
         assert [(trend.benchmark, len(trend.points)) for trend in found] == [(BENCHMARK, 3), (other, 4)]
 
 
-def test_only_the_last_commits() -> None:
+def test_option_last_keeps_only_the_last_commits() -> None:
     (trend,) = trends(history([0.04] * 10 + [0.05] * 10), last=10)
     assert [point.run for point in trend.points] == [make_history_run(i) for i in range(10, 20)]
     assert trend.changes == ()
@@ -202,7 +202,7 @@ def test_a_creep_without_noise_is_found_exactly(length: int) -> None:
     assert (change.kind, change.before, change.after) == ("creep", 50, 50 + length)
 
 
-def test_the_interval_of_a_step_by_hand() -> None:
+def test_the_interval_of_a_step_agrees_with_values_by_hand() -> None:
     """Levels 0 and 10, residuals of 1: variance 8 / (8 - 1 - 2), of the difference of two means of four half of it."""
     (change,) = change_points([-1, 1, 1, -1, 9, 11, 11, 9]).changes
     half = 2.5706 * math.sqrt(8 / 5 * (1 / 4 + 1 / 4))
@@ -211,13 +211,13 @@ def test_the_interval_of_a_step_by_hand() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0] * 50, [0.0] * 50, [1.0, 2.0, 1.0, 2.0] * 10])
-def test_what_does_not_change(values: list[float]) -> None:
+def test_a_series_without_a_change_has_no_change_point(values: list[float]) -> None:
     fit = change_points(values)
     assert fit.changes == ()
     assert fit.levels == pytest.approx([sum(values) / len(values)] * len(values) if values else [])
 
 
-def test_too_few_points_tell_nothing() -> None:
+def test_too_few_points_have_no_change_point() -> None:
     assert change_points([1.0, 1.0, 9.0, 9.0, 9.0]).changes == ()
     assert len(change_points([1.0, 1.0, 1.0, 9.0, 9.0, 9.0]).changes) == 1
 
@@ -230,7 +230,7 @@ def test_steps_in_a_row_are_not_taken_for_a_creep(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_step_amidst_a_creep(seed: int) -> None:
+def test_a_step_during_a_creep_is_found(seed: int) -> None:
     fit = change_points(added(noise(seed, 0.01), ramp(0, 199, 0.08), step(120, 0.06)))
     found = {change.kind: change for change in fit.changes}
     assert len(fit.changes) == 2
@@ -239,7 +239,7 @@ def test_a_step_amidst_a_creep(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_soon_taken_back_is_two_steps(seed: int) -> None:
+def test_a_change_that_was_soon_taken_back_is_two_steps(seed: int) -> None:
     fit = change_points(added(noise(seed, 0.01), step(120, 0.06), step(130, -0.06)))
     assert kinds(fit) == ["step", "step"]
     assert [round(change.size, 1) for change in fit.changes] == [0.1, -0.1]
@@ -254,7 +254,7 @@ def test_outliers_are_named_and_make_no_change() -> None:
     assert fit.outliers == (50, 90, 199)
 
 
-def test_better_and_worse_and_units_are_alike() -> None:
+def test_change_points_do_not_depend_on_direction_or_unit() -> None:
     values = added(noise(3, 0.02), step(70, 0.05), ramp(100, 180, -0.09))
     here = change_points(values)
     there = change_points([5 - 1000 * value for value in values])

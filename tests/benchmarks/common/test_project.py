@@ -15,13 +15,13 @@ from pytest_ddpperf.against.git import git
 from pytest_ddpperf.launch.processes import children
 
 
-def test_a_rate_is_told_with_its_interval() -> None:
+def test_a_rate_is_shown_with_its_interval() -> None:
     """By Clopper and Pearson, 1 of 10 is 0.25 to 44.5 %; of many comparisons the ends have a decimal."""
     assert rate_text(1, 10) == "10.0 % [0 .. 45]"
     assert rate_text(0, 1000) == "0.0 % [0.0 .. 0.4]"
 
 
-def test_a_run_keeps_what_was_printed_and_each_test(tmp_path: Path) -> None:
+def test_a_run_keeps_its_output_and_the_result_of_each_test(tmp_path: Path) -> None:
     repository(tmp_path, {"test_it.py": "def test_it():\n    assert 1 == 2, 'no'\n"})
     ran = pytest_run(tmp_path, ["-p", "no:randomly"])
     assert (ran.status, ran.results) == (1, [])
@@ -43,7 +43,7 @@ with busy(2):
 """
 
 
-def test_as_many_as_asked_for_are_busy_until_the_end() -> None:
+def test_as_many_processes_as_asked_for_are_busy_until_the_end() -> None:
     before = children()
 
     def begun() -> int:
@@ -59,7 +59,7 @@ def test_as_many_as_asked_for_are_busy_until_the_end() -> None:
 
 
 @pytest.mark.parametrize("signal", ["TERM", "KILL"])
-def test_they_end_with_a_process_that_is_ended(signal: str) -> None:
+def test_busy_processes_end_with_the_process_that_started_them(signal: str) -> None:
     with subprocess.Popen([sys.executable, "-c", LIVES], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         pids = [int(word) for word in process.stdout.readline().split()]

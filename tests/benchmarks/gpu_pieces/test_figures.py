@@ -41,7 +41,7 @@ def test_an_error_is_kept_in_words() -> None:
     assert told[-1] == "a launch right after a kill with memory held found 98% of the memory free"
 
 
-def test_what_became_of_tests_is_told() -> None:
+def test_the_outcomes_of_tests_are_counted_and_failures_quoted() -> None:
     found = {
         "passed": 1,
         "failed": {"t::c": "assert 1 == 2"},

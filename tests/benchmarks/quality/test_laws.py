@@ -45,7 +45,7 @@ def test_the_new_side_has_the_work_and_the_pauses() -> None:
     assert [ranks[0].cpu_time for ranks, _ in rounds] == pytest.approx([0.011, 0.01])
 
 
-def test_both_sides_may_pause_and_a_gpu_tells_no_cpu_time() -> None:
+def test_both_sides_may_pause_and_a_gpu_has_no_cpu_time() -> None:
     pausing = Slower(pause=1.0, every=2)
     world = World(Silent(), pausing, pausing, cpu=False)
     rounds = world.launched([True, False], 4)
@@ -54,7 +54,7 @@ def test_both_sides_may_pause_and_a_gpu_tells_no_cpu_time() -> None:
     assert {ranks[0].cpu_time for ranks, _ in rounds} == {None}
 
 
-def test_what_made_second_sides_slower_is_taken_off_and_chance_is_not() -> None:
+def test_the_mean_slowdown_of_second_sides_is_subtracted_and_chance_is_kept() -> None:
     """Steps of 1 ms; one unchanged second side took 1.1 ms by chance, two slower ones take 2 and 4 ms, so a mean of
     2.83 ms is taken off and what is left is a factor of the root of 2."""
     steps = np.array([[[10_000] * 2, [second] * 2] for second in (11_000, 20_000, 40_000)], np.int32)
@@ -73,7 +73,7 @@ def made_up(scatter: float, steps: int = 80) -> Pairs:
 
 
 @pytest.mark.parametrize("scatter", [0.02, 0.06])
-def test_recorded_pairs_scatter_by_what_is_asked_for(scatter: float) -> None:
+def test_replayed_pairs_have_the_scatter_that_is_asked_for(scatter: float) -> None:
     pairs = made_up(0.03)
     assert pairs.scatter == pytest.approx(0.03, rel=0.1)
     found = [np.std(quotients(Replayed(pairs, drawing(seed), scatter), 1000)) for seed in range(4)]
@@ -81,20 +81,20 @@ def test_recorded_pairs_scatter_by_what_is_asked_for(scatter: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_launches_add_of_their_own_is_skewed_and_0_on_average(seed: int) -> None:
+def test_the_noise_of_launches_is_skewed_and_0_on_average(seed: int) -> None:
     found = Skewed(0.02, drawing(seed))(200_000)
     assert found.mean() == pytest.approx(0.0, abs=5e-4)
     assert found.std() == pytest.approx(0.02, rel=0.05)
     assert ((found / 0.02) ** 3).mean() > 1.5
 
 
-def test_a_machine_with_moods_favours_no_side() -> None:
+def test_a_machine_whose_speed_drifts_favours_no_side() -> None:
     for seed in range(5):
         found = quotients(Moody(drawing(seed)), 1500)
         assert abs(np.mean(found)) < 4 * np.std(found) / math.sqrt(len(found))
 
 
-def test_recordings_are_those_whose_blocks_alternate_as_now() -> None:
+def test_there_are_recordings_with_a_plausible_scatter() -> None:
     found = recordings()
     assert len(found) >= 4
     assert all(0.01 < pairs.scatter < 0.2 for pairs in found)

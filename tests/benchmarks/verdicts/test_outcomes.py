@@ -47,7 +47,7 @@ def result(**changed: Any) -> dict[str, Any]:
     }
 
 
-def test_what_is_told_is_held_against_the_result_s_own_step_times() -> None:
+def test_reported_values_are_compared_with_the_step_times_of_the_result() -> None:
     """A mean of 20 ms is twice the reference's; 128 samples in 20 ms are 6400 a second."""
     found = told(result())
     assert found["true"] == pytest.approx(1.0)
@@ -60,7 +60,7 @@ def test_what_is_told_is_held_against_the_result_s_own_step_times() -> None:
     assert told(wrong)["apart"] == pytest.approx([0.0, 1.0])
 
 
-def test_launches_that_do_not_know_what_others_took_say_nothing_of_it() -> None:
+def test_launches_without_the_cpu_time_of_other_processes_are_omitted_from_its_mean() -> None:
     """Known are 30 % and 2 % of a hypervisor; of the others only the hypervisor's 2 % are known."""
     unknown = {"cpu": {"others": None, "steal": 0.02}}
     assert others_of(result(health=[unknown, None, {"cpu": None}])) is None
@@ -94,7 +94,7 @@ def test_runs_on_another_machine_than_the_cell_says_do_not_count(cell: str, fiel
     assert why_left_out({**CELLS, **SUITES}[cell], replace(OUTCOME, cell=cell, **fields)) == why
 
 
-def test_what_is_added_is_read(tmp_path: Path) -> None:
+def test_outcomes_that_were_appended_are_read_back(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     assert read(file) == []
     full = replace(OUTCOME, number=1, red=["step_time"], change=0.1, programs={"after": {"work": 0.1}})
@@ -113,7 +113,7 @@ def suite(number: int, verdicts: str, **fields: Any) -> list[Outcome]:
     return [replace(run, test=f"test_{place}", verdict=names[letter]) for place, letter in enumerate(verdicts)]
 
 
-def test_goals_are_meant_of_benchmarks_of_planted_ones_and_of_runs() -> None:
+def test_goals_count_benchmarks_planted_slowdowns_or_runs() -> None:
     outcomes = [*suite(0, "ouib"), *suite(0, "rb", planted=True), *suite(1, "oooo")]
     assert tally(Goal("green", 0.95, at_least=True), outcomes) == (6, 8)
     assert tally(Goal("red", 0.0, at_least=False), outcomes) == (1, 8)
@@ -127,7 +127,7 @@ def test_a_row_counts_runs_and_benchmarks() -> None:
     assert row[:12] == ("suite-10%", "1", "20", "1", "4", "1", "1", "1", "1", "0", "25.0 % [1 .. 81]", "1 of 2")
 
 
-def test_goals_say_what_is_missed_and_how_many_runs_are_to_come() -> None:
+def test_goals_name_missed_runs_and_the_number_of_runs_that_remain() -> None:
     outcomes = [replace(OUTCOME, cell="50%-20s-quiet", number=number, apart=(0.0, 0.02)) for number in range(2)]
     outcomes.append(replace(outcomes[0], number=2, verdict="ok", change=0.01, true=0.5, apart=(0.0,)))
     assert goal_lines(outcomes) == [
@@ -137,7 +137,7 @@ def test_goals_say_what_is_missed_and_how_many_runs_are_to_come() -> None:
     assert notable_lines(outcomes)[1:] == ["  50%-20s-quiet #2, 2026-01-12T10:00:00+00:00: ok, truly +50.0% "]
 
 
-def test_trees_and_machines_have_tables_of_their_own() -> None:
+def test_trees_and_machines_have_separate_tables() -> None:
     other = replace(OUTCOME, tree="0000000")
     assert report([OUTCOME, other]).count("tree ") == 2
     assert "tree 0000000 on cpu-2c" in report([OUTCOME, other], "0000000")

@@ -53,7 +53,7 @@ def names(bench: Bench, cells: list[Cell], until: float = 1e9, number: int | Non
     return [outcome.cell for (outcome,) in made(bench, cells, until, number)]
 
 
-def test_cells_take_turns_until_each_has_what_counts(bench: Bench, used: list[float]) -> None:
+def test_runs_of_cells_are_interleaved_until_each_cell_has_enough_valid_runs(bench: Bench, used: list[float]) -> None:
     """The second run of each does not count, so that four are made of each."""
     found = names(bench, [QUIET, BUSY])
     assert Counter(found) == {QUIET.name: 4, BUSY.name: 4}
@@ -63,7 +63,7 @@ def test_cells_take_turns_until_each_has_what_counts(bench: Bench, used: list[fl
     assert len(names(bench, [BUSY], number=2)) == 2
 
 
-def test_quiet_runs_wait_while_others_use_the_machine(bench: Bench, used: list[float]) -> None:
+def test_quiet_runs_wait_while_other_processes_use_the_machine(bench: Bench, used: list[float]) -> None:
     used[:] = [0.5, 0.5, 0.0]
     found = names(bench, [QUIET, replace(BUSY, wanted=1)])
     assert found[0] == BUSY.name
@@ -86,7 +86,7 @@ def test_the_package_is_named_by_its_tree_and_has_no_changes(tmp_path: Path) -> 
     assert git(tmp_path, "rev-parse", "HEAD:pytest_ddpperf").startswith(tree_of(tmp_path))
 
 
-def test_a_run_of_the_suite_is_kept_whatever_it_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_the_suite_is_kept_whatever_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one ends without results, the second one with an open benchmark while others use 20 % of the cores."""
     bench = Bench(tmp_path / "runs.jsonl", ROOT, "3f2a1c0", "cpu-2c", iter(map(float, range(9))).__next__)
     found: list[list[dict[str, Any]]] = [[], [{"test": "a", "verdict": "inconclusive", "took": 301.0, "others": 0.2}]]
@@ -106,7 +106,7 @@ def test_a_run_of_the_suite_is_kept_whatever_it_comes_to(tmp_path: Path, monkeyp
     assert second.left_out == "not quiet: others used 20% of the cores while it was compared"
 
 
-def test_the_programs_of_a_run_are_always_the_same_and_those_of_a_cell_differ() -> None:
+def test_a_run_number_always_has_the_same_programs_and_runs_of_a_cell_differ() -> None:
     cell = CELLS["pauses-quiet"]
     drawn = [cell.drawn(number) for number in range(40)]
     assert drawn == [cell.drawn(number) for number in range(40)]
@@ -117,7 +117,7 @@ def test_the_programs_of_a_run_are_always_the_same_and_those_of_a_cell_differ() 
         SUITES["suite-same"].drawn(0)
 
 
-def test_what_differs_between_two_commits_is_what_is_slower(tmp_path: Path) -> None:
+def test_two_commits_differ_only_by_the_lines_that_are_slower(tmp_path: Path) -> None:
     before, after = CELLS["validation-busy"].drawn(0)
     make_project(tmp_path / "slower", before.text, after.text)
     make_project(tmp_path / "same", before.text, before.text)
@@ -125,7 +125,7 @@ def test_what_differs_between_two_commits_is_what_is_slower(tmp_path: Path) -> N
         assert git(tmp_path / name, "diff", "--numstat", BEFORE, AFTER) == lines
 
 
-def test_work_is_planted_in_tests_that_are_there(tmp_path: Path) -> None:
+def test_work_is_planted_in_tests_that_exist(tmp_path: Path) -> None:
     module = (ROOT / SUITE / runs.SLOWER_MODULE).read_text()
     repository(tmp_path, {f"{SUITE}/{runs.SLOWER_MODULE}": module, f"{SUITE}/language_model.py": "x = 1\n"})
     plant(tmp_path, 0.1)
@@ -141,14 +141,14 @@ def test_work_is_planted_in_tests_that_are_there(tmp_path: Path) -> None:
         plant(tmp_path, 0.1)
 
 
-def test_what_is_neither_idle_nor_its_own_is_others() -> None:
+def test_cpu_time_that_is_neither_idle_nor_own_belongs_to_other_processes() -> None:
     """Of 1,000 ticks 300 were idle and 500 its own; children that began earlier make no negative share."""
     assert Ticks(0, 0, 0.0).others(Ticks(1000, 300, 500.0)) == pytest.approx(0.2)
     assert Ticks(0, 0, 0.0).others(Ticks(100, 0, 150.0)) == 0.0
     assert Ticks.now(Path("/proc/none")).others(Ticks(0, 0, 0.0)) == 0.0
 
 
-def test_what_a_child_and_its_child_computed_is_its_own() -> None:
+def test_cpu_time_of_a_child_and_a_grandchild_counts_as_own() -> None:
     before = Ticks.now()
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**7))'], check=True)"
     subprocess.run([sys.executable, "-c", code], check=True)

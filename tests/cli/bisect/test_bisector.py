@@ -66,7 +66,7 @@ def test_a_probe_of_a_count_only_counts(line: Any) -> None:
     assert [probe.settings["counts"] for probe, _ in runs.asked] == ["only"]
 
 
-def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(line: Any) -> None:
+def test_a_probe_is_compared_with_the_good_end_with_the_middle_as_its_tolerance(line: Any) -> None:
     runs = slower(line, 9, 0.21, 0.003)
     bisection = bisection_of(line, outcome(timed(0.21)), runs)
     bisection.probe(line.hashes["c8"])
@@ -84,7 +84,7 @@ def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(l
     }
 
 
-def test_what_is_close_to_the_middle_gets_more_launches_and_then_is_passed_over(line: Any) -> None:
+def test_a_commit_close_to_the_middle_gets_more_launches_and_is_then_skipped(line: Any) -> None:
     close = [outcome(timed(0.11 - 0.005 * i, error=0.05), number=8 * 2**i, seconds=10.0 * 2**i) for i in range(4)]
     runs = Runs(line, c8=close)
     bisection = bisection_of(line, outcome(timed(0.2)), runs)
@@ -109,7 +109,9 @@ def test_more_launches_may_decide_and_each_attempt_has_the_same_part_of_the_erro
 
 
 @pytest.mark.parametrize(("error", "answer"), [(0.0186, "bad"), (0.0188, "skipped")])
-def test_an_answer_may_be_wrong_in_its_share_of_what_is_left(line: Any, error: float, answer: str) -> None:
+def test_an_answer_may_be_wrong_with_its_share_of_the_remaining_error_probability(
+    line: Any, error: float, answer: str
+) -> None:
     """Four probes are expected, and one share is kept: a fifth of 5 %, in 4 attempts with 16 looks each.
 
     t(1 - 0.01 / 64, df 7) = 6.571, and log(1.131) / 6.571 = 0.01873. The ends are known for certain, nearly.
@@ -123,7 +125,7 @@ def test_an_answer_may_be_wrong_in_its_share_of_what_is_left(line: Any, error: f
     [outcome(broken="rank 0 raised"), outcome(counted(1, 1), lacking="rank 0 raised")],
     ids=["broken", "lacking"],
 )
-def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, told: Outcome) -> None:
+def test_a_commit_that_cannot_be_measured_is_skipped_at_once(line: Any, told: Outcome) -> None:
     runs = Runs(line, c8=[told])
     bisection = bisection_of(line, outcome(timed(0.2)), runs)
     probed = bisection.probe(line.hashes["c8"])
@@ -132,7 +134,7 @@ def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, told: Outcome
     assert len(runs.asked) == 1
 
 
-def test_the_culprit_is_held_against_the_commit_before_it(line: Any) -> None:
+def test_the_culprit_is_compared_with_the_commit_before_it(line: Any) -> None:
     unsure, sure = outcome(timed(0.2, error=0.2)), outcome(timed(0.2))
     runs = Runs(line, c9=[unsure, sure])
     bisection = bisection_of(line, outcome(timed(0.2)), runs)
@@ -143,7 +145,7 @@ def test_the_culprit_is_held_against_the_commit_before_it(line: Any) -> None:
     assert "tolerance" not in runs.asked[0][0].settings
 
 
-def test_counts_are_followed_before_times_and_large_changes_before_small_ones(line: Any) -> None:
+def test_counts_are_searched_before_times_and_large_changes_before_small_ones(line: Any) -> None:
     both = outcome(timed(0.5), counted(2.0, 3.0))
     assert [target.metric for target in targets(both, None)] == ["collective_calls", "step_time"]
     assert [target.metric for target in targets(both, "step_time")] == ["step_time"]
@@ -154,7 +156,7 @@ SLOWER = timed(0.25, error=0.01)  # worse by a quarter: 0.223 in logarithms, kno
 BAD = ShiftEstimate(0.2, 0.01, 7)
 
 
-def test_the_shift_of_a_time() -> None:
+def test_the_shift_of_a_time_has_its_error() -> None:
     shift = shift_of(SLOWER)
     assert shift is not None
     assert (shift.worsening, shift.standard_error) == pytest.approx((math.log(1.25), 0.01))
@@ -177,11 +179,11 @@ def test_a_comparison_without_a_change_or_its_error_has_no_shift() -> None:
 
 
 @pytest.mark.parametrize(("worsening", "answer"), [(-0.1, "good"), (0.099, "good"), (0.1, "bad"), (0.5, "bad")])
-def test_the_nearer_end_is_the_one_that_a_commit_is_like(worsening: float, answer: str) -> None:
+def test_a_commit_is_classified_as_the_nearer_end(worsening: float, answer: str) -> None:
     assert classify(ShiftEstimate(worsening, 0.01, 7), BAD).answer == answer
 
 
-def test_the_error_is_that_of_the_other_end() -> None:
+def test_the_error_of_an_answer_is_the_probability_of_the_other_end() -> None:
     """One-sided 1 % of Student's t with 7 degrees of freedom is beyond 2.998; looks may err as often as 16 apart."""
     assert classify(ShiftEstimate(0.2, 0.2 / 2.998, 7), BAD).error == pytest.approx(0.16, rel=1e-3)
     # As good as the good end: the bad end's own error adds to the commit's: hypot(3, 4) is 5.
@@ -190,7 +192,7 @@ def test_the_error_is_that_of_the_other_end() -> None:
     assert good.error == pytest.approx(0.16, rel=1e-3)
 
 
-def test_two_errors_have_the_freedom_of_the_one_that_is_known_less() -> None:
+def test_two_combined_errors_have_the_smaller_number_of_degrees_of_freedom() -> None:
     for commit, bad in ((7, 40), (40, 7)):
         good = classify(ShiftEstimate(0.0, 0.03, commit), ShiftEstimate(5 * 0.01 * 2.998, 0.04, bad))
         assert good.error == pytest.approx(0.16, rel=1e-3)
@@ -210,7 +212,9 @@ def test_two_errors_have_the_freedom_of_the_one_that_is_known_less() -> None:
         ("difference", "B", 0.0, 0.05),
     ],
 )
-def test_the_middle_is_said_as_the_tolerance_is(scale: Scale, unit: str, baseline: float, expected: float) -> None:
+def test_the_middle_has_the_unit_of_the_tolerance_of_its_metric(
+    scale: Scale, unit: str, baseline: float, expected: float
+) -> None:
     comparison = replace(SLOWER, series=replace(SLOWER.series, scale=scale, unit=unit), baseline=baseline)
     bad = ShiftEstimate(math.log(1.25) if scale == "ratio" else 0.1, 0.0, 7)
     assert bisector.middle_tolerance(bad, comparison) == pytest.approx(expected)

@@ -68,7 +68,7 @@ def calls(culprit: int, broken: frozenset[int] = frozenset()) -> SummaryData:
     return told
 
 
-def test_the_commit_is_found_and_told(probes: Any, git: Git, printed: Run) -> None:
+def test_the_first_bad_commit_is_found_and_reported(probes: Any, git: Git, printed: Run) -> None:
     asked = probes(calls(6))
     out = printed("bisect", "t.py", "--good", "c0", "--bad", "c16", "-k", "small")
     found, before = git("rev-parse", "c6"), git("rev-parse", "c5")
@@ -90,14 +90,14 @@ def test_the_commit_is_found_and_told(probes: Any, git: Git, printed: Run) -> No
         (),
     ],
 )
-def test_what_it_does_not_know_goes_to_pytest_as_it_was_given(probes: Any, git: Git, words: tuple[str, ...]) -> None:
+def test_bisect_passes_unknown_arguments_to_pytest(probes: Any, git: Git, words: tuple[str, ...]) -> None:
     asked = probes(calls(6))
     half = len(words) // 2
     assert main(["bisect", *words[:half], "--good", "c0", *words[half:], "--bad=c16"]) == 0
     assert {one.arguments for one in asked} == {words}
 
 
-def test_each_probe_is_told_in_a_line(bisected: Any, git: Git) -> None:
+def test_each_probe_is_reported_in_a_line(bisected: Any, git: Git) -> None:
     out = bisected(calls(6, frozenset({8})))
     short = {i: f"{git('rev-parse', f'c{i}')[:7]} c{i}" for i in range(17)}
     lines = [line for line in out.splitlines() if line.startswith(("good", "bad", "probe"))]
@@ -119,7 +119,7 @@ def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, bis
     assert " c8 ... \n  skipped: rank 1 raised ImportError: half done\n" in out
 
 
-def test_how_long_probes_may_take_is_told_before_the_first(bisected: Any) -> None:
+def test_the_duration_of_probes_is_estimated_before_the_first(bisected: Any) -> None:
     def told(now: int, then: int) -> Outcome:
         return outcome(timed(0.2 * (now >= 11) - 0.2 * (then >= 11)), seconds=40.0)
 
@@ -132,20 +132,20 @@ def test_how_long_probes_may_take_is_told_before_the_first(bisected: Any) -> Non
     )
 
 
-def test_where_commits_say_nothing_a_range_is_the_answer(bisected: Any) -> None:
+def test_if_commits_cannot_be_judged_the_answer_is_a_range(bisected: Any) -> None:
     out = bisected(calls(6, frozenset({4, 5})), status=1)
     assert "the first bad commit is one of these 3; all but the last could not be judged\n" in out
     assert [line.split()[-1] for line in out.partition("judged\n")[2].splitlines()[:3]] == ["c4", "c5", "c6"]
 
 
-def test_how_sure_a_time_is(bisected: Any) -> None:
+def test_a_commit_found_by_time_has_a_confidence(bisected: Any) -> None:
     out = bisected(lambda now, then: outcome(timed(0.1 * (now >= 11) - 0.1 * (then >= 11), error=0.01)))
     assert "... +10.0 % [95 % CI +7.4 .. +12.6] bad\n" in out
     assert "step_time: 40.0 ms -> 44.0 ms, +10.0 %" in out
     assert out.endswith("  98 % sure: the probability of an error in any end or probe is 2 %\n")
 
 
-def test_what_does_not_hold_against_the_commit_before_is_not_found(bisected: Any) -> None:
+def test_a_commit_that_is_not_worse_than_the_commit_before_is_not_confirmed(bisected: Any) -> None:
     """Each commit is a little slower."""
     out = bisected(lambda now, then: outcome(timed(0.01 * (now - then))), status=1)
     assert " may be the first bad commit, but that was not confirmed\n" in out
@@ -159,14 +159,14 @@ def test_what_does_not_hold_against_the_commit_before_is_not_found(bisected: Any
         pytest.param(outcome(counted(2.0, 2.0)), "collective_calls: 2 -> 2 per step", id="contradicts"),
     ],
 )
-def test_what_is_not_confirmed_is_not_sure(bisected: Any, confirmation: Outcome, said: str) -> None:
+def test_a_commit_that_is_not_confirmed_has_no_confidence(bisected: Any, confirmation: Outcome, said: str) -> None:
     out = bisected(lambda now, then: confirmation if then == 5 else calls(6)(now, then), status=1)
     assert " may be the first bad commit, but that was not confirmed\n" in out
     assert f"which came before: {said}" in out
     assert "sure" not in out
 
 
-def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they_are_then(
+def test_ends_that_are_too_uncertain_are_measured_again_and_reported_with_the_new_values(
     probes: Any, printed: Run
 ) -> None:
     told = iter([outcome(timed(0.1, error=0.02))])
@@ -181,7 +181,7 @@ def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they
     assert [one.test for one in asked[:2]] == [None, "t.py::test_a"]
 
 
-def test_ends_that_stay_known_too_little_are_not_searched(probes: Any, printed: Run) -> None:
+def test_ends_that_stay_too_uncertain_are_not_searched(probes: Any, printed: Run) -> None:
     asked = probes(lambda *_: outcome(timed(0.1, error=0.02)))
     out = printed("bisect", "t.py", "--good", "c0", status=1)
     assert "\ngood and bad do not differ clearly enough for a search: " in out
@@ -190,7 +190,7 @@ def test_ends_that_stay_known_too_little_are_not_searched(probes: Any, printed: 
     assert len(asked) == 4  # of the ends
 
 
-def test_an_end_that_cannot_run_is_told(bisected: Any) -> None:
+def test_an_end_that_cannot_run_is_reported(bisected: Any) -> None:
     assert bisected(lambda *_: outcome(broken="rank 0 raised"), status=1).endswith(
         "\nHEAD cannot be compared with c0: rank 0 raised\n"
     )
@@ -202,7 +202,7 @@ def both(one: Outcome, other: Outcome, **failures: str) -> Outcome:
     return Outcome((*one.results, *second), {f"t.py::{name}": why for name, why in failures.items()})
 
 
-def test_what_could_not_be_compared_hides_nothing_that_was(bisected: Any) -> None:
+def test_benchmarks_that_could_not_be_compared_are_listed_after_the_result_of_the_others(bisected: Any) -> None:
     lacking = outcome(timed(0.0), lacking="rank 0 raised")
     told = both(lacking, outcome(timed(0.0), counted(2.0, 2.0)), test_b="not told", test_c="Skipped: not today")
     assert bisected(lambda *_: told, status=1).splitlines()[2:] == [
@@ -213,7 +213,7 @@ def test_what_could_not_be_compared_hides_nothing_that_was(bisected: Any) -> Non
     ]
 
 
-def test_a_metric_of_what_could_not_be_compared_is_told_as_that(bisected: Any) -> None:
+def test_a_metric_that_no_compared_benchmark_has_is_reported_with_benchmarks_not_compared(bisected: Any) -> None:
     told = both(outcome(timed(0.0), lacking="rank 0 raised"), outcome(counted(2.0, 2.0)))
     assert bisected(lambda *_: told, "--metric", "step_time", status=1).splitlines()[2:] == [
         "HEAD cannot be compared with c0: no compared benchmark has the metric step_time",
@@ -253,10 +253,10 @@ def test_a_test_without_benchmarks_is_an_error(probes: Any, complaint: Run) -> N
     ("seconds", "text"),
     [(0.84, "0.84 s"), (60, "1 min"), (160, "2.7 min"), (3599, "60 min"), (5400, "1.5 h"), (1e6, "280 h")],
 )
-def test_a_time_has_two_digits(seconds: float, text: str) -> None:
+def test_an_estimated_time_has_two_digits(seconds: float, text: str) -> None:
     assert command.span(seconds) == text
 
 
-def test_where_there_is_one_commit_the_time_is_that_of_the_confirmation(bisected: Any) -> None:
+def test_for_a_single_commit_the_estimated_time_is_the_time_of_the_confirmation(bisected: Any) -> None:
     out = bisected(lambda now, then: outcome(timed(0.1 * (now - then)), seconds=300.0), good="c15")
     assert "\n1 commit to search, 1 probe to confirm it, measuring for 5 min to 20 min\n" in out

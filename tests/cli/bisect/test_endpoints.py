@@ -37,7 +37,7 @@ class Runs:
 
 
 @pytest.mark.parametrize(("error", "distinguishable"), [(0.0131, True), (0.0134, False)])
-def test_they_are_distinguishable_where_the_good_end_known_as_well_would_be_told_from_the_bad_one(
+def test_ends_are_distinguishable_if_their_errors_allow_an_answer(
     commits: CommitRange,
     error: float,
     distinguishable: bool,  # noqa: FBT001
@@ -51,7 +51,7 @@ def test_they_are_distinguishable_where_the_good_end_known_as_well_would_be_told
 
 
 @pytest.mark.parametrize(("error", "searchable"), [(0.019, True), (0.0191, False)])
-def test_they_are_searchable_while_their_own_error_leaves_some_to_the_answers(
+def test_ends_are_searchable_if_their_errors_leave_some_error_to_the_answers(
     line: Any,
     commits: CommitRange,
     error: float,
@@ -80,7 +80,7 @@ def test_shares_are_equal_while_probes_go_as_expected_and_one_is_left(line: Any,
     assert left == pytest.approx(0.01)
 
 
-def test_what_is_known_well_enough_is_left_as_it_is(commits: CommitRange) -> None:
+def test_ends_that_are_certain_enough_are_not_measured_again(commits: CommitRange) -> None:
     told = outcome(timed(0.2))
     runs = Runs(told)
     assert measured_ends(commits, None, runs) == (ends(commits, told), told, targets(told, None))
@@ -88,14 +88,14 @@ def test_what_is_known_well_enough_is_left_as_it_is(commits: CommitRange) -> Non
     assert (probe, against) == (Probe(commits.bad, FORCED), commits.good)
 
 
-def test_a_count_that_is_asked_for_is_counted_alone(commits: CommitRange) -> None:
+def test_for_a_requested_count_only_counts_are_taken(commits: CommitRange) -> None:
     runs = Runs(outcome(counted(2.0, 3.0)))
     measured_ends(commits, "collective_calls", runs)
     ((probe, _),) = runs.asked
     assert (probe.metric, probe.settings["counts"]) == ("collective_calls", "only")
 
 
-def test_else_they_are_measured_again_for_longer_the_target_alone(commits: CommitRange) -> None:
+def test_uncertain_ends_are_measured_again_for_longer_with_the_target_alone(commits: CommitRange) -> None:
     first = outcome(timed(0.1, error=0.02))
     second = outcome(timed(0.08, error=0.02), number=16, seconds=25.0)
     third = outcome(timed(0.07, error=0.002), number=32, seconds=50.0)
@@ -109,7 +109,7 @@ def test_else_they_are_measured_again_for_longer_the_target_alone(commits: Commi
     assert ends(commits, third).effort == {"launches": 32, "max_time": 200.0}
 
 
-def test_after_three_more_attempts_they_are_what_the_last_one_says(commits: CommitRange) -> None:
+def test_after_three_more_attempts_the_last_measurement_of_the_ends_counts(commits: CommitRange) -> None:
     unsure = outcome(timed(0.1, error=0.02))
     inconclusive = outcome(timed(0.05, error=0.1))
     found, last, _ = measured_ends(commits, None, Runs(unsure, inconclusive, unsure, unsure))
@@ -118,7 +118,7 @@ def test_after_three_more_attempts_they_are_what_the_last_one_says(commits: Comm
     assert (found, last) == (None, inconclusive)
 
 
-def test_what_is_worse_no_more_is_no_end(commits: CommitRange) -> None:
+def test_there_are_no_ends_if_the_last_measurement_shows_no_worsening(commits: CommitRange) -> None:
     unsure = outcome(timed(0.1, error=0.02))
     for last in (outcome(timed(0.0)), outcome(broken="rank 0 raised")):
         assert measured_ends(commits, None, Runs(unsure, last)) == (None, last, targets(unsure, None))

@@ -74,7 +74,7 @@ def wheel(folder: Path, name: str, version: str, body: str = "", requires: Seque
         ("ac", 1, "c 1 -> 2 makes the difference\n  only together with changes of a, b, not alone: 2 -> 2 per"),
     ],
 )
-def test_the_change_is_told_and_whether_it_is_enough(
+def test_the_package_change_is_named_with_its_sufficiency(
     printed: Run, monkeypatch: pytest.MonkeyPatch, culprits: str, status: int, told: str
 ) -> None:
     """Of five changes these together make the difference; the last two go together."""
@@ -96,7 +96,7 @@ def test_the_change_is_told_and_whether_it_is_enough(
     assert "\n4 changes to search\n" in out
 
 
-def test_what_venv_says_is_not_taken_for_a_refusal_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_venv_is_not_reported_as_a_refusal_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho ensurepip is not available\nexit 1\n")
     python.chmod(0o755)
@@ -107,7 +107,7 @@ def test_what_venv_says_is_not_taken_for_a_refusal_of_pip(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_an_environment_is_made_once_and_pip_s_refusal_is_told(tmp_path: Path) -> None:
+def test_an_environment_is_made_once_and_a_refusal_of_pip_is_reported(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheel(wheels, "planted", "1.0")
     wheel(wheels, "needy", "1.0", requires=["planted==2.0"])
@@ -182,7 +182,7 @@ def test_an_environment_that_another_process_makes_is_not_waited_for_for_ever(
     others.close()
 
 
-def test_pip_that_waits_for_ever_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pip_that_waits_for_ever_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package_search, "_PIP_SECONDS", 0.05)
     told = r"^--packages: .*'sleep', '600'.* timed out after 0.05 seconds: run the command by hand to see why it hangs$"
     with pytest.raises(SettingError, match=told):

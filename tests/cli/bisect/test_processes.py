@@ -115,9 +115,7 @@ def untouched(git: Git) -> bool:
         (("test_demo.py", "-k", "nothing"), "pytest test_demo.py -k nothing: .*3 deselected"),
     ],
 )
-def test_what_pytest_will_not_run_is_told_in_its_words(
-    project: Callable[..., Path], arguments: tuple[str, ...], said: str
-) -> None:
+def test_an_error_of_pytest_is_quoted(project: Callable[..., Path], arguments: tuple[str, ...], said: str) -> None:
     root = project([STEP.format(calls=0, work=0)] * 2)
     between = commits_between("v0", "v1", root)
     with pytest.raises(SettingError, match=said) as caught:
@@ -169,7 +167,7 @@ sys.exit(main())
 COMMAND = (sys.executable, "-c", CODE, "bisect")
 
 
-def test_a_probe_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_that_does_not_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def takes_long(command: Sequence[str], seconds: float, **_: object) -> None:
         raise subprocess.TimeoutExpired(command, seconds)
 
@@ -179,7 +177,7 @@ def test_a_probe_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_the_commit_among_eight_that_communicates_more(project: Callable[..., Path], git: Git) -> None:
+def test_the_commit_among_eight_that_communicates_more_is_found(project: Callable[..., Path], git: Git) -> None:
     steps = [STEP.format(calls=2 + (number >= 3), work=0) for number in range(9)]
     steps[4] = "raise ImportError('half done')"
     root = project(steps)
@@ -194,7 +192,7 @@ def test_the_commit_among_eight_that_communicates_more(project: Callable[..., Pa
 
 
 @pytest.mark.slow
-def test_the_commit_among_eight_that_takes_longer(project: Callable[..., Path], git: Git) -> None:
+def test_the_commit_among_eight_that_takes_longer_is_found(project: Callable[..., Path], git: Git) -> None:
     """It does four times the work: no luck is needed."""
     root = project([STEP.format(calls=0, work=100 if number >= 5 else 25) for number in range(9)])
     arguments = ["test_demo.py::test_step", "--good", "v0", "--bad", "v8", "--metric", "step_time"]
@@ -206,7 +204,7 @@ def test_the_commit_among_eight_that_takes_longer(project: Callable[..., Path], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_however_it_ends_nothing_is_left(
+def test_however_bisect_ends_it_leaves_no_process_and_no_worktree(
     project: Callable[..., Path], git: Git, temporary: Path, number: signal.Signals, status: int
 ) -> None:
     root = project([STEP.format(calls=calls, work=0) for calls in (2, 3)])

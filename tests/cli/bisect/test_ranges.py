@@ -38,7 +38,7 @@ MERGED: Parents = {
 }
 
 
-def test_a_line_of_commits(line: Any) -> None:
+def test_commits_between_two_ends_are_listed_in_order(line: Any) -> None:
     between = commits_between("c13", "c16", line.root)
     hashes = [line.hashes[f"c{i}"] for i in (13, 14, 15, 16)]
     assert between.root == line.root
@@ -52,7 +52,7 @@ def merged(history: Make) -> Any:
     return history(MERGED)
 
 
-def test_a_merge_is_seen_with_what_it_merged_or_as_one_commit(merged: Any) -> None:
+def test_a_merge_is_searched_with_the_merged_commits_or_as_one_commit(merged: Any) -> None:
     between = merged.between("c2", "m6")
     assert set(merged.names(between.parents)) == set(merged.names(between.suspects)) == {"c3", "a4", "a5", "m6"}
     assert merged.name([*between.parents][-1]) == merged.name(between.suspects[-1]) == "m6"
@@ -73,7 +73,7 @@ def test_a_merge_is_seen_with_what_it_merged_or_as_one_commit(merged: Any) -> No
         ("b0", "c7", "--good b0 --bad c7: b0 is not an ancestor of c7"),
     ],
 )
-def test_what_cannot_be_searched_is_said(merged: Any, good: str, bad: str, said: str) -> None:
+def test_a_range_that_cannot_be_searched_is_refused(merged: Any, good: str, bad: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         commits_between(good, bad, merged.root)
 
@@ -82,7 +82,7 @@ def remove(root: Path, commit: str) -> None:
     (root / ".git" / "objects" / commit[:2] / commit[2:]).unlink()
 
 
-def test_a_repository_that_is_not_whole_is_told_with_the_cure(repository: Path, git: Git) -> None:
+def test_a_repository_with_a_missing_commit_is_refused_with_the_cure(repository: Path, git: Git) -> None:
     remove(repository, git("rev-parse", "c8"))
     with pytest.raises(SettingError) as caught:
         commits_between("c1", "c16", repository)
@@ -93,7 +93,9 @@ def test_a_repository_that_is_not_whole_is_told_with_the_cure(repository: Path, 
     assert "\n" not in str(caught.value)
 
 
-def test_so_is_a_repository_that_loses_a_commit_during_the_search(repository: Path, git: Git) -> None:
+def test_a_repository_that_loses_a_commit_during_the_search_is_refused_with_the_cure(
+    repository: Path, git: Git
+) -> None:
     between = commits_between("c1", "c16", repository)
     remove(repository, git("rev-parse", "c8"))
     ends = f"--good {between.good[:7]} --bad {between.bad[:7]}"
@@ -101,7 +103,7 @@ def test_so_is_a_repository_that_loses_a_commit_during_the_search(repository: Pa
         _ = between.next
 
 
-def test_a_commit_in_words(repository: Path, git: Git) -> None:
+def test_a_commit_is_described_by_hash_title_author_and_date(repository: Path, git: Git) -> None:
     git("commit", "-q", "--allow-empty", "-m", "Make it faster", "-m", "Or so.", "--date=2026-01-12T12:00:00Z")
     between, commit = commits_between("c0", "HEAD", repository), git("rev-parse", "HEAD")
     assert between.details(commit) == ["Make it faster", "a, 2026-01-12"]
@@ -158,7 +160,9 @@ def histories(draw: st.DrawFn) -> Parents:
 
 @settings(max_examples=10, deadline=None)
 @given(histories(), st.data())
-def test_it_goes_as_it_is_defined_in_sets_of_names(history: Make, parents: Parents, data: st.DataObject) -> None:
+def test_bisection_agrees_with_its_definition_by_sets_of_commits(
+    history: Make, parents: Parents, data: st.DataObject
+) -> None:
     made: Any = history(parents)
     between = made.between("good", "bad")
     plain = Plain(between, made, "good")
@@ -205,7 +209,7 @@ def test_a_list_is_read_as_pip_freeze_writes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["torch>=2", "torch", "torch==2.*", "-r more.txt", "x" * 9999])
-def test_what_is_not_pinned_is_refused(tmp_path: Path, line: str) -> None:
+def test_a_package_that_is_not_pinned_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "old.txt").write_text(f"numpy==2.0\n{line}\n")
     with pytest.raises(SettingError) as caught:
         read_pins(tmp_path / "old.txt", "old.txt")
@@ -214,7 +218,7 @@ def test_what_is_not_pinned_is_refused(tmp_path: Path, line: str) -> None:
     )
 
 
-def test_a_list_that_is_not_there_and_lists_that_are_the_same_are_told(tmp_path: Path) -> None:
+def test_a_missing_list_of_packages_and_two_equal_lists_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"^--packages gone.txt: No such file or directory; write it with pip"):
         read_pins(tmp_path / "gone.txt", "gone.txt")
     with pytest.raises(SettingError, match=r"^--packages /dev/zero: this is a pipe or a device: name a file; write it"):

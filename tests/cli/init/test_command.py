@@ -93,7 +93,7 @@ def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     ],
 )
-def test_the_call_is_that_of_the_framework(here: Path, files: dict[str, str], call: str) -> None:
+def test_the_call_fits_the_framework(here: Path, files: dict[str, str], call: str) -> None:
     for name, code in files.items():
         (here / name).write_text(code)
     assert main(["init"]) == 0
@@ -203,7 +203,7 @@ def test_a_job_names_the_folder_from_the_root(here: Path, name: str, printed: Ru
     assert "there is no perf/test_training.py yet: ddpperf init writes it\n" in out
 
 
-def test_from_a_folder_below_the_root_paths_are_told_as_they_are_from_there(
+def test_paths_are_relative_to_the_current_folder_below_the_root(
     here: Path, monkeypatch: pytest.MonkeyPatch, printed: Run, complaint: Run
 ) -> None:
     (here / "pytest.ini").write_text("[pytest]\n")
@@ -242,7 +242,7 @@ def commands_of(job: dict[str, Any]) -> list[str]:
         ("gitlab", "$CI_MERGE_REQUEST_DIFF_BASE_SHA", "packages/alpha"),
     ],
 )
-def test_a_job_is_where_its_ci_looks_and_compares_with_the_merge_base(
+def test_a_job_is_in_the_file_that_its_ci_reads_and_compares_with_the_merge_base(
     here: Path, kind: str, base: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(here, "init")
@@ -284,7 +284,7 @@ def test_a_job_is_where_its_ci_looks_and_compares_with_the_merge_base(
         ),
     ],
 )
-def test_a_job_installs_this_package_from_where_it_was_installed_here(
+def test_a_job_installs_this_package_from_the_same_origin_as_here(
     here: Path, monkeypatch: pytest.MonkeyPatch, printed: Run, origin: str | None, named: str
 ) -> None:
     installed = SimpleNamespace(version="1.2", read_text=lambda _: origin)
@@ -324,7 +324,7 @@ def test_a_job_compares_tests_too_that_define_the_model(here: Path, train: str |
         ({"train.py": PLAIN}, "'"),
     ],
 )
-def test_a_job_installs_what_the_project_needs_as_far_as_it_says(
+def test_a_job_installs_the_dependencies_that_the_project_declares(
     here: Path, files: dict[str, str], packages: str
 ) -> None:
     for name, text in files.items():
@@ -360,7 +360,7 @@ def test_the_small_model_that_is_written_runs_green_at_once(inner: pytest.Pytest
     assert (here / "perf" / "test_training.py").is_file()
 
 
-def test_a_step_that_does_more_is_red_beside_the_stored_baseline(inner: pytest.Pytester, here: Path) -> None:
+def test_a_step_that_does_more_is_red_compared_with_the_stored_baseline(inner: pytest.Pytester, here: Path) -> None:
     (here / "pytest.ini").write_text("[pytest]\n")
     (here / "train.py").write_text(TRAIN)
     assert main(["init"]) == 0

@@ -84,7 +84,7 @@ def test_a_script_may_train_by_a_module_of_the_project(tmp_path: Path) -> None:
         ('"--data", required=False', ()),
     ],
 )
-def test_what_a_script_does_not_run_without_is_told(tmp_path: Path, argument: str, needs: tuple[str, ...]) -> None:
+def test_arguments_that_a_script_requires_are_named(tmp_path: Path, argument: str, needs: tuple[str, ...]) -> None:
     code = LOOP.replace('"--out", default="."', argument)
     assert [script.needs for script in project(tmp_path, {"train.py": code}).scripts] == [needs]
 
@@ -97,7 +97,7 @@ def test_the_likeliest_script_comes_first(tmp_path: Path) -> None:
     assert [script.file.as_posix() for script in found.scripts] == order
 
 
-def test_what_is_no_code_of_the_project_is_left_out(tmp_path: Path) -> None:
+def test_files_that_are_not_training_code_of_the_project_are_omitted(tmp_path: Path) -> None:
     files = {
         "tests/train.py": LOOP,
         "perf/train.py": LOOP,
@@ -123,20 +123,20 @@ def test_what_is_no_code_of_the_project_is_left_out(tmp_path: Path) -> None:
     ],
     ids=["signs", "NUL", "coding", "no text", "data"],
 )
-def test_a_file_that_cannot_be_parsed_is_left_out(tmp_path: Path, code: bytes) -> None:
+def test_a_file_that_cannot_be_parsed_is_omitted(tmp_path: Path, code: bytes) -> None:
     (tmp_path / "odd.py").write_bytes(code)
     found = project(tmp_path, {"train.py": LOOP})
     assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
 
 
-def test_a_file_that_is_nested_as_deep_as_can_be_parsed_is_looked_at(tmp_path: Path) -> None:
+def test_a_file_that_is_nested_as_deep_as_can_be_parsed_is_read(tmp_path: Path) -> None:
     deep = "a" + "+a" * 700
     nested = f"{LIBRARY}\nclass Deep({deep}, torch.nn.Module): ...\nif {deep} == '__main__':\n    fit_once()\n"
     found = project(tmp_path, {"train.py": nested})
     assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
 
 
-def test_no_more_code_is_looked_at_than_a_limit_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_code_is_read_than_a_limit_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"a.py": LIBRARY, "b.py": LOOP, "deeper/train.py": LOOP}
     monkeypatch.setattr(looking, "MOST_BYTES_OF_ALL", len(LIBRARY) + 2 * len(LOOP))
     assert [script.file.as_posix() for script in project(tmp_path, files).scripts] == ["deeper/train.py", "b.py"]
@@ -144,14 +144,14 @@ def test_no_more_code_is_looked_at_than_a_limit_for_all_files(tmp_path: Path, mo
     assert [script.file.as_posix() for script in look_at(tmp_path).scripts] == ["b.py"]
 
 
-def test_what_python_warns_of_in_code_is_neither_told_nor_an_error(tmp_path: Path) -> None:
+def test_warnings_of_python_about_parsed_code_are_ignored(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = project(tmp_path, {"train.py": f'{LOOP}\nx = "\\d" is 1\n'})
     assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
 
 
-def test_a_folder_that_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_is_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scandir = os.scandir
 
     def refusing(folder: str | Path) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
@@ -509,7 +509,7 @@ def test_the_command_by_which_a_readme_starts_a_script_is_shown(
         ("python train.py --x 'a b'", ()),
     ],
 )
-def test_plain_arguments_of_a_command_are_those_of_the_script(
+def test_plain_arguments_of_a_command_are_passed_to_the_script(
     tmp_path: Path, command: str, given: tuple[str, ...]
 ) -> None:
     (script,) = project(tmp_path, {"train.py": DDP, "README.md": f"{command}\n"}).scripts
@@ -582,7 +582,7 @@ def test_scripts_below_the_current_folder_come_first(tmp_path: Path) -> None:
     assert look_at(tmp_path / "docs").scripts[0].file == Path("train.py")
 
 
-def test_what_starts_processes_of_its_own_and_what_asks_for_arguments_is_told(tmp_path: Path) -> None:
+def test_scripts_that_start_processes_or_need_arguments_are_named(tmp_path: Path) -> None:
     spawning, asking = project(
         tmp_path, {"a.py": SPAWN, "scripts/sft.py": REPOSITORIES["TRL"][0]["scripts/sft.py"]}
     ).scripts
@@ -590,7 +590,7 @@ def test_what_starts_processes_of_its_own_and_what_asks_for_arguments_is_told(tm
     assert spawning.needs == ("the arguments of TrlParser",)
 
 
-def test_options_of_a_parser_in_another_module_are_those_of_the_script(tmp_path: Path) -> None:
+def test_options_of_a_parser_in_another_module_belong_to_the_script(tmp_path: Path) -> None:
     options = "import argparse\ndef get_parser():\n    argparse.ArgumentParser().add_argument('--max_steps')\n"
     main = f"from options import get_parser\nget_parser()\n{DDP}"
     (script,) = project(tmp_path, {"a/main.py": main, "a/options.py": options}).scripts

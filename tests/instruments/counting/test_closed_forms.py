@@ -144,7 +144,7 @@ def collectives(counts: Counts) -> dict[str, tuple[float, float]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_collectives_are_those_of_the_strategy(found: Found, case: str) -> None:
+def test_collectives_of_each_strategy_match_its_closed_form(found: Found, case: str) -> None:
     """2 M (n-1)/n for DDP, 3 M (n-1)/n for full sharding (Zhao et al. 2023, section 3.2; Rajbhandari et al., 7)."""
     *_, expected, times = CASES[case]
     n = len(found.ranks)
@@ -154,7 +154,7 @@ def test_collectives_are_those_of_the_strategy(found: Found, case: str) -> None:
         assert rank[case].unstable == {}
 
 
-def test_model_state_is_what_adam_needs(found: Found) -> None:
+def test_model_state_has_the_bytes_that_adam_needs(found: Found) -> None:
     """4 bytes each for parameter, gradient and two moments; sharded, each rank has its part of all of them.
 
     With SHARD_GRAD_OP too: unlike the paper's ZeRO-2 it frees the parameters of others at the end of backward.
@@ -170,7 +170,7 @@ def test_model_state_is_what_adam_needs(found: Found) -> None:
             }
 
 
-def test_zero1_shares_out_the_optimizer_state_only(found: Found) -> None:
+def test_zero1_shards_only_the_optimizer_state(found: Found) -> None:
     """8 bytes a parameter on each rank, and 8 more on one of them: in the mean 8 + 8/n."""
     n, states = len(found.ranks), [rank["zero1"].details["model_state_bytes"] for rank in found.ranks]
     assert {state["parameters"] + state["gradients"] for state in states} == {8.0 * PARAMETERS}
@@ -213,7 +213,7 @@ def test_replicas_hold_more_at_the_peak_than_shards(found: Found) -> None:
         assert counts["fsdp2"].totals["peak_tensor_bytes"] < without
 
 
-def test_flops_are_the_same_however_they_are_shared_out(found: Found) -> None:
+def test_flops_are_the_same_for_every_strategy(found: Found) -> None:
     """4 rows x 4 layers x 2 x 256 = 8192 forward; in backward twice that, without the first layer's input."""
     for counts in found.ranks:
         for case in runnable(["naive", "ddp", "ddp autocast", "zero1", "fsdp1", "fsdp2"]):

@@ -40,7 +40,7 @@ def test_bytes_sent_follow_the_ring_algorithms(name: str, ranks: int, sent: floa
     assert CollectiveCall(name, 800, ranks).sent_bytes == sent
 
 
-def test_a_sparse_tensor_has_the_bytes_of_what_it_stores() -> None:
+def test_a_sparse_tensor_has_the_bytes_of_its_values_and_indices() -> None:
     """Three numbers of 4 bytes with two indices of 8 bytes each, of 9 elements."""
     found = collectives.collectives_of(torch.ops.c10d.allreduce_.default, ([torch.eye(3).to_sparse()],), {})
     assert found == [CollectiveCall("all_reduce", 3 * (4 + 2 * 8), 1)]
@@ -208,7 +208,7 @@ def ways(launcher: Launcher) -> tuple[dict[str, Counts], ...]:
         ("asynchronous", {"all_reduce": (3, 1200, 1200)}),
     ],
 )
-def test_each_way_to_communicate_is_counted_once(
+def test_each_kind_of_communication_is_counted_once(
     ways: tuple[dict[str, Counts], ...], way: str, expected: dict[str, tuple[float, float, float]]
 ) -> None:
     for rank in ways:
@@ -216,7 +216,7 @@ def test_each_way_to_communicate_is_counted_once(
         assert rank[way].unstable == {}
 
 
-def test_ranks_count_what_they_do_themselves(ways: tuple[dict[str, Counts], ...]) -> None:
+def test_each_rank_counts_its_own_collectives(ways: tuple[dict[str, Counts], ...]) -> None:
     """One sends and one receives, and one is not in a group. An object travels as its size, of 8 bytes, and itself."""
     assert [communicated(rank["lone send"]) for rank in ways] == [{"send": (1, 28, 28)}, {"recv": (1, 28, 0)}]
     assert [communicated(rank["in a group of one"]) for rank in ways] == [{"all_reduce": (1, 400, 0)}, {}]
@@ -257,7 +257,9 @@ def test_collectives_that_return_when_they_are_done_are_blocking(ways: tuple[dic
         assert counts.details["blocking_collectives"] == blocking
 
 
-def test_when_a_backend_lets_go_of_what_it_sends_does_not_show(ways: tuple[dict[str, Counts], ...]) -> None:
+def test_counts_do_not_depend_on_the_moment_when_a_backend_releases_its_buffers(
+    ways: tuple[dict[str, Counts], ...],
+) -> None:
     """Gloo's thread does so when it pleases; what it still held would be part of the next tensors' peak."""
     for rank in ways:
         first, *others = (rank[f"often {number}"] for number in range(3))

@@ -194,7 +194,7 @@ def test_a_step_that_calls_the_step_of_its_class_above_counts_once() -> None:
     assert count(step).details["optimizer_steps"] == {"Own": 1.0}
 
 
-def test_what_a_step_makes_for_itself_is_not_kept_alive() -> None:
+def test_objects_that_a_step_makes_are_not_kept_alive() -> None:
     """A loss with 100 weights, and a copy of the model with an optimizer, as in meta-learning."""
     model, watch = nn.Linear(4, 100), CopyWatch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -299,7 +299,7 @@ def test_the_garbage_collector_does_not_show() -> None:
 
 
 @pytest.mark.parametrize("phase", [1, 2])
-def test_what_comes_in_each_third_step_counts_as_a_third_whatever_its_phase(phase: int) -> None:
+def test_work_of_each_third_step_counts_as_a_third_whatever_its_phase(phase: int) -> None:
     """Memory is that of the usual steps, though the other one is among the two that tell it."""
     found, plain = count(users_step(every(3, exponentials, phase))), count(users_step())
     assert (found.unstable, found.steps) == ({}, 20)
@@ -326,7 +326,7 @@ def test_the_steps_that_were_counted_whole_may_be_unusual() -> None:
     assert count(users_step(lambda loss: (fourth(loss), fifth(loss)))).unstable == dict.fromkeys(names, unusual)
 
 
-def test_training_that_ends_is_looked_at_until_then() -> None:
+def test_training_that_ends_is_counted_until_its_end() -> None:
     left = iter(range(12))  # one step of warm-up
     step = users_step()
 
@@ -368,7 +368,7 @@ def counted_steps(run: Callable[[], Any], **how: Any) -> tuple[Counts, list[bool
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("how", [{}, {"called": CopyWatch().called}], ids=["alone", "with the watch of copies"])
-def test_steps_that_are_alike_are_watched_and_not_counted(how: dict[str, Any]) -> None:
+def test_steps_that_are_the_same_are_watched_and_not_counted(how: dict[str, Any]) -> None:
     """The watch of copies looks at some batches only, and is no part of a step."""
     found, counted = counted_steps(users_step(), **how)
     assert (found.steps, found.varying) == (20, {})
@@ -445,7 +445,7 @@ def test_if_a_step_of_another_rank_differs_this_rank_surveys_as_many_steps() -> 
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize(("left", "sure"), [(7, False), (8, True)])
-def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(left: int, *, sure: bool) -> None:
+def test_counts_that_differ_between_steps_are_not_compared_if_few_steps_remain(left: int, *, sure: bool) -> None:
     """The sixth watched step, the eleventh of all, does more; after it the script ends."""
     calls, plain = iter(range(1, 12 + left)), users_step()
 
@@ -536,7 +536,7 @@ class Strict(Tensor):
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_the_watch_asks_nothing_of_tensors_that_have_a_say() -> None:
+def test_the_watch_calls_no_function_of_tensor_subclasses() -> None:
     strict, lazy = torch.ones(3).as_subclass(Strict), iter([nn.LazyLinear(4) for _ in range(40)])
 
     def step() -> None:
@@ -648,7 +648,7 @@ def test_a_wait_for_a_number_has_the_name_of_the_code_that_waits() -> None:
     assert waits == {"bool(tensor)": 1.0, "int(tensor)": 1.0, "format(tensor)": 1.0, "item": 1.0}
 
 
-def test_a_copy_to_the_host_is_one_wait_whatever_is_read_of_it() -> None:
+def test_a_copy_to_the_host_is_one_wait_however_often_it_is_read() -> None:
     def read(loss: Tensor) -> None:
         loss.cpu().item()
         copied = (loss.detach() * torch.ones(3)).cpu()
@@ -691,7 +691,7 @@ def test_groups_that_a_step_makes_are_counted_with_collectives() -> None:
     assert found.details["collective_calls"] == {"torch.distributed.new_group": 1.0}
 
 
-def test_operators_of_other_threads_are_recorded_as_those_of_this_one_are() -> None:
+def test_operators_of_other_threads_are_recorded_like_operators_of_this_one() -> None:
     """As in backward on a GPU, or in a script, whose steps run in another thread: each has its own numbers of nodes."""
     weight = nn.Parameter(torch.ones(3))
     counter = OperatorCounter(TensorTracker("cpu"), "cpu", lambda: Running(OUTSIDE))
@@ -850,7 +850,7 @@ def test_further_models_and_a_loss_have_their_class_as_prefix() -> None:
     assert found.details["flops_forward"] == {"0": 96.0, "Sequential2.0": 96.0, "ReLU": 96.0}
 
 
-def test_flops_are_those_of_the_line_that_calls_the_model() -> None:
+def test_flops_belong_to_the_line_that_calls_the_model() -> None:
     """Also those of backward, and of the modules inside; calls on no model have their own line."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     inputs, weight = torch.ones(3, 4), nn.Parameter(torch.ones(4, 4))
@@ -889,7 +889,7 @@ def test_a_tensor_that_outlives_a_step_is_part_of_the_peak_of_all() -> None:
 
 
 @pytest.mark.parametrize("line", ["torch._dynamo.graph_break()", "elif inputs.sum() > 0:"])
-def test_what_was_compiled_is_counted_as_it_was_written_and_a_graph_break_has_its_line(line: str) -> None:
+def test_compiled_code_is_counted_as_it_was_written_and_a_graph_break_has_its_line(line: str) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
 
     torch._dynamo.utils.counters.clear()  # a rank is a fresh process, this one is not
@@ -924,7 +924,7 @@ def scan_rows(layer: nn.Module, inputs: Tensor) -> Tensor:
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="torch 2.6 refuses these operators in a counting mode")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch itself
 @pytest.mark.parametrize("higher_order", [branch, scan_rows])
-def test_functions_of_higher_order_operators_train_what_they_close_over(
+def test_functions_of_higher_order_operators_train_the_parameters_of_their_closures(
     higher_order: Callable[[nn.Module, Tensor], Tensor],
 ) -> None:
     layer, found = nn.Linear(4, 4), list[Tensor | None]()

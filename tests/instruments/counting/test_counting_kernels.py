@@ -93,7 +93,7 @@ def test_without_a_kernel_nothing_is_known_and_without_the_name_of_any_call_no_w
     assert work_in(events).keys() == {"kernel_launches", "device_copies"}
 
 
-def test_a_metric_that_one_step_or_period_lacks_is_left_out() -> None:
+def test_a_metric_that_one_step_or_period_lacks_is_omitted() -> None:
     seen = {"device_copies": {"HtoD": 1.0}, "kernel_launches": {"gemm": 2.0}}
     unseen = {"device_copies": {"HtoD": 1.0}}
     assert per_step([seen, unseen]) == per_step([unseen, seen]) == unseen

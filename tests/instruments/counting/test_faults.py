@@ -292,7 +292,7 @@ def test_a_forgotten_no_grad_shows_as_activations_at_the_peak(counted: dict[str,
     assert finding_text(told.note).startswith("activations ")
 
 
-def test_each_fault_changes_nothing_that_it_has_nothing_to_do_with(counted: dict[str, Counts]) -> None:
+def test_each_fault_changes_only_the_counts_that_it_affects(counted: dict[str, Counts]) -> None:
     for fault in ("extra all-reduce", "two updates", "kept tensor", "item", "unused parameters looked for"):
         assert counted[fault].totals["flops"] == counted["sound"].totals["flops"], fault
         assert counted[fault].details["ddp_buckets"] == counted["sound"].details["ddp_buckets"], fault
@@ -306,11 +306,11 @@ def test_another_batch_changes_nothing(counted: dict[str, Counts]) -> None:
     assert (result.verdict, result.findings) == (Verdict.UNCHANGED, ())
 
 
-def test_steps_of_every_variant_are_alike(counted: dict[str, Counts]) -> None:
+def test_steps_of_every_variant_have_the_same_counts(counted: dict[str, Counts]) -> None:
     """Except for the peak if each step adds to it; retained_bytes says how much."""
     found = {(name, metric) for name, counts in counted.items() for metric in counts.unstable if "second" not in name}
     assert found == {("retained graph", "peak_tensor_bytes"), ("kept tensor", "peak_tensor_bytes")}
 
 
-def test_both_ranks_do_the_same(counted: dict[str, Counts]) -> None:
+def test_both_ranks_have_the_same_counts(counted: dict[str, Counts]) -> None:
     assert counted["sound"].by_rank == {}

@@ -59,7 +59,7 @@ def forever(batches: DataLoader[tuple[torch.Tensor, ...]]) -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("given", "epoch"), [(7, 6.0), (14, 3.0), (28, 1.5), (9, 6.0)])
-def test_an_epoch_has_the_batches_of_the_loader_divided_by_those_of_a_step(given: int, epoch: float) -> None:
+def test_an_epoch_has_the_batches_of_the_loader_divided_by_the_batches_of_a_step(given: int, epoch: float) -> None:
     """A loader of six batches, which begins anew within the seven steps; of nine batches two are fetched ahead."""
     with Loaders().followed() as loaders:
         batches = forever(loader(6))
@@ -81,7 +81,7 @@ def test_a_loader_that_most_steps_do_not_ask_has_no_epoch() -> None:
         assert loaders.samples(6, 2) == ()
 
 
-def test_afterwards_loaders_are_not_followed() -> None:
+def test_loaders_are_not_followed_afterwards() -> None:
     before = ITERATOR.__next__
     with Loaders().followed() as loaders:
         assert ITERATOR.__next__ is not before
@@ -223,7 +223,7 @@ def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
         pytest.param(3, 3, 1, id="each epoch makes both"),
     ],
 )
-def test_of_loaders_that_one_line_makes_only_those_of_training_restart_workers(
+def test_of_several_loaders_of_one_line_only_training_loaders_restart_workers(
     train: int, check: int, restarted: int
 ) -> None:
     """In three epochs of four steps, each with an evaluation of two batches after it."""
@@ -263,7 +263,7 @@ def test_an_evaluation_after_the_last_batch_takes_no_place_of_the_loader_of_the_
         assert len(loaders.of_epochs(8)["loaders_without_workers"]) == 1
 
 
-def test_loaders_of_one_line_that_steps_ask_in_turns_feed_training_together() -> None:
+def test_loaders_of_one_line_that_steps_use_in_rotation_feed_training_together() -> None:
     with Loaders().followed() as loaders:
         tasks = [iter(streaming(20, workers=0)) for _ in range(3)]
         for step in range(9):
@@ -272,7 +272,7 @@ def test_loaders_of_one_line_that_steps_ask_in_turns_feed_training_together() ->
         assert len(loaders.of_epochs(9)["loaders_without_workers"]) == 3
 
 
-def test_the_lines_of_a_loader_and_of_what_draws_its_samples_are_known() -> None:
+def test_the_lines_of_a_loader_and_of_its_sampler_are_known() -> None:
     data = TensorDataset(torch.zeros(2))
     with Loaders().followed() as loaders:
         assert len(list(DataLoader(data, num_workers=1))) == 2
@@ -288,7 +288,7 @@ def test_the_lines_of_a_loader_and_of_what_draws_its_samples_are_known() -> None
 
 
 @pytest.mark.parametrize(("workers", "pinned"), [(0, False), (0, True), (1, False)])
-def test_a_loader_counts_that_loads_in_the_training_process_and_one_that_does_not_pin(
+def test_a_loader_counts_if_it_loads_in_the_training_process_or_does_not_pin_memory(
     workers: int, *, pinned: bool
 ) -> None:
     data = TensorDataset(torch.zeros(2))
@@ -363,7 +363,7 @@ def training(batches: int) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("batches", [1, 5])
-def test_counts_do_not_depend_on_where_an_epoch_begins(batches: int) -> None:
+def test_counts_do_not_depend_on_the_step_at_which_an_epoch_begins(batches: int) -> None:
     begin = DataLoader.__iter__
     counts = count_step(training(batches), Countable(device=torch.device("cpu")))
     inputs = torch.rand(4, 3)

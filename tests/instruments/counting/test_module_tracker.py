@@ -38,7 +38,7 @@ class Recomputing(nn.Module):
         return torch.tanh(hidden @ hidden.T)
 
 
-def test_what_checkpointing_recomputes_is_forward_once_more() -> None:
+def test_work_that_checkpointing_recomputes_is_counted_as_forward_again() -> None:
     """2 rows: 2 x 2 x 8 x 8 = 256 for the layer, 2 x 2 x 2 x 8 = 64 for the product; each twice."""
     inputs = torch.ones(2, 8, requires_grad=True)
     found = flops_of_training(Recomputing(), inputs)
@@ -47,7 +47,7 @@ def test_what_checkpointing_recomputes_is_forward_once_more() -> None:
     assert found.details["flops_recomputed"] == {"inner": 256.0, "recomputed in backward": 64.0}
 
 
-def test_functions_of_ones_own_belong_to_the_module_that_calls_them() -> None:
+def test_autograd_functions_of_the_user_belong_to_the_module_that_calls_them() -> None:
     class Square(torch.autograd.Function):
         @staticmethod
         def forward(ctx: torch.autograd.function.FunctionCtx, inputs: torch.Tensor) -> torch.Tensor:

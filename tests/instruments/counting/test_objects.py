@@ -76,7 +76,7 @@ def test_fewer_than_three_counts_show_nothing() -> None:
 
 
 @pytest.mark.usefixtures("frozen")
-def test_what_workers_of_a_loader_have_sent_is_not_left_behind_by_steps() -> None:
+def test_batches_that_workers_of_a_loader_sent_do_not_count_as_left_behind() -> None:
     """torch notes each tensor that it receives until they are many, and keeps batches that come before their turn."""
     census, loader = ObjectCensus(), DataLoader(TensorDataset(torch.ones(64, 4)), 2, num_workers=1)
     batches: Any = iter(loader)
@@ -99,14 +99,14 @@ def untraced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("untraced")
-def test_no_line_is_looked_for_if_somebody_else_traces_with_short_stacks() -> None:
+def test_no_line_is_searched_if_another_tool_traces_memory_with_short_stacks() -> None:
     tracemalloc.start(1)
     kept = list[Spec]()
     assert lines_of_left(lambda: kept.extend(Spec() for _ in range(4)), traces=True)["python_objects"] == {}
 
 
 @pytest.mark.usefixtures("frozen", "untraced")
-def test_what_each_step_leaves_behind_has_its_line_and_what_the_last_one_holds_has_none() -> None:
+def test_objects_that_each_step_leaves_behind_have_a_line_and_those_held_by_the_last_step_have_none() -> None:
     kept, held = list[Spec](), list[Spec]()
 
     def step() -> None:

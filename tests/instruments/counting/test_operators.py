@@ -71,7 +71,7 @@ def test_operators_that_do_work_have_names(func: Any, name: str | None) -> None:
         (aten.mm.default, (on("cuda"), on("cuda")), {}, "cuda", None),
     ],
 )
-def test_what_waits_for_the_device_is_known(
+def test_operators_that_wait_for_the_device_are_known(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str, expected: str | None
 ) -> None:
     assert operators.synchronisation(func, args, kwargs, device) == expected
@@ -93,7 +93,7 @@ def test_bytes_that_go_to_the_device_are_counted(
     assert operators.host_to_device_bytes(func, args, kwargs, device) == expected
 
 
-def test_moved_bytes_are_those_of_different_elements_each_once() -> None:
+def test_moved_bytes_count_each_element_once() -> None:
     rows = torch.ones(4, 6)
     assert operators.moved_bytes([rows]) == 96
     assert operators.moved_bytes([rows, rows]) == 96  # in place: read and written
@@ -104,7 +104,7 @@ def test_moved_bytes_are_those_of_different_elements_each_once() -> None:
     assert operators.moved_bytes([torch.eye(3).to_sparse()]) == 3 * 4 + 6 * 8  # three numbers, each with two indices
 
 
-def test_what_an_operator_of_the_user_calls_is_counted() -> None:
+def test_operators_that_an_operator_of_the_user_calls_are_counted() -> None:
     @torch.library.custom_op("ddpperf_test::product", mutates_args=())
     def product(rows: Tensor) -> Tensor:
         dist.all_reduce(rows.clone())

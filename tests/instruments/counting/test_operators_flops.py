@@ -269,6 +269,6 @@ def test_products_with_scales_have_the_flops_of_their_shapes() -> None:
 
 
 @pytest.mark.skipif(not hasattr(aten, "_grouped_mm"), reason="torch has it since 2.8")
-def test_groups_of_columns_are_shared_out() -> None:
+def test_a_grouped_matrix_product_has_the_flops_of_its_column_groups() -> None:
     """Two of 4 x 16, each times its part of 16 x 32."""
     assert flops_of(aten._grouped_mm.default, (torch.ones(2, 4, 16), torch.ones(16, 32)), {}, None) == 2 * 4 * 16 * 32

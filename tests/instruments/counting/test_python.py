@@ -44,7 +44,7 @@ def test_a_process_counts_once_however_it_is_started() -> None:
     assert calls == {("processes_started", name): 1 for name in names}
 
 
-def test_calls_that_free_memory_or_wait_count_on_a_cpu_too_but_not_those_of_another_thread() -> None:
+def test_calls_that_free_memory_or_wait_count_on_a_cpu_too_but_not_in_another_thread() -> None:
     """The clock decides how often another thread calls."""
     monitor, before = threading.Thread(target=gc.collect), (gc.collect, torch.cuda.empty_cache)
     with counted() as calls:
@@ -139,7 +139,7 @@ def test_gradients_are_dropped_if_no_optimizer_used_them_since_backward() -> Non
     assert drops(gradients=False) == 0  # of before, perhaps used
 
 
-def test_gradients_are_found_beside_views_that_autograd_refuses_to_answer_for() -> None:
+def test_gradients_are_found_although_autograd_refuses_some_views() -> None:
     flat = nn.Parameter(torch.ones(4))
     stale = torch.split(flat, 2)  # as the parameters of FSDP1 after a step
     with torch.no_grad():

@@ -67,7 +67,7 @@ def loss_of(model: nn.Module, *shape: int) -> Tensor:
     return loss
 
 
-def test_the_rows_of_a_step_are_those_of_all_its_micro_batches() -> None:
+def test_the_rows_of_a_step_are_the_sum_of_its_micro_batches() -> None:
     assert rows(trained(lambda model: [loss_of(model, 8, 4)])) == {"batches of 8 x 4": 8}
     assert rows(trained(lambda model: [loss_of(model, 8, 4), loss_of(model, 8, 4)])) == {"batches of 8 x 4": 16}
     assert rows(trained(lambda model: [loss_of(model, 8, 4), loss_of(model, 4, 4)])) == {
@@ -76,7 +76,7 @@ def test_the_rows_of_a_step_are_those_of_all_its_micro_batches() -> None:
     }
 
 
-def test_a_frozen_model_and_a_validation_without_gradients_are_left_out() -> None:
+def test_rows_of_a_frozen_model_and_of_a_validation_without_gradients_are_omitted() -> None:
     teacher = nn.Linear(4, 4).requires_grad_(False)  # noqa: FBT003  torch's own signature
 
     def distilled(model: nn.Module) -> list[Tensor]:
@@ -136,7 +136,9 @@ def test_a_later_step_of_another_length_is_seen() -> None:
         ),  # packed
     ],
 )
-def test_a_loader_has_a_say_in_the_rows(collate: Any, taken: Callable[[Any], Tensor], found: Any) -> None:
+def test_rows_of_a_loader_depend_on_its_collate_function(
+    collate: Any, taken: Callable[[Any], Tensor], found: Any
+) -> None:
     batches = iter(DataLoader(TensorDataset(torch.ones(800, 4)), batch_size=8, collate_fn=collate))
     assert rows(trained(lambda model: [model(taken(next(batches))).square().mean()])) == found
 
@@ -173,7 +175,7 @@ def below(inner: Tensor) -> StrictBelow:
 
 
 @pytest.mark.parametrize("kind", [lambda batch: batch.as_subclass(Strict), below])
-def test_classes_that_refuse_other_functions_are_looked_at_without_calling_them(kind: Callable[[Tensor], Any]) -> None:
+def test_tensor_classes_that_refuse_functions_are_inspected_without_calling_them(kind: Callable[[Tensor], Any]) -> None:
     model, watch = nn.Linear(8, 4), CopyWatch()
     subject = Countable(device=torch.device("cpu"), called=watch.called)
     found = count_step(lambda: model(kind(torch.ones(4, 8))).sum().backward(), subject, warmup=1, steps=0)

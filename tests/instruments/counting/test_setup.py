@@ -68,7 +68,7 @@ def text_of(site: CallSite) -> str:
     return linecache.getline(__file__, site.line).strip()
 
 
-def test_optimizers_have_the_settings_that_they_were_made_with_and_that_are_no_defaults() -> None:
+def test_optimizers_have_the_settings_that_differ_from_the_defaults() -> None:
     made = "optimizer = optimizing(model.parameters())"
     assert settings(counted()) == {"optimizer SGD": (1.0, made)}
     found = settings(counted(optimizing=partial(torch.optim.AdamW, lr=0.1, amsgrad=True, betas=(0.9, 0.999))))

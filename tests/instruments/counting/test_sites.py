@@ -36,7 +36,7 @@ def in_a_thread(function: Callable[[], Place]) -> Place:
         return pool.submit(function).result()
 
 
-def test_the_innermost_line_of_the_project_or_of_a_strategy_counts_and_else_that_of_a_package() -> None:
+def test_the_innermost_line_of_project_or_strategy_counts_otherwise_the_line_of_a_package() -> None:
     def found(*files: str) -> tuple[str, int]:
         return in_a_thread(through(*files))[:2]
 
@@ -77,7 +77,7 @@ def test_a_thread_of_autograd_has_the_line_that_waits_for_it() -> None:
     assert (Path(place.file).name, place.function) == (HERE.name, "in_a_thread")
 
 
-def test_a_line_counts_with_the_mean_of_all_steps_that_were_looked_at() -> None:
+def test_a_line_counts_with_the_mean_of_all_watched_steps() -> None:
     """What only some steps tell has the mean of these."""
     place = Place("/elsewhere/train.py", 3, "step", backward=False)
     calls, kept = (0.0, 4.0, 2.0, 4.0), {("kept", place): 7.0}

@@ -12,7 +12,7 @@ from pytest_ddpperf.instruments.counting.storages import bytes_of
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 
 
-def test_bytes_are_those_of_storages_each_once() -> None:
+def test_bytes_count_each_storage_once() -> None:
     """A sparse tensor has 4 indices of 8 bytes, at two places of two dimensions, and two values."""
     tensor, sparse, known = torch.ones(10), torch.ones(2).diag().to_sparse(), set[int]()
     assert bytes_of([tensor[:2], tensor.view(5, 2), tensor, sparse], known) == 40 + 32 + 8
@@ -119,7 +119,7 @@ class Backend:
         del self.held
 
 
-def test_what_only_a_backend_still_holds_counts_as_dead(tracker: TensorTracker) -> None:
+def test_a_tensor_that_only_a_backend_holds_counts_as_freed(tracker: TensorTracker) -> None:
     sent = torch.ones(10)
     tracker.see(sent, "temporaries")
     backend = Backend(tracker, sent)
@@ -134,7 +134,7 @@ def test_what_only_a_backend_still_holds_counts_as_dead(tracker: TensorTracker) 
     assert live(tracker) == {"activations": 40}
 
 
-def test_what_a_backend_gives_back_is_the_memory_that_it_was_handed(tracker: TensorTracker) -> None:
+def test_the_result_of_a_backend_is_the_memory_that_it_was_given(tracker: TensorTracker) -> None:
     sent = torch.ones(10)
     tracker.see(sent, "temporaries")
     backend = Backend(tracker, sent)
@@ -147,7 +147,7 @@ def test_what_a_backend_gives_back_is_the_memory_that_it_was_handed(tracker: Ten
     assert live(tracker) == {"gradients": 40}
 
 
-def test_what_somebody_else_holds_too_is_alive_until_backends_alone_hold_it(tracker: TensorTracker) -> None:
+def test_a_tensor_is_alive_until_only_backends_hold_it(tracker: TensorTracker) -> None:
     sent = torch.ones(10)
     tracker.see(sent, "temporaries")
     backends = [Backend(tracker, sent), Backend(tracker, sent)]
@@ -160,7 +160,7 @@ def test_what_somebody_else_holds_too_is_alive_until_backends_alone_hold_it(trac
     backends.pop().let_go()
 
 
-def test_a_state_is_known_as_such(tracker: TensorTracker) -> None:
+def test_an_optimizer_state_is_recognised(tracker: TensorTracker) -> None:
     state, other = torch.zeros(()), torch.zeros(())
     tracker.mark([state], "optimizer_state")
     tracker.see(other, "temporaries")

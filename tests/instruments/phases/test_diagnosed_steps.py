@@ -52,7 +52,7 @@ def seconds(found: PhaseTimes, step: int = 0) -> dict[str, float]:
     return {phase: times[step] for phase, times in found.seconds.items() if times[step]}
 
 
-def test_time_goes_to_the_phase_on_top() -> None:
+def test_time_belongs_to_the_innermost_phase() -> None:
     """Marks: begin 0, forward 1 to 3, backward 7 to 15, end 31. Other: 1 + 4 + 16."""
     recorder = Recorder()
 
@@ -77,7 +77,7 @@ def test_steps_follow_each_other_without_a_gap() -> None:
     assert seconds(found, 1) == {"optimizer": 7, "other": 9}
 
 
-def test_what_belongs_to_a_phase_makes_no_mark() -> None:
+def test_a_phase_nested_in_its_own_phase_adds_no_mark() -> None:
     """A recomputed module and a bucket that is sent in backward: backward from 1 to 8, whole."""
     recorder = Recorder()
 
@@ -104,7 +104,7 @@ def test_what_belongs_to_a_phase_makes_no_mark() -> None:
         ("backward", "optimizer"),
     ],
 )
-def test_the_inner_one_has_the_time(outer: str, inner: str) -> None:
+def test_the_inner_phase_has_the_time(outer: str, inner: str) -> None:
     """Outer 1 to 15, inner 3 to 7 in it: 4 of 14."""
     recorder = Recorder()
     found = taken_apart(
@@ -173,7 +173,7 @@ def test_an_open_phase_ends_with_the_section_around_it_or_with_the_step() -> Non
     assert seconds(found, 1) == {"optimizer": 2, "other": 3}
 
 
-def test_memory_of_phases_is_their_own_and_that_of_sections_is_whole() -> None:
+def test_memory_of_a_phase_excludes_its_sections_and_memory_of_a_section_is_complete() -> None:
     """Readings: 100, forward 110, section 130, out of it 150, out of forward 120, end 121; then the peaks before each.
 
     Forward: 130 - 110 + 120 - 150 around the section, hence -10, and at most 190; other: 10 + 1.
@@ -227,7 +227,7 @@ def test_the_phases_of_a_step_add_up_to_it() -> None:
     assert max(found.seconds["other"]) < max(found.step_times)
 
 
-def test_sections_of_the_user_and_what_they_keep() -> None:
+def test_sections_of_the_user_have_their_time_and_the_memory_that_they_keep() -> None:
     kept: list[torch.Tensor] = []
 
     def run() -> None:
@@ -301,7 +301,7 @@ def on_two_ranks(ctx: RankContext) -> dict[str, PhaseTimes]:
     }
 
 
-def test_two_ranks(launcher: Launcher) -> None:
+def test_steps_of_two_ranks_are_divided_into_phases(launcher: Launcher) -> None:
     first, second = launcher.run(on_two_ranks, world_size=2, backend="gloo", device="cpu", timeout=60).values
     for rank in (first, second):
         assert min(rank["async"].seconds["gradient_sync"]) > 0
@@ -315,7 +315,7 @@ def test_two_ranks(launcher: Launcher) -> None:
     assert min(second["late"].seconds["other"]) > 0.9 * LATE  # it slept for at least that, in each step
 
 
-def test_rates_are_those_of_the_shortest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_follow_from_the_shortest_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosed_steps, "_shortest", lambda work, _device: [work(), 0.5][1])
     found = diagnosed_steps.read_rates(CPU)
     assert found is not None
@@ -324,7 +324,7 @@ def test_rates_are_those_of_the_shortest_time(monkeypatch: pytest.MonkeyPatch) -
     assert found.operator == 0.5 / 120
 
 
-def test_the_small_step_calls_as_many_operators_as_it_is_said_to() -> None:
+def test_the_small_step_calls_as_many_operators_as_documented() -> None:
     step = diagnosed_steps._small_step(CPU)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profiler:
         step()
@@ -336,7 +336,7 @@ def test_the_small_step_calls_as_many_operators_as_it_is_said_to() -> None:
     )
 
 
-def test_without_room_there_are_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_enough_memory_there_are_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosed_steps, "_COPIED", {"cpu": 1 << 60})
     assert diagnosed_steps.read_rates(CPU) is None
 

@@ -81,11 +81,11 @@ def hooks_as_before() -> Iterator[None]:
     assert not optimizer._global_optimizer_post_hooks
 
 
-def test_a_loop_written_by_hand() -> None:
+def test_phases_of_a_hand_written_loop_are_found() -> None:
     assert passed(Training(), steps=2) == ["forward", "backward", "optimizer"] * 2
 
 
-def test_autograd_under_other_names() -> None:
+def test_calls_of_autograd_imported_under_other_names_are_phases() -> None:
     weight = torch.ones(3, requires_grad=True)
     grad = torch.autograd.grad
 
@@ -122,7 +122,7 @@ class Transformed(Dataset[torch.Tensor]):
         return self.transform(torch.full((4,), float(index))).detach()
 
 
-def test_data_is_waited_for_whatever_the_dataset_does() -> None:
+def test_the_wait_for_data_is_a_phase_whatever_the_dataset_does() -> None:
     training = Training()
     loader = DataLoader(Transformed(), batch_size=2)
 
@@ -135,7 +135,7 @@ def test_data_is_waited_for_whatever_the_dataset_does() -> None:
     assert passed(lambda: iter(loader)) == ["data_wait"]  # which may start workers
 
 
-def test_phase_hooks_of_a_users_own_functions() -> None:
+def test_phase_hooks_follow_custom_functions_of_the_user() -> None:
     owner = SimpleNamespace(load=lambda: nn.Linear(2, 2)(torch.ones(2)))
 
     def run() -> None:
@@ -190,7 +190,7 @@ def test_an_error_that_the_step_handles_ends_its_phase() -> None:
     assert passed(run) == ["forward", "optimizer"]
 
 
-def test_nothing_is_kept_of_what_was_trained() -> None:
+def test_the_phase_hooks_keep_no_trained_model_alive() -> None:
     training = Training()
     passed(training)
     kept = weakref.ref(training.model)
@@ -260,7 +260,7 @@ class ScaledTraining:
         self.scheduler.step()
 
 
-def test_each_part_of_a_step_has_a_range_of_its_own() -> None:
+def test_each_part_of_a_step_has_a_separate_range() -> None:
     found, _ = nested(ScaledTraining())
     assert found == [
         "zero_grad",

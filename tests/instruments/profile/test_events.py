@@ -82,7 +82,7 @@ def test_collectives_of_both_backends_have_one_name(name: str, kind: str) -> Non
     assert kind_of(name) == kind
 
 
-def test_a_step_on_the_cpu() -> None:
+def test_a_profiled_step_on_the_cpu_has_busy_computed_and_overlapped_time() -> None:
     """Step from 10 to 30. Sent 14 to 18 and 16 to 24: busy 10. Computed 10 to 15, 17 to 20: 8, overlap 4."""
     events = [
         ProfilerEvent(name=STEP, activity="user_annotation", start=10, end=30),
@@ -142,7 +142,7 @@ def test_notes_of_copies_and_kernels_are_believed_before_their_names() -> None:
     )
 
 
-def test_what_began_before_a_step_is_cut_off_and_counted_there() -> None:
+def test_an_event_that_began_before_a_step_is_split_between_the_two_steps() -> None:
     events = [
         ProfilerEvent(name=STEP, activity="user_annotation", start=10, end=20),
         ProfilerEvent(name=STEP, activity="user_annotation", start=0, end=10),

@@ -61,7 +61,7 @@ def fields(name: str, dtype: str = "Float", count: int = 10) -> dict[str, Any]:
     return {"Collective name": name, "dtype": dtype, "In msg nelems": count, "Group size": 4}
 
 
-def test_both_versions_say_the_same() -> None:
+def test_notes_of_events_and_of_traces_are_the_same() -> None:
     assert note_of(WITH_EVENT) == SCATTERED
     trace = {"traceEvents": [{"ph": "M", "name": "process_name"}, {"name": "aten::add", "args": {}}, IN_TRACE]}
     assert {number: note_of(found) for number, found in notes_in_trace(trace).items()} == {7: SCATTERED}
@@ -259,7 +259,7 @@ def test_learning_rates_are_a_counter_at_the_time_of_each_step() -> None:
     assert [name for name, *_ in of_two] == ["learning rate 0", "learning rate 1"]
 
 
-def test_a_process_has_the_name_of_its_rank_and_steps_have_the_names_that_other_tools_look_for(tmp_path: Path) -> None:
+def test_a_trace_names_its_process_by_rank_and_its_steps_as_other_tools_expect(tmp_path: Path) -> None:
     file = tmp_path / "new" / "x_rank_3_trace.json"
     write_trace(SAVED, file, 3, [])
     written = json.loads(file.read_text())

@@ -37,7 +37,7 @@ RECORDS_GLOO = torch.__version__ >= "2.11"
         ({"moved": {0: False}}, ""),  # rank 1 gave no stack
     ],
 )
-def test_a_hang_is_told_from_a_slow_launch_by_steps_and_stacks(found: dict[str, object], told: str) -> None:
+def test_a_hang_is_distinguished_from_a_slow_launch_by_steps_and_stacks(found: dict[str, object], told: str) -> None:
     pace = LateRanks(seconds=10.0, stacks={0: "x", 1: "x"}, **found).pace  # type: ignore[arg-type]
     assert pace.startswith(told)
     assert bool(pace) == bool(told)
@@ -59,7 +59,7 @@ def deadline_of(launcher: Launcher, function: Any, world_size: int) -> RanksTime
     return caught.value
 
 
-def test_a_rank_that_hangs_is_told_with_its_step_its_line_and_its_missing_collective(launcher: Launcher) -> None:
+def test_a_rank_that_hangs_is_reported_with_its_step_line_and_missing_collective(launcher: Launcher) -> None:
     """Rank 1 stays in the reading of its third batch; a smaller group has collectives of its own."""
 
     def train(ctx: RankContext) -> None:
@@ -98,7 +98,7 @@ def test_a_rank_that_hangs_is_told_with_its_step_its_line_and_its_missing_collec
     assert (said in str(hangs)) == RECORDS_GLOO
 
 
-def test_a_launch_that_is_slow_is_told_so_with_the_rank_that_moves(launcher: Launcher) -> None:
+def test_a_slow_launch_is_reported_as_slow_with_the_rank_that_moves(launcher: Launcher) -> None:
     """Rank 1 begins a step in a new line every 10 ms."""
     steps = compile("import time\n" + 6000 * "time.sleep(0.01); step()\n", "/x/data.py", "exec")
 
@@ -118,7 +118,7 @@ def test_a_launch_that_is_slow_is_told_so_with_the_rank_that_moves(launcher: Lau
 
 
 @pytest.mark.skipif(not RECORDS_GLOO, reason="torch records no collectives of gloo")
-def test_ranks_that_call_different_collectives_are_told_with_these(launcher: Launcher) -> None:
+def test_ranks_that_call_different_collectives_are_reported_with_these(launcher: Launcher) -> None:
     def differ(ctx: RankContext) -> None:
         import torch
         import torch.distributed as dist
@@ -144,7 +144,7 @@ def test_ranks_with_a_gpu_or_its_driver_have_longer_to_end() -> None:
     assert [launch_run.end_seconds(one) for one in jobs] == [3.0, 15.0, 15.0]
 
 
-def test_a_launch_that_outlives_all_its_deadlines_shows_where_the_session_waits_and_fails(
+def test_a_launch_that_outlives_all_its_deadlines_fails_and_shows_the_stack_of_the_session(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("_REPORT_SECONDS", "_OVERDUE_SECONDS", "_END_SECONDS"):
@@ -193,7 +193,7 @@ launch_run.LaunchedRanks.watch = waits_for_ever
 
 
 @pytest.mark.slow
-def test_a_session_that_is_blocked_tells_so_past_what_pytest_captures(pytester: pytest.Pytester) -> None:
+def test_a_blocked_session_prints_that_although_pytest_captures_output(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(BLOCKED)
     pytester.makepyfile(
         """

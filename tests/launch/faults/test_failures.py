@@ -52,7 +52,7 @@ USERS, COUNTING = "/home/train.py", own("instruments/counting/counting.py")
         pytest.param([own("training/loop.py"), COUNTING, torch.__file__], [1, 2], id="a fault of ours in torch"),
     ],
 )
-def test_a_traceback_has_the_users_frames_and_what_failed_below(files: list[str], kept: list[int]) -> None:
+def test_a_traceback_has_the_users_frames_and_the_frames_that_failed_below(files: list[str], kept: list[int]) -> None:
     """Frames of instruments between the users' code and torch's are left out; without users' code they stay."""
     lines = failed_report(raised_in(*files), "run").traceback.splitlines()
     assert [file for line in lines for file in files if f'"{file}"' in line] == [files[i] for i in kept]
@@ -217,7 +217,7 @@ def test_the_first_line_says_how_a_rank_ended(end: RankEnd, heading: str) -> Non
     assert str(told(end)).partition("\n")[0] == f"rank 0 of 1 {heading}"
 
 
-def test_the_same_failure_everywhere_is_told_once() -> None:
+def test_the_same_failure_on_all_ranks_is_reported_once() -> None:
     error = told(raised(0, "E", "x", 2), raised(1, "E", "x", 1), raised(2, "E", "x", 3), finished(3))
     assert str(error).startswith("rank 1 of 4 raised E: x")
     assert str(error).endswith("ranks 0, 2: the same\nrank 3: finished")
@@ -239,11 +239,11 @@ WANTING, BAD_ALLOC = raised(1, "MemoryError", "", 2, "memory"), "terminate calle
         ([died(0, -6, 1, "Assertion `ok' failed")], False, False),
     ],
 )
-def test_a_failure_tells_whether_memory_was_wanting(ends: list[RankEnd], *, starved: bool, wanting: bool) -> None:
+def test_a_failure_says_if_memory_ran_out(ends: list[RankEnd], *, starved: bool, wanting: bool) -> None:
     assert told(*ends, out_of_memory=starved).out_of_memory is wanting
 
 
-def test_a_skip_counts_where_nothing_failed() -> None:
+def test_a_skip_counts_if_nothing_failed() -> None:
     error = failure([raised(0, "Skipped", "no data", 1, "skipped"), raised(1, "RuntimeError", GLOO, 2)], 2)
     assert isinstance(error, RankSkipped)
     assert str(error) == "no data"
@@ -269,7 +269,7 @@ def lost(rank: int, line: str, sent: str, sequence: int = 7) -> RankEnd:
 ABORT, STEP = died(0, -signal.SIGABRT, 1, ABORTED), "/user/train.py:6 in step"
 
 
-def test_who_receives_another_size_is_not_to_blame() -> None:
+def test_a_rank_that_receives_another_size_is_not_to_blame() -> None:
     """It is the one that gloo ends; two ranks that differ in tensors alone may both be right."""
     error = told(ABORT, lost(1, STEP, "float32[8]"), lost(2, STEP, "float32[4]"))
     assert error.rank is None
@@ -309,13 +309,13 @@ ODD = "/user/train.py:9 in odd"
         ([lost(1, STEP, "int64[4]"), lost(2, ODD, "int8[4]")], f"int8[4] ({ODD})"),
     ],
 )
-def test_who_sends_other_tensors_or_stands_at_another_line_is_to_blame(others: list[RankEnd], shown: str) -> None:
+def test_a_rank_that_sends_other_tensors_or_is_at_another_line_is_to_blame(others: list[RankEnd], shown: str) -> None:
     error = told(ABORT, *others)
     assert error.rank == 2
     assert f"\n\nrank 2: in all_reduce of {shown}\n" in str(error)
 
 
-def test_who_receives_another_size_than_all_others_is_to_blame() -> None:
+def test_a_rank_that_receives_another_size_than_all_others_is_to_blame() -> None:
     """The others are all at one collective and agree about it; gloo has matched the receiver's with one of theirs."""
     error = told(ABORT, lost(1, ODD, "float32[8]"), lost(2, ODD, "float32[8]"))
     assert error.rank == 0
@@ -327,7 +327,7 @@ def test_who_receives_another_size_than_all_others_is_to_blame() -> None:
     assert told(ABORT, *apart).rank is None
 
 
-def test_who_is_behind_is_not_to_blame_for_another_size() -> None:
+def test_a_rank_that_is_behind_is_not_to_blame_for_another_size() -> None:
     """It stands at an earlier line, or nobody knows how many collectives it has called."""
     other = lost(1, STEP, "float32[4]")
     assert told(ABORT, other, lost(2, "/user/train.py:3 in setup", "float32[1]", sequence=6)).rank is None
@@ -339,14 +339,14 @@ def test_who_is_behind_is_not_to_blame_for_another_size() -> None:
     assert "rank 2: in all_reduce (/user/train.py:3 in setup)\n" in str(error)
 
 
-def test_where_all_ranks_receive_another_size_none_is_to_blame() -> None:
+def test_if_all_ranks_receive_another_size_none_is_to_blame() -> None:
     """gloo has ended all of them, and none is left to tell what it has called."""
     error = told(*(replace(ABORT, rank=rank) for rank in range(2)))
     assert error.rank is None
     assert str(error).startswith("ranks called collectives of different sizes: rank 0 of 2 received a piece of 8 bytes")
 
 
-def test_what_could_not_be_pickled_for_another_reason_names_its_rank() -> None:
+def test_a_result_that_cannot_be_sent_back_is_reported_with_its_rank() -> None:
     error = failure((raised(1, "KeyboardInterrupt", "", 1, stage="send"), finished(0)), 2)
     assert isinstance(error, PayloadError)
     assert str(error) == (
@@ -354,7 +354,7 @@ def test_what_could_not_be_pickled_for_another_reason_names_its_rank() -> None:
     )
 
 
-def test_code_that_some_ranks_alone_are_refused_for_is_told_with_these_ranks() -> None:
+def test_a_refusal_of_the_code_of_some_ranks_names_these_ranks() -> None:
     said = "build (t.py:3) ended the process group that the plugin made\nleave that out"
     kind = "pytest_ddpperf.errors.WorkloadError"
     refused, same = (raised(rank, kind, said, stamp=1 + rank, how="refused") for rank in range(2))
@@ -365,7 +365,7 @@ def test_code_that_some_ranks_alone_are_refused_for_is_told_with_these_ranks() -
     assert str(failure((refused, same), 2)) == said
 
 
-def test_what_one_rank_compares_for_all_is_not_told_with_that_rank() -> None:
+def test_a_refusal_found_by_one_rank_for_all_names_no_rank() -> None:
     refused = raised(0, "pytest_ddpperf.errors.WorkloadError", "not finite", stamp=1, how="refused", stage="verify")
     assert str(failure((refused, running(1)), 2)) == "not finite"
 
@@ -421,7 +421,7 @@ def test_a_message_of_megabytes_is_cut_in_the_middle() -> None:
     assert report.text.endswith("z")
 
 
-def test_a_want_of_memory_is_read_from_the_beginning_of_a_text() -> None:
+def test_out_of_memory_is_recognised_at_the_beginning_of_a_text() -> None:
     """A search through the 20 MB of a long text would take seconds."""
     said = "CUDA error: out of memory"
     assert failed_report(RuntimeError(f"{said}{' ' * 2**20}"), "run").kind == "memory"

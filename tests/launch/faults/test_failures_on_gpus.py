@@ -94,7 +94,7 @@ def heading(*ends: RankEnd) -> str:
         (FABRIC, "Cuda failure 217", "the lines NCCL WARN of the rank's output name the cause"),
     ],
 )
-def test_an_error_of_nccl_is_told_with_its_own_words_and_the_cure(text: str, last: str, cure: str) -> None:
+def test_an_error_of_nccl_is_reported_in_its_words_with_the_cure(text: str, last: str, cure: str) -> None:
     first = heading(raised(0, text))
     assert first.startswith("rank 0 of 1 raised torch.distributed.DistBackendError: NCCL error in: ")
     assert f"NCCL version 2.28.9: {last}" in first
@@ -125,7 +125,7 @@ def test_the_cause_that_nccl_has_only_printed_counts_too() -> None:
         ("CUDA error: an illegal memory access was encountered", False),
     ],
 )
-def test_nccl_and_cuda_want_memory_without_a_class_for_it(text: str, *, wanting: bool) -> None:
+def test_out_of_memory_errors_of_nccl_and_cuda_are_recognised_without_their_class(text: str, *, wanting: bool) -> None:
     assert (failed_report(DistBackendError(text), "join").kind == "memory") is wanting
 
 
@@ -142,7 +142,7 @@ ASSERT, ACCESS = "CUDA error: device-side assert triggered", "CUDA error: an ill
 FORKED = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with"
 
 
-def test_an_abort_by_a_cuda_error_is_told_as_that_error_with_what_failed() -> None:
+def test_an_abort_by_a_cuda_error_is_reported_as_that_error_with_the_failed_kernel() -> None:
     error = told(aborted(0, ASSERTED * 3 + aborted_by(ASSERT)))
     assert str(error).startswith(
         f"rank 0 of 1 was killed by SIGABRT: {ASSERT}; a kernel failed, most often by an index"
@@ -150,7 +150,7 @@ def test_an_abort_by_a_cuda_error_is_told_as_that_error_with_what_failed() -> No
     assert str(error).endswith(f'\n\n{ASSERTED}Fatal Python error: Aborted\n  File "/user/train.py", line 6 in step')
 
 
-def test_an_abort_without_last_words_is_told_by_the_cuda_error_on_stderr() -> None:
+def test_an_abort_without_last_words_is_reported_as_the_cuda_error_on_stderr() -> None:
     stderr = f"RuntimeError: {ACCESS}\nFatal Python error: Aborted\n"
     assert heading(aborted(0, stderr)).startswith(f"rank 0 of 1 was killed by SIGABRT: {ACCESS}; ")
 
@@ -173,7 +173,7 @@ def test_an_abort_for_another_reason_keeps_its_place() -> None:
     assert told(aborted(0, aborted_by(ACCESS), stamp=2), aborted(1, stderr, stamp=1)).rank == 1
 
 
-def test_an_abort_by_want_of_memory_is_one() -> None:
+def test_an_abort_for_lack_of_memory_is_out_of_memory() -> None:
     assert told(aborted(0, aborted_by("CUDA error: out of memory"))).out_of_memory
     assert not told(aborted(0, aborted_by(ACCESS))).out_of_memory
 
@@ -186,6 +186,6 @@ def test_an_abort_by_want_of_memory_is_one() -> None:
         ("RuntimeError", FORKED, ["--ddpperf-preload=none", "multiprocessing_context='spawn'"]),
     ],
 )
-def test_a_cuda_error_is_told_with_what_finds_its_cause(kind: str, text: str, cures: list[str]) -> None:
+def test_a_cuda_error_is_reported_with_the_settings_that_find_its_cause(kind: str, text: str, cures: list[str]) -> None:
     first = heading(raised(0, text, kind))
     assert all(cure in first for cure in cures)

@@ -73,20 +73,20 @@ PENDING = {2: "broadcast of float[8, 4]", 3: "all_reduce of float[2, 4]"}
         (FRESH, 0, 0, {}),  # a group without a call has no state
     ],
 )
-def test_a_dump_tells_what_is_called_ended_and_pending(
+def test_a_dump_has_the_called_ended_and_pending_collectives(
     dumped: dict[str, Any], called: int, ended: int, pending: dict[int, str]
 ) -> None:
     assert read_dump(dumped) == {"0": GroupCalls(ranks=(0, 1), called=called, ended=ended, pending=pending)}
     assert read_dump(OFF) == {}
 
 
-def test_what_the_events_say_goes_before_what_the_watchdog_has_noted() -> None:
+def test_the_entries_of_a_dump_take_precedence_over_the_notes_of_the_watchdog() -> None:
     """The watchdog looks every 100 ms, and not at all while CUDA does not answer it."""
     found = read_dump(dump(2, -1, entry(1, state="completed"), entry(2, state="completed"), entry(3)))
     assert (found["0"].called, found["0"].ended) == (3, 2)
 
 
-def test_of_several_groups_the_entries_tell_which_state_is_whose() -> None:
+def test_entries_assign_each_state_to_its_process_group() -> None:
     both = dump(5, 5, entry(5, state="completed"), entry(2, group="7", pg_id=1))
     both["pg_config"]["7"] = {"name": "7", "desc": "undefined", "ranks": "[0]"}
     both["pg_status"]["1"] = {"last_enqueued_collective": "2", "last_completed_collective": "1"}
@@ -110,7 +110,7 @@ def of_gloo(number: int, name: str = "all_reduce", *, ended: bool = False, group
     return entry(number, group=group) | {"profiling_name": f"gloo:{name}", "retired": ended}
 
 
-def test_gloos_entries_tell_what_is_called_ended_and_pending() -> None:
+def test_entries_of_gloo_have_the_called_ended_and_pending_collectives() -> None:
     """Its states count sends too, and the configuration has one group without a name."""
     found = read_gloo(
         {"entries": [of_gloo(1, ended=True), of_gloo(2), of_gloo(1, group="7", ended=True), of_gloo(3, "broadcast")]},
@@ -131,7 +131,7 @@ def test_a_group_of_gloo_that_is_made_again_counts_from_one() -> None:
     assert read_gloo({"version": "2.10"}, {"0": (0, 1)}) == {"0": GroupCalls(ranks=(0, 1), called=0)}
 
 
-def test_what_a_rank_waits_in_is_its_first_collective_that_has_not_ended() -> None:
+def test_a_rank_waits_in_its_first_collective_that_has_not_ended() -> None:
     assert waits_in(RankCalls(groups={"0": calls(3, 1, REDUCE, GATHER), "7": calls(4, 4)}, whole=True)) == (
         "all_reduce",
         2,
@@ -226,11 +226,11 @@ def test_a_rank_that_waits_in_another_group_is_not_to_blame() -> None:
         {0: calls(5, 4, "scatter of 3 x float[8]"), 1: SCATTER, 2: SCATTER},  # its tensors may differ
     ],
 )
-def test_where_the_record_does_not_tell_nothing_is_said(silent: dict[int, GroupCalls]) -> None:
+def test_an_incomplete_flight_record_blames_no_rank(silent: dict[int, GroupCalls]) -> None:
     assert stall({rank: RankCalls(groups={"0": one}, whole=True) for rank, one in silent.items()}) is None
 
 
-def test_a_rank_of_gloo_that_waits_for_what_is_not_recorded_is_not_to_blame() -> None:
+def test_a_rank_of_gloo_that_waits_for_an_unrecorded_call_is_not_to_blame() -> None:
     answers = told(LATE, calls(1, 1), LATE)
     found = stall(answers, "gloo", elsewhere=[1])
     assert found is not None
@@ -259,7 +259,7 @@ def received(controller: Channel, number: int) -> list[Any]:
     return answers
 
 
-def test_a_rank_answers_first_by_what_needs_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_answers_first_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
     def dumped(entries: bool, active: bool) -> bytes:  # noqa: FBT001  as torch's
@@ -336,7 +336,7 @@ def leaves_out(ctx: RankContext) -> float:
 
 
 @pytest.mark.gpu(devices=2)
-def test_a_rank_that_leaves_out_a_collective_of_nccl_is_named_at_the_deadline(launcher: Launcher) -> None:
+def test_a_rank_that_omits_a_collective_of_nccl_is_named_at_the_deadline(launcher: Launcher) -> None:
     with pytest.raises(RanksTimedOut, match="NCCL: rank 1 has not called collective") as caught:
         launcher.run(leaves_out, world_size=2, backend="nccl", device="cuda", timeout=30)
     assert caught.value.rank == 1

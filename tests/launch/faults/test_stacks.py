@@ -57,11 +57,13 @@ QUEUE = written(f"{RANK.with_name('interleaving.py')}|9|wait", f"{RANK.parents[1
         (written(), StackPosition("", "the start of the rank", waits=False)),
     ],
 )
-def test_a_place_is_the_users_innermost_line_and_what_it_called(text: str, expected: StackPosition) -> None:
+def test_a_place_is_the_users_innermost_line_and_the_function_that_it_called(
+    text: str, expected: StackPosition
+) -> None:
     assert stacks.position(stacks.threads(text)[0]) == expected
 
 
-def test_the_main_thread_is_the_last_one_written_or_the_one_written_alone() -> None:
+def test_the_main_thread_is_written_last_or_alone() -> None:
     """faulthandler writes 100 threads, the main one last: with more it is missing, and stands at an unknown place."""
     young = written("/x/t.py|1|young", thread="Thread 0x0002 [loader]")
     cut = f"{young}\n...\n"
@@ -99,7 +101,7 @@ NO_STACK, IF_SLOW = "at an unknown place (no stack was received)", "if the launc
         ({0: BUILD, 1: BUILD}, [], f"ranks 0, 1 of 2 {RUNS} {BUILDING}; {IF_SLOW}", None),
     ],
 )
-def test_the_roll_call_names_who_keeps_the_others_waiting(
+def test_the_summary_of_ranks_names_the_rank_that_keeps_the_others_waiting(
     found: dict[int, str], finished: list[int], line: str, guilty: int | None
 ) -> None:
     world_size = len(found) + len(finished)
@@ -107,7 +109,7 @@ def test_the_roll_call_names_who_keeps_the_others_waiting(
     assert roll_call.heading({0: BROADCAST}, [1, 2], 3, 10.0)[1] is None, "a broadcast lets ranks go on"
 
 
-def test_the_roll_call_tells_who_stands_and_who_moves() -> None:
+def test_the_summary_of_ranks_says_which_ranks_stand_and_which_move() -> None:
     """Rank 1 of the first launch loops, and rank 2 of it has gone on from where rank 0 waits."""
     moves = {0: False, 1: True, 2: True}
     assert roll_call.heading({0: ALL_REDUCE, 1: BUILD, 2: ALL_REDUCE}, [], 3, 10.0, moved=moves) == (
@@ -143,11 +145,11 @@ LOCKED = written(f"{LIB}/torch/utils/file_baton.py|50|wait", f"{LIB}/torch/utils
         ([LOCKED, BUILD], "; if the launch is slow, raise timeout"),  # one builds what the other waits for
     ],
 )
-def test_ranks_that_wait_for_what_more_time_does_not_help_learn_of_the_cure(found: list[str], told: str) -> None:
+def test_for_a_wait_that_more_time_does_not_end_the_cure_is_named(found: list[str], told: str) -> None:
     assert told in roll_call.heading(dict(enumerate(found)), [], len(found), 10.0)[0]
 
 
-def test_a_rank_has_moved_where_its_users_line_or_what_it_calls_there_differs() -> None:
+def test_a_rank_has_moved_if_its_line_or_the_function_called_there_differs() -> None:
     loops = written("/x/t.py|31|build", "/x/t.py|50|test")
     deeper = written(f"{LIB}/torch/nn/functional.py|7|linear", "/x/t.py|30|build", "/x/t.py|50|test")
     first = {0: BUILD, 1: BUILD, 2: BUILD, 3: BUILD, 4: BUILD, 5: ""}
@@ -179,7 +181,7 @@ def test_a_rank_has_moved_where_its_users_line_or_what_it_calls_there_differs() 
         ([BARRIER, ALL_REDUCE, ALL_REDUCE, BUILD], {}, None, None),  # one does not wait
     ],
 )
-def test_a_rank_keeps_all_others_waiting_where_these_agree_on_what_they_have_called(
+def test_a_rank_is_to_blame_if_all_others_wait_and_agree_on_their_collectives(
     found: list[str], called: dict[int, int | None], suspect: int | None, guilty: int | None
 ) -> None:
     listed = dict(enumerate(found))
@@ -188,7 +190,7 @@ def test_a_rank_keeps_all_others_waiting_where_these_agree_on_what_they_have_cal
         assert roll_call.heading(listed, [], len(found), 10.0, called)[1] == guilty
 
 
-def test_a_rank_that_has_finished_is_to_blame_where_the_others_agree() -> None:
+def test_a_rank_that_has_finished_is_to_blame_if_the_others_agree() -> None:
     waiting = {0: BROADCAST, 2: ALL_REDUCE}
     assert roll_call.suspect(waiting, [1]) == 1
     assert roll_call.suspect(waiting, [1, 3]) is None
@@ -306,7 +308,7 @@ def test_the_rank_to_blame_is_listed_first() -> None:
     assert stacks.listing({0: QUEUE}) == "rank 0:\n  in the queue for its turn"
 
 
-def test_a_path_with_letters_beyond_ascii_is_that_of_the_file(tmp_path: Path) -> None:
+def test_a_path_with_letters_beyond_ascii_is_read_from_a_stack(tmp_path: Path) -> None:
     """faulthandler escapes them: such a line would not be found, and our own files there would pass as the user's."""
     file = tmp_path / "träning_学习.py"
     file.write_text("handle.wait()")

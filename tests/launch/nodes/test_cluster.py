@@ -145,7 +145,7 @@ def test_variables_that_a_test_has_changed_reach_the_ranks_of_other_nodes(
     assert run_on_cpu(two[1], read).values == ((None, os.environ.get("HOME")),) * 2
 
 
-def test_a_rank_of_another_node_that_raises_is_told_first_with_its_output(two: tuple[Cluster, Launcher]) -> None:
+def test_a_rank_of_another_node_that_raises_is_reported_first_with_its_output(two: tuple[Cluster, Launcher]) -> None:
     def raises(ctx: RankContext) -> None:
         if ctx.rank == 1:
             print("about to")
@@ -226,7 +226,7 @@ def test_imports_seen_on_ranks_are_made_once_on_each_node(two: tuple[Cluster, La
         assert {pid for pid, *_ in third.values} <= set(importers(installed, "alike_on_nodes"))
 
 
-def test_a_rank_of_another_node_that_is_killed_for_want_of_memory_is_told(
+def test_a_rank_of_another_node_that_is_killed_for_lack_of_memory_is_reported(
     two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel of the other node alone counts a kill, for any rank that it may have killed."""
@@ -323,7 +323,7 @@ def test_tasks_that_a_launcher_has_bound_share_the_cores_of_their_node() -> None
     assert os.sched_getaffinity(0) == cores
 
 
-def test_a_task_that_does_not_come_is_named() -> None:
+def test_a_task_that_does_not_join_is_named() -> None:
     cluster = Cluster("127.0.0.1", hello(0), 4)
     with pytest.raises(LaunchError, match=r"^rank 1 of the launcher and 2 more did not connect"):
         cluster.gather(0.01)
@@ -342,7 +342,7 @@ def test_a_task_that_does_not_come_is_named() -> None:
         ([LACKING], SettingError, r"^torch is 2\.13\.0 on the node of rank 0, but 2\.11\.0 on host-b \(rank 1"),
     ],
 )
-def test_a_rank_that_comes_twice_that_there_is_not_or_that_lacks_something_ends_the_meeting(
+def test_an_invalid_or_repeated_rank_ends_the_rendezvous(
     others: list[Hello], error: type[Exception], told: str
 ) -> None:
     """Who has read the card in torchrun's store can say that he is any task, before it comes or after."""
@@ -352,7 +352,7 @@ def test_a_rank_that_comes_twice_that_there_is_not_or_that_lacks_something_ends_
     tasks.close()
 
 
-def test_after_the_meeting_differences_are_told_and_the_port_is_closed_to_others() -> None:
+def test_after_the_rendezvous_differences_of_nodes_are_reported_and_the_port_is_closed() -> None:
     """The key of the card is good for nothing, and an address that takes no part is not even greeted."""
     tasks = Tasks(hello(1, "b", facts={"Python": "3.11"}))
     tasks.cluster._own = replace(tasks.cluster._own, facts={"Python": "3.12", "the kernel": "6"})
@@ -401,7 +401,7 @@ def test_a_controller_that_could_not_accept_one_connection_accepts_the_next(monk
     "said",
     [{"store": 1}, {"task": {"rank": 1}}, {"task": {**hello(1).plain(), "rank": []}}, {"launcher": 1}, [], "task"],
 )
-def test_who_says_anything_else_than_it_should_is_not_taken(said: Any) -> None:
+def test_a_peer_with_an_invalid_first_message_is_refused(said: Any) -> None:
     tasks = Tasks(hello(1, "b"))
     card = tasks.cluster.card
     with pytest.raises(ForeignPeer):
@@ -421,7 +421,7 @@ def test_who_says_anything_else_than_it_should_is_not_taken(said: Any) -> None:
         (12, 2, 4, (6, 6)),  # more ranks than GPUs
     ],
 )
-def test_ranks_are_dealt_out(world_size: int, nodes: int, gpus: int, counts: tuple[int, ...]) -> None:
+def test_ranks_are_assigned_to_nodes(world_size: int, nodes: int, gpus: int, counts: tuple[int, ...]) -> None:
     assert spread(world_size, nodes, gpus) == counts
 
 
@@ -442,7 +442,7 @@ def test_tasks_of_a_node_that_see_different_gpus_are_refused() -> None:
         require_one_agent([*alike, hello(5, gpus=("B",))])
 
 
-def test_a_node_without_a_gpu_is_named_where_the_controller_has_some(two: tuple[Cluster, Launcher]) -> None:
+def test_a_node_without_a_gpu_is_named_if_the_controller_has_some(two: tuple[Cluster, Launcher]) -> None:
     nodes = two[1].nodes
     assert nodes is not None
     assert nodes.counts(2, 2) == (2,)
@@ -461,7 +461,7 @@ def test_a_launcher_of_a_node_that_has_ended_is_replaced(two: tuple[Cluster, Lau
     assert run_on_cpu(two[1], total).values == (3.0, 3.0)
 
 
-def test_a_launch_after_an_interrupted_sweep_hears_nothing_of_the_one_before(
+def test_a_launch_after_an_interrupted_sweep_ignores_the_answers_to_it(
     two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:

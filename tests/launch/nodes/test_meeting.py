@@ -64,7 +64,7 @@ def test_a_run_of_any_name_stays_within_the_folder(tmp_path: Path) -> None:
         (lambda file, _: file.mkdir(), "cannot be read: this is not a regular file; remove the file"),
     ],
 )
-def test_what_may_be_anothers_card_or_is_no_file_is_refused(
+def test_a_card_of_another_user_or_one_that_is_no_file_is_refused(
     tmp_path: Path, make: Callable[[Path, Path], None], told: str
 ) -> None:
     FileMeeting(task(), tmp_path).publish(CARD)
@@ -74,7 +74,7 @@ def test_what_may_be_anothers_card_or_is_no_file_is_refused(
         FileMeeting(task(), tmp_path).find()
 
 
-def test_a_folder_that_is_not_there_is_told_with_the_setting(tmp_path: Path) -> None:
+def test_a_missing_rendezvous_folder_is_reported_with_its_setting(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"cannot exchange addresses in .*No such file.*--ddpperf-rendezvous-dir"):
         FileMeeting(task(), tmp_path / "none").publish(CARD)
 
@@ -113,7 +113,7 @@ def test_a_folder_of_another_user_is_replaced_by_the_sessions(tmp_path: Path, mo
     ("published", "told"),
     [(None, "did not join: its tests may have"), (CARD, "does not answer at 127.0.0.1 port 1: .* refused; check that")],
 )
-def test_a_controller_that_does_not_come_is_told(
+def test_a_controller_that_does_not_answer_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: Card | None, told: str
 ) -> None:
     monkeypatch.setattr(meeting, "MEETING_SECONDS", 0.1)

@@ -79,7 +79,7 @@ def test_a_shell_of_srun_is_alone_and_a_restart_is_seen() -> None:
     assert task.restarts == 2
 
 
-def test_tasks_of_mpich_without_a_name_of_the_run_are_told_apart_by_their_parent() -> None:
+def test_tasks_of_mpich_without_a_run_name_are_grouped_by_their_parent() -> None:
     nameless = {name: value for name, value in MPICH.items() if name != "PMI_JOBID"}
     first, second = task_of(nameless), task_of({**nameless, "PMI_RANK": "1"})
     assert first is not None

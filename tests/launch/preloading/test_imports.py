@@ -41,9 +41,7 @@ def test_variables_that_an_import_reads_are_noted_with_changes(folder: Path, mon
     assert found.seen().refused == Preloaded(reason=reason)
 
 
-def test_a_variable_may_be_looked_up_by_another_thread_while_an_import_ends(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_thread_may_read_a_variable_while_an_import_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "waits.py").write_text("import builtins\nbuiltins.thread.start()\nassert builtins.looks_up.wait(20)")
     looks_up, ended = threading.Event(), threading.Event()
     raised = list[type[BaseException]]()
@@ -122,6 +120,6 @@ print(threads())
 """
 
 
-def test_threads_are_counted_whatever_libraries_do_in_a_child() -> None:
+def test_threads_are_counted_although_a_library_starts_one_in_a_child() -> None:
     done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "2\n"

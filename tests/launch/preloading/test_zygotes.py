@@ -123,7 +123,7 @@ def test_an_installed_module_is_imported_once_and_no_other(packages: Path, make:
     assert run(launchers, of_both, scope="another").imports, "ranks of another file find nothing imported"
 
 
-def test_a_launcher_that_is_to_learn_nothing_preloads_nothing(make: Callable[..., Launchers]) -> None:
+def test_a_launcher_without_preloading_preloads_nothing(make: Callable[..., Launchers]) -> None:
     seen = SeenImport("plain", "", 1.0)
     for preload, missing, why in (((), 300, None), (("auto",), 300 + 300 + 40, "")):
         launchers = make(*preload)
@@ -168,7 +168,9 @@ def test_a_module_that_was_asked_for_and_does_harm_is_refused_by_name(
     assert str(caught.value) == f"preload={name}: {told}"
 
 
-def test_ranks_find_what_each_would_have_imported(packages: Path, make: Callable[..., Launchers]) -> None:
+def test_preloaded_modules_are_the_same_as_if_each_rank_had_imported_them(
+    packages: Path, make: Callable[..., Launchers]
+) -> None:
     """A module that knows its rank is imported for each rank, one that knows the port by the ranks themselves.
 
     So is one that reads what ranks have changed; what it imports is preloaded in its place. Imports leave random
@@ -198,9 +200,7 @@ def test_ranks_find_what_each_would_have_imported(packages: Path, make: Callable
         assert not {*pids} & importers(packages, name)
 
 
-def test_copies_for_each_rank_are_reckoned_until_they_run_and_made_for_more_ranks(
-    make: Callable[..., Launchers],
-) -> None:
+def test_copies_for_each_rank_count_as_missing_memory_until_they_run(make: Callable[..., Launchers]) -> None:
     launchers = make("auto")
     names = ("knows_rank", "plain")
     run(launchers, imports, *names)
@@ -231,7 +231,7 @@ def test_a_variable_that_an_import_reads_holds_for_each_launch(
     assert launchers[0].run(value, world_size=1, device="cpu", backend="gloo").rank(0) == ["three"]
 
 
-def test_packages_that_import_each_other_are_both_replaced_by_what_else_they_import() -> None:
+def test_packages_that_import_each_other_are_replaced_by_their_other_imports() -> None:
     first, second, other = (SeenImport(name, "", 1.0) for name in ("first", "second", "other"))
     judged = Judged()
     judged.note("first", Preloaded(reason="starts a thread", inner=(second, other)))
@@ -321,7 +321,7 @@ def preloaded_of(zygote: Any) -> PreloadedZygotes:
         ("duplicate", 2, LaunchError, 2),
     ],
 )
-def test_no_copy_is_left_where_preloading_is_interrupted(
+def test_no_fork_server_is_left_if_preloading_is_interrupted(
     failing: str, number: int, error: type[BaseException], made: int
 ) -> None:
     zygote = FakeZygote(failing, number)
@@ -330,7 +330,7 @@ def test_no_copy_is_left_where_preloading_is_interrupted(
     assert [copy.closed for copy in zygote.made] == [True] * made
 
 
-def test_copies_of_preloaded_zygotes_are_all_made_or_none() -> None:
+def test_preloaded_fork_servers_are_all_copied_or_none() -> None:
     zygote = FakeZygote("duplicate", 5)
     found = preloaded_of(zygote)
     with pytest.raises(LaunchError):
@@ -338,7 +338,7 @@ def test_copies_of_preloaded_zygotes_are_all_made_or_none() -> None:
     assert [copy.closed for copy in zygote.made] == [False] * 3 + [True] * 2
 
 
-def test_zygotes_serve_as_many_ranks_as_they_were_copied_for_while_no_signal_has_stopped_them() -> None:
+def test_fork_servers_serve_as_many_ranks_as_they_were_copied_for_until_a_signal_stops_them() -> None:
     zygote = FakeZygote()
     found = preloaded_of(zygote)
     for_all = replace(found, of_ranks=())

@@ -203,7 +203,7 @@ OURS = {  # the categories of torch's trackers, by ours; the tensors of a batch 
         pytest.param("fsdp2", 1024, marks=pytest.mark.slow),
     ],
 )
-def test_the_peak_is_that_of_torchs_own_tracker(
+def test_the_simulated_peak_agrees_with_torchs_memory_tracker(
     launcher: Launcher, simulated: Simulate, strategy: str, ranks: int
 ) -> None:
     """By category, but for flat: its vector of gradients looks like an activation to that tracker."""
@@ -261,7 +261,7 @@ def telling_step(ctx: Any) -> Any:
     return lambda: step().item()
 
 
-def test_a_step_of_ones_own_is_simulated_and_with_values_where_it_reads_them(simulated: Simulate) -> None:
+def test_a_custom_step_is_simulated_with_values_only_if_it_reads_them(simulated: Simulate) -> None:
     silent, telling = (simulated(job(None, build), 64, 63) for build in (own_step, telling_step))
     assert silent.remarks == ()
     (remark,) = telling.remarks

@@ -70,13 +70,13 @@ def test_a_flat_buffer_is_sent_after_backward_and_waited_for(recorded: Record) -
     assert found.rest > 0
 
 
-def test_overlap_waits_once_all_gradients_are_under_way(recorded: Record) -> None:
+def test_overlap_waits_after_all_gradients_are_sent(recorded: Record) -> None:
     timeline = recorded(job("overlap"))
     number = len(timeline.transfers)
     assert events(timeline) == " ".join([*map(str, range(number)), *(f"w{i}" for i in range(number))])
 
 
-def test_the_buckets_of_ddp_are_waited_for_where_the_last_one_is_handed_over(recorded: Record) -> None:
+def test_ddp_waits_for_all_buckets_when_the_last_one_is_sent(recorded: Record) -> None:
     """DDP's C++ waits, which no code of Python tells; the broadcast of a buffer before forward blocks."""
     timeline = recorded(job("ddp[bucket_cap_mb=0.005]"))
     names = [transfer.name for transfer in timeline.transfers]
@@ -107,7 +107,7 @@ def test_fsdp_sends_to_all_ranks_of_any_number(recorded: Record) -> None:
     assert [transfer.name for transfer in small.transfers] == [transfer.name for transfer in large.transfers]
 
 
-def test_groups_of_a_mesh_tell_how_far_their_ranks_are_apart(recorded: Record) -> None:
+def test_groups_of_a_mesh_have_the_distance_of_their_ranks(recorded: Record) -> None:
     timeline = recorded(job("fsdp2[replicas=2]"), 8)
     shapes = {(transfer.name, transfer.ranks, transfer.stride) for transfer in timeline.transfers}
     assert shapes == {("all_gather", 4, 1), ("reduce_scatter", 4, 1), ("all_reduce", 2, 4)}
@@ -116,7 +116,7 @@ def test_groups_of_a_mesh_tell_how_far_their_ranks_are_apart(recorded: Record) -
 @pytest.mark.parametrize(
     "strategy", ["ddp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("fsdp2", "fsdp1", "zero1"))]
 )
-def test_an_accelerator_that_is_not_there_sends_the_same(recorded: Record, strategy: str) -> None:
+def test_a_simulated_accelerator_sends_the_same(recorded: Record, strategy: str) -> None:
     here, there = (recorded(job(strategy), 8, accelerator) for accelerator in (None, "h100"))
     assert sizes(there) == sizes(here)
     assert (events(there) == events(here)) == (not strategy.startswith("fsdp"))  # which has streams there
@@ -275,11 +275,11 @@ STEP = blocking((0, 0), (1, 1), (1, 2), (2, 3), (0, 4), (2, 5))  # two layers: f
 KINDS = sharded("f", "f", "b", "r", "b", "r")
 
 
-def test_gathering_begins_while_the_layer_before_computes_and_reducing_lasts_while_the_next_one_does() -> None:
+def test_gathering_overlaps_the_layer_before_and_reducing_the_layer_after() -> None:
     assert told(streamed(STEP, KINDS)) == "0 w0 1 1+w1 2 1+w2 4 2+3 w4 2+w3 5 w5"
 
 
-def test_a_step_hides_what_its_streams_overlap() -> None:
+def test_overlapping_streams_hide_communication_of_a_step() -> None:
     transfers = tuple(Transfer(name="any", nbytes=1, ranks=2) for _ in STEP[::2])
     at_once, overlapped = (
         replayed(Timeline(transfers=transfers, moments=tuple(moments), rest=0.5), [0.5] * 6)
@@ -296,7 +296,7 @@ def test_the_next_forward_gathers_after_the_optimizer() -> None:
     assert told(streamed(moments, sharded("f", "b", "r", "f"))) == "0 w0 1 1+w1 1+2 w2 3+3 w3"
 
 
-def test_what_is_handed_over_early_enough_stays_where_it_is() -> None:
+def test_transfers_that_begin_early_enough_are_not_moved() -> None:
     moments = [
         Moment(computed=0, transfer=0, waits=False),
         Moment(computed=0, transfer=1, waits=False),
@@ -306,11 +306,11 @@ def test_what_is_handed_over_early_enough_stays_where_it_is() -> None:
     assert streamed(moments, sharded("f", "f")) == tuple(moments)
 
 
-def test_what_others_send_stays_where_it_is() -> None:
+def test_transfers_that_are_not_of_fsdp_are_not_moved() -> None:
     assert streamed(STEP, sharded()) == tuple(STEP)
 
 
-def test_only_what_fsdp_calls_is_of_it() -> None:
+def test_only_collectives_called_by_fsdp_belong_to_it() -> None:
     assert not of_fsdp()
     fsdp, c10d, model = ({"__name__": name, "of_fsdp": of_fsdp} for name in (FSDP, C10D, "model"))
     for module in (fsdp, c10d, model):

@@ -65,7 +65,7 @@ CURVE = (
 )
 
 
-def test_a_scaling_curve_stands_beside_its_ideal() -> None:
+def test_a_scaling_curve_is_drawn_with_its_ideal() -> None:
     made = make_document(*CURVE)
     (speedup,) = charts("speedup", made)
     assert (speedup.title, speedup.subject, speedup.style) == (
@@ -111,7 +111,7 @@ def slower(**step: Any) -> Result:
     return result("t.py::test_a", Verdict.REGRESSED, 0.2, 0.25, step_time=step)
 
 
-def test_launches_stand_beside_those_of_the_baseline() -> None:
+def test_launches_are_drawn_with_the_launches_of_the_baseline() -> None:
     memory = metric(
         "peak_resident", 200.0, Verdict.REGRESSED, 0.25, samples=(190.0, 210.0), base_samples=(150.0, 160.0, 512 / 3)
     )
@@ -142,7 +142,7 @@ def test_memory_is_shown_by_rank_and_category_and_by_phase() -> None:
     assert [points(each) for each in phases.series] == [[(0, 30), (1, -10)], [(0, 40), (1, 50)]]
 
 
-def test_sizes_of_buckets_are_swept_where_nothing_else_differs() -> None:
+def test_bucket_sizes_are_a_sweep_if_nothing_else_differs() -> None:
     def swept(options: str, step: float) -> Result:
         text = f"ddp[{options}]"
         return result(f"t.py::test_b[{text}]", Verdict.NEW, step, measured={"name": text, "strategy": text})
@@ -174,7 +174,7 @@ def test_throughput_of_variants_is_side_by_side() -> None:
     assert (chart.y.unit, chart.subject) == ("samples/s", "t.py::test_c on 2 ranks")
 
 
-def test_an_epoch_is_seen_before_and_now() -> None:
+def test_the_epoch_time_of_both_runs_is_drawn() -> None:
     epoch = metric("epoch_time", 10.0, Verdict.REGRESSED, 0.25, samples=(9.9, 10.1), base_samples=(7.9, 8.0, 8.1))
     (chart,) = charts("epoch_time", make_document(result("t.py::test_d", Verdict.REGRESSED, 0.2, 0.25, (epoch,))))
     now, before = chart.series
@@ -236,7 +236,7 @@ def test_a_thinned_chart_keeps_the_largest_values() -> None:
     assert (points(thin.series[0]), thin.note) == ([(2, 5), (4, 3), (5, 7)], "of every 2 points the largest is shown")
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_values_that_are_not_finite_are_omitted() -> None:
     assert numbered("a", [1.0, None, float("nan"), 2.0]) == ChartSeries("a", (ChartPoint(0, 1.0), ChartPoint(3, 2.0)))
 
 

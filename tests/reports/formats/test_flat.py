@@ -26,7 +26,7 @@ METRIC = {
 SCHEMA = {"type": "object", "patternProperties": {".+": {"type": "object", "patternProperties": {".+": METRIC}}}}
 
 
-def test_gated_metrics_keep_to_the_format_and_what_was_not_measured_is_left_out() -> None:
+def test_gated_metrics_keep_to_the_bencher_format_and_unmeasured_benchmarks_are_omitted() -> None:
     found = json.loads(bencher(make_document(REGRESSED, UNCHANGED, BROKEN)))
     assert len(found) == 2
     jsonschema.validate(found, SCHEMA)

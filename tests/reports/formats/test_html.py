@@ -70,7 +70,7 @@ def test_verdicts_come_first() -> None:
     assert text.index("<h1>") < text.index('id="table"') < text.index('id="entry-0"')
 
 
-def test_each_benchmark_has_what_is_known_of_it() -> None:
+def test_each_benchmark_has_sections_with_all_its_facts() -> None:
     data = data_of(html(make_document(REGRESSED)))
     titles = [each["title"] for each in data["entries"][0]]
     assert titles == [
@@ -123,7 +123,7 @@ def test_predictions_and_advice_are_together() -> None:
     ]
 
 
-def test_trainings_have_their_course_and_their_standing() -> None:
+def test_trainings_have_their_curves_and_their_ranking() -> None:
     ways = tuple(trained(name, [Curve(steps=(10, 20), values={LOSS: (2.0, 1.0)})]) for name in "ab")
     worse = FinalValue(value=0.25, interval=make_interval(0.2, 0.3), samples=(0.25,))
     kept = (Standing(name="b", quantity=LOSS, worse=worse, apart=0.25, allowed=None, tolerance=0.02),)
@@ -176,7 +176,7 @@ def test_each_chart_is_on_the_page_once() -> None:
     assert all(series["y"] for chart in data["charts"] for series in chart["series"])
 
 
-def test_what_lies_far_out_is_cut_off_and_the_scale_is_common() -> None:
+def test_outliers_are_cut_off_and_the_scale_is_common() -> None:
     changes = (0.1, -0.1, *[0.0] * 16, 5.0)
     results = [
         result(f"t.py::test_a[{i}]", Verdict.OK, 0.1, change, step_time={"half": 0.1})
@@ -227,7 +227,7 @@ def test_a_page_has_no_more_points_than_a_browser_draws(
     assert chart["note"].endswith(f"of every {every} points the largest is shown")
 
 
-def test_text_that_looks_like_the_end_of_a_script_stays_data() -> None:
+def test_text_with_a_closing_script_tag_stays_data() -> None:
     page = Page(
         title="</script>",
         headers=("name",),

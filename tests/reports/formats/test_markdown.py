@@ -87,7 +87,7 @@ def test_a_slowdown_that_no_count_explains_has_the_parts_of_the_step() -> None:
 
 
 @pytest.mark.parametrize(("number", "red"), [(26, 0), (26, 1), (80, 20)])
-def test_a_comment_is_short_whatever_failed(*, number: int, red: int) -> None:
+def test_a_comment_is_short_however_many_benchmarks_failed(*, number: int, red: int) -> None:
     step = replace(UNCHANGED.comparisons[0], verdict=Verdict.INCONCLUSIVE, bound=2.11)
     undecided = replace(UNCHANGED, verdict=Verdict.INCONCLUSIVE, comparisons=(step,))
     several = [REGRESSED, *[BROKEN] * (red - 1)][:red]
@@ -100,7 +100,7 @@ def test_a_comment_is_short_whatever_failed(*, number: int, red: int) -> None:
     assert text.count("| inconclusive |") >= (3 if red < 20 else 0)
 
 
-def test_each_note_is_told_of_those_that_it_is_on() -> None:
+def test_each_note_names_its_benchmarks() -> None:
     """Also if they were read from a file, which has sentences alone."""
     noted = [
         replace(UNCHANGED, test=f"t.py::test_{i}", findings=(Finding(f"only {i} of 8 launches ran alone"),))
@@ -112,7 +112,7 @@ def test_each_note_is_told_of_those_that_it_is_on() -> None:
     assert "- test_d bucketed: the machine was hot\n" in text
 
 
-def test_a_benchmark_that_fails_its_test_comes_first_whatever_its_verdict() -> None:
+def test_a_benchmark_that_fails_its_test_is_listed_first_whatever_its_verdict() -> None:
     faster = replace(UNCHANGED, failure="step_time improved: 40 ms -> 30 ms")
     text = markdown(make_document(REGRESSED, faster))
     assert text.startswith(

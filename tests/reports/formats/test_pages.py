@@ -35,7 +35,7 @@ def measured(step: float, calls: float, *samples: float) -> Result:
     return result("t.py::test_a", Verdict.NEW, step, None, (counted,), measured=strategy("ddp"), step_time=timed)
 
 
-def test_two_runs_are_beside_each_other() -> None:
+def test_two_runs_are_shown_side_by_side() -> None:
     before = make_document(measured(0.1, 2.0, 0.099, 0.1, 0.101))
     after = make_document(measured(0.2, 4.0, 0.198, 0.2, 0.202), result("t.py::test_b", Verdict.NEW, 0.1))
     both = judged_anew(before, after)
@@ -63,7 +63,7 @@ def test_two_runs_without_a_common_benchmark_say_so() -> None:
     assert "There is nothing to show." in text
 
 
-def test_trends_are_shown_the_worst_first() -> None:
+def test_trends_are_shown_with_the_worst_first() -> None:
     calm = trend([0.04] * 8, replace(BENCHMARK, name="calm"))
     better = trend([0.05] * 4 + [0.04] * 4, replace(BENCHMARK, name="better"))
     text = trends_page([calm, better, STEP], "step_time")

@@ -17,13 +17,13 @@ LAUNCHES = (make_launch(TIMES[:2], (0.0, 0.0)), make_launch(TIMES[2:], (0.0, 0.0
 TIMED = replace(REGRESSED, measurement=replace(REGRESSED.measurement, launches=LAUNCHES))
 
 
-def test_the_data_may_be_left_out() -> None:
+def test_the_data_may_be_omitted() -> None:
     (entry,) = entries(make_document(TIMED), data=False)
     assert "data" not in entry["stats"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8, 40])
-def test_the_statistics_are_those_of_pytest_benchmark(number: int) -> None:
+def test_the_statistics_agree_with_pytest_benchmark(number: int) -> None:
     theirs = pytest.importorskip("pytest_benchmark.stats", reason="pytest-benchmark is not installed").Stats()
     times = [0.01 + 0.001 * (i * 7 % 11) + (i == 3) for i in range(number)]
     for time in times:

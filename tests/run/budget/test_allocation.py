@@ -72,7 +72,7 @@ def asked(*results: Result) -> TimeRequest | None:
     return request_of(results, LOOK)
 
 
-def test_a_suspect_asks_for_as_many_launches_as_it_had_and_for_those_that_would_show_it() -> None:
+def test_a_suspect_requests_launches_as_many_as_it_had_or_as_would_show_it() -> None:
     """It had 4 launches of 1.5 s; 2.5 times 8 launches would show it, and all that were made count: 16 more, 24 s."""
     found = known(asked(result(compared(Verdict.OK, launches=8, suspicious=True))))
     assert found.priority is CONFIRM
@@ -92,7 +92,7 @@ def test_a_suspect_asks_for_as_many_launches_as_it_had_and_for_those_that_would_
     ],
     ids=["blind: a third more than it lacks", "no launches decide: its limit", "ok: the whole of a proof"],
 )
-def test_what_is_undecided_asks_for_what_it_lacks(comparison: Comparison, found: TimeRequest) -> None:
+def test_an_undecided_benchmark_requests_the_time_that_it_lacks(comparison: Comparison, found: TimeRequest) -> None:
     assert asked(result(comparison)) == found
 
 
@@ -106,12 +106,12 @@ def test_what_is_undecided_asks_for_what_it_lacks(comparison: Comparison, found:
         pytest.param([result()], id="new"),
     ],
 )
-def test_what_no_launches_would_change_asks_for_nothing(results: Sequence[Result]) -> None:
+def test_a_benchmark_that_no_launches_would_change_requests_no_time(results: Sequence[Result]) -> None:
     assert request_of(results, LOOK) is None
 
 
 @pytest.mark.parametrize(("paired", "wanted"), [(2, SEEN * 8.0), (1, SEEN * 8.0), (0, SEEN * 28.0)])
-def test_a_round_launches_what_is_open_alone_if_both_sides_run_side_by_side(paired: int, wanted: float) -> None:
+def test_a_round_side_by_side_launches_only_open_benchmarks(paired: int, wanted: float) -> None:
     """4 more launches would do, and a third more are asked for: of 2 s each, or with the decided benchmark of 7 s."""
     blind, decided = result(compared(Verdict.INCONCLUSIVE, launches=8)), result(compared(Verdict.UNCHANGED))
     decided = replace(decided, measurement=replace(decided.measurement, name="another"))

@@ -61,7 +61,7 @@ def test_without_a_limit_a_call_has_its_own_time_and_half_of_it_finds_suspects()
     assert not budget.goes_on(5.1)
 
 
-def test_what_a_call_has_done_before_its_first_timed_launch_counts_for_it() -> None:
+def test_time_before_the_first_timed_launch_counts_for_its_call() -> None:
     budget, clock = started(None, 1)
     budget.begin_test("a")
     call, _ = budget.next_call("a")
@@ -72,9 +72,7 @@ def test_what_a_call_has_done_before_its_first_timed_launch_counts_for_it() -> N
 
 
 @pytest.mark.parametrize(("two_passes", "shares"), [(False, [25.0, 30.0]), (True, [12.5, 15.0])])
-def test_tests_have_equal_shares_and_what_one_leaves_goes_to_the_others(
-    *, two_passes: bool, shares: list[float]
-) -> None:
+def test_tests_have_equal_shares_and_unused_time_goes_to_the_others(*, two_passes: bool, shares: list[float]) -> None:
     """Of 100 s the first of two passes has 50: a fourth of it is 12.5, and a third of what 5 s leave is 15."""
     budget, clock = started(100.0, 4, two_passes=two_passes)
     first = share_of(budget, "a")
@@ -94,7 +92,9 @@ def test_a_call_that_measures_several_benchmarks_has_as_many_shares() -> None:
     ("benchmarks", "two_passes", "share"),
     [(1, False, (94 - 18) / 4), (3, False, (94 - 6) / 2), (3, True, (94 - 6) / 4)],
 )
-def test_what_other_tests_need_for_counting_is_set_aside(benchmarks: int, *, two_passes: bool, share: float) -> None:
+def test_time_that_other_tests_need_for_counting_is_reserved(
+    benchmarks: int, *, two_passes: bool, share: float
+) -> None:
     """The first of four tests counts for 6 s.
 
     The others are expected to take 18 of the 94 s that are left, or 6 if the first one has three benchmarks. These have
@@ -110,7 +110,7 @@ def test_what_other_tests_need_for_counting_is_set_aside(benchmarks: int, *, two
     assert budget.call_left == pytest.approx(share)
 
 
-def test_nothing_is_timed_if_counting_needs_all_that_is_left() -> None:
+def test_nothing_is_timed_if_counting_needs_all_of_the_remaining_time() -> None:
     """One of four tests counts for 10 s: three more need 30 s, of which 31 and then 29 s are left."""
     budget, clock = started(41.0, 4, two_passes=True)
     budget.begin_test("a")
@@ -168,7 +168,7 @@ def test_the_setting_of_a_call_is_its_limit_if_that_is_shorter() -> None:
 
 
 @pytest.mark.parametrize(("runs_once", "screening", "over"), [(False, 12.5, 0.5), (True, 6.25, 1.0)])
-def test_the_second_pass_confirms_suspects_but_those_of_tests_that_run_once(
+def test_the_second_pass_confirms_suspects_except_in_tests_that_run_once(
     screening: float, over: float, *, runs_once: bool
 ) -> None:
     """So the first pass keeps nothing for a confirmation, and a part of the error for the second pass."""
@@ -180,7 +180,7 @@ def test_the_second_pass_confirms_suspects_but_those_of_tests_that_run_once(
     assert budget.over(last=True) == over
 
 
-def test_looks_of_the_first_pass_leave_a_part_of_the_error_to_the_second() -> None:
+def test_interim_analyses_of_the_first_pass_leave_a_part_of_the_error_to_the_second() -> None:
     budget, clock = started(100.0, 1, two_passes=True)
     share_of(budget, "a")
     clock.spend(25.0)
@@ -226,7 +226,7 @@ def test_open_tests_run_once_more_the_most_urgent_first(monkeypatch: pytest.Monk
     assert share_of(budget, "blind") == pytest.approx(20.0)
 
 
-def test_a_green_call_leaves_its_time_to_those_that_cannot_see_and_is_proven_last(
+def test_a_green_call_leaves_its_time_to_inconclusive_ones_and_is_measured_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 50 s for two tests, a green one ends after 10 of its 25 s: the other has 40."""
@@ -251,7 +251,7 @@ def test_a_green_call_leaves_its_time_to_those_that_cannot_see_and_is_proven_las
     assert budget.call_left == pytest.approx(20.0), "a proof has the time that it asked for"
 
 
-def test_what_is_skipped_in_the_second_pass_leaves_its_share_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_skipped_in_the_second_pass_leaves_its_share_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     budget, clock = started(100.0, 2, two_passes=True)
     proof = TimeRequest(priority=Priority.PROVE, wanted=50.0)
     ask(budget, monkeypatch, {"skipped": TimeRequest(priority=Priority.CONFIRM, wanted=30.0), "proof": proof})
@@ -261,7 +261,7 @@ def test_what_is_skipped_in_the_second_pass_leaves_its_share_to_the_others(monke
     assert budget.second_pass() == ["proof"]
 
 
-def test_what_a_suspect_leaves_goes_to_a_proof_that_had_no_time_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_a_suspect_leaves_goes_to_a_green_test_that_had_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 60 s the suspect may have 55, and takes 10: a proof of 40 s, with 5 for its diagnosis, then fits into 50."""
     budget, clock = started(100.0, 2, two_passes=True)
     requests: dict[str, TimeRequest | None] = {
@@ -281,7 +281,7 @@ def test_what_a_suspect_leaves_goes_to_a_proof_that_had_no_time_before(monkeypat
     assert budget.second_pass() == []
 
 
-def test_what_a_call_has_measured_is_there_in_its_second_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_of_a_call_are_kept_for_its_second_run(monkeypatch: pytest.MonkeyPatch) -> None:
     budget, _ = started(100.0, 1, two_passes=True)
     budget.begin_test("a")
     call, progress = budget.next_call("a")
@@ -343,7 +343,7 @@ def test_a_confirmation_that_takes_longer_than_its_time_is_no_complaint(monkeypa
     assert budget.complaint is None
 
 
-def test_the_line_says_where_the_session_stands() -> None:
+def test_the_line_shows_the_progress_of_the_session() -> None:
     budget, clock = started(600.0, 26, two_passes=True)
     share_of(budget, "a")
     clock.spend(350.0)

@@ -32,7 +32,7 @@ def suite_of(calls: int, mark: str) -> str:
     return SUITE.replace("CALLS", str(calls)).replace("MARK", mark)
 
 
-def test_what_a_run_or_a_test_accepts_fails_nothing_up_to_its_limit(inner: pytest.Pytester) -> None:
+def test_a_worsening_that_a_run_or_a_test_accepts_passes_up_to_its_limit(inner: pytest.Pytester) -> None:
     names = ("collective_calls", "collective_bytes", "operators", "peak_tensor_bytes")
     limits = {"collective_calls": "+2", **dict.fromkeys(names[1:], "+900%")}
     mark = f"accept={limits}, reason='more buckets'"

@@ -83,7 +83,7 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(asked: list[Asked]) -
     assert seeds == [(False, 0), (True, 0), (True, 1), (False, 1)]
 
 
-def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(asked: list[Asked]) -> None:
+def test_each_interleaved_launch_has_its_launcher_and_time_for_all(asked: list[Asked]) -> None:
     """Both sides have launchers of their own, so their numbers are those of the variants, in any order."""
     run = timed()
     both = [make_variant(name, of_reference=other) for other in (False, True) for name in "ab"]
@@ -152,7 +152,7 @@ class Both:
         pytest.param(0, 0, None, (3, None), id="nobody knows"),
     ],
 )
-def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
+def test_as_many_launches_are_interleaved_as_launchers_fit_into_memory(
     monkeypatch: pytest.MonkeyPatch, here: int, there: int | None, free: int | None, expected: tuple[int, int | None]
 ) -> None:
     """A launcher takes 300 MiB here; three variants need one each, of either side. The ranks get what is left."""
@@ -166,7 +166,7 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     assert session.paired is None or session.paired.reference.launchers.started == [expected[0]]
 
 
-def test_copies_that_import_what_a_first_launch_told_are_reckoned_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_fork_servers_with_imports_of_a_first_launch_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.run.call.benchmark_launches.free_memory", lambda: 900 * MIB)
     session: Any = Both(0, None)
     launched = launches(session=session)
@@ -235,7 +235,7 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
     assert deadlines == [60.0, MAX_TIMEOUT]
 
 
-def test_beside_the_commit_of_a_baseline_the_candidate_has_launchers_that_are_as_old() -> None:
+def test_compared_with_the_baselines_commit_the_candidate_has_launchers_of_the_same_age() -> None:
     """The session's have had launches before, and what these left in a process is in the memory of its ranks."""
     asked: list[Any] = []
 
@@ -277,7 +277,7 @@ def test_a_launch_of_a_script_has_separate_files_unless_the_script_keeps_its_fil
     ],
 )
 @pytest.mark.parametrize("other", [False, True])
-def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
+def test_a_launch_that_runs_out_of_memory_or_time_among_others_may_run_alone(
     monkeypatch: pytest.MonkeyPatch, failure: Callable[[], RankFailed], *, told: bool, other: bool
 ) -> None:
     """The other revision can run it, so it is not new; whoever reads it learns what to try."""
@@ -313,7 +313,7 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
         pytest.param((PLAN, Purpose.TIMES), Plan(warmup=1, steps=90), Purpose.TIMES, False, id="more steps than it"),
     ],
 )
-def test_what_the_other_revision_has_run_it_can_run(
+def test_a_benchmark_that_the_other_revision_has_run_is_not_new(
     monkeypatch: pytest.MonkeyPatch, before: tuple[Plan, Purpose] | None, plan: Plan, extra: Purpose, *, stopped: bool
 ) -> None:
     """Else one lost connection would let a regression pass as new."""
@@ -422,7 +422,7 @@ def test_the_slowest_import_of_a_launch_is_kept_with_why_it_is_not_preloaded(mon
     assert kept() is None
 
 
-def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(asked: list[Asked]) -> None:
+def test_loader_settings_picked_by_a_preparing_launch_hold_for_all_variants(asked: list[Asked]) -> None:
     picked = ("workers=2", "2 workers were fastest")
     pilot = Pilot(step=1.0, fixed=1.0, background=True, nbytes=0)
     variants = [

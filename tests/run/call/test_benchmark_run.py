@@ -180,7 +180,7 @@ def test_it(ddpperf):
 
 
 @pytest.mark.slow
-def test_communication_is_measured_and_profiled_where_wanted(inner: pytest.Pytester) -> None:
+def test_communication_is_measured_and_profiled_if_asked_for(inner: pytest.Pytester) -> None:
     run, results = run_suite(
         inner,
         """
@@ -224,7 +224,7 @@ def test_something_goes_on(ddpperf):
     )
 
 
-def test_what_differs_from_plain_training_is_part_of_the_name_and_of_the_results(inner: pytest.Pytester) -> None:
+def test_settings_other_than_plain_training_are_in_the_name_and_in_the_results(inner: pytest.Pytester) -> None:
     run, results = run_suite(
         inner,
         """
@@ -330,7 +330,7 @@ def test_it(ddpperf):
 )
 
 
-def test_what_does_not_fit_is_a_row_and_the_others_are_measured(inner: pytest.Pytester) -> None:
+def test_a_benchmark_that_does_not_fit_is_a_row_and_the_others_are_measured(inner: pytest.Pytester) -> None:
     (inner.path / "hungry").touch()
     run, results = run_suite(inner, THREE)
     run.assert_outcomes(passed=1)
@@ -343,7 +343,7 @@ def test_what_does_not_fit_is_a_row_and_the_others_are_measured(inner: pytest.Py
 
 
 @pytest.mark.slow  # it takes six runs
-def test_what_fits_no_more_is_a_regression_until_that_is_accepted(inner: pytest.Pytester) -> None:
+def test_a_benchmark_that_no_longer_fits_is_a_regression_until_it_is_accepted(inner: pytest.Pytester) -> None:
     """The baseline is saved without a limit."""
     mark = inner.path / "hungry"
     run_suite(inner, THREE.replace('memory_limit="128MiB", ', ""), "--ddpperf-save")
@@ -367,7 +367,7 @@ def test_what_fits_no_more_is_a_regression_until_that_is_accepted(inner: pytest.
     assert results[0]["verdict"] == "does_not_fit"
 
 
-def test_ranks_of_a_call_have_its_variables_which_tell_its_baseline_from_others(inner: pytest.Pytester) -> None:
+def test_ranks_of_a_call_have_its_variables_and_its_baseline_depends_on_them(inner: pytest.Pytester) -> None:
     test = """
 def build(ctx):
     import os

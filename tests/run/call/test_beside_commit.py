@@ -121,7 +121,7 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_times_are_those_of_both_commits_and_counts_those_that_are_stored(project: pytest.Pytester) -> None:
+def test_times_of_both_commits_are_compared_and_counts_with_the_stored_ones(project: pytest.Pytester) -> None:
     """Beside the stored times alone nothing would be slower: they are 20 times as long."""
     root, saved = project.path, git(project.path, "rev-parse", "--short=7", "HEAD~1")
     run = project.runpytest("--ddpperf-report=json:results.json")

@@ -67,7 +67,7 @@ def run(inner: pytest.Pytester, body: str, *options: str) -> pytest.RunResult:
 
 
 @NEEDS_FSDP2
-def test_strategies_that_average_train_alike(inner: pytest.Pytester) -> None:
+def test_strategies_that_average_gradients_reach_the_same_loss(inner: pytest.Pytester) -> None:
     """A mean over ranks of 12 steps in points of 5, from other weights and batches in each launch.
 
     A test that a budget lets run twice, for a benchmark that is open, makes its trainings once.
@@ -199,7 +199,7 @@ WRONG = {
 }
 
 
-def test_what_cannot_be_trained_is_named(inner: pytest.Pytester) -> None:
+def test_a_convergence_test_that_cannot_train_is_refused_with_the_reason(inner: pytest.Pytester) -> None:
     result = run(
         inner,
         f"""

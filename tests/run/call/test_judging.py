@@ -60,7 +60,7 @@ def measured_if_fitting(_run: JudgedRun, variants: Sequence[Variant], judge: Jud
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DOES_NOT_FIT, Verdict.REGRESSED])
-def test_whatever_becomes_of_the_reference_of_what_does_not_fit_the_others_stand(
+def test_other_benchmarks_keep_results_whatever_happens_to_the_reference_of_one_that_does_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict
 ) -> None:
     """A reference that cannot be launched is no reference that fits."""
@@ -137,7 +137,7 @@ def judged_beside_commit(
         (ReferenceStopped("rank 0 of 2 was killed"), "rank 0 of 2 was killed; run the test again"),
     ],
 )
-def test_what_ends_a_pair_leaves_stored_times_and_launches_of_all_benchmarks_again(
+def test_if_a_pair_fails_all_benchmarks_are_launched_again_and_compared_with_stored_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: DdpperfError, reason: str
 ) -> None:
     """Those beside the commit are of no use then: without launchers of their own benchmarks would take no turns."""
@@ -181,9 +181,7 @@ def test_a_pair_that_is_needed_ends_the_session_if_it_cannot_be_had(
         judged_beside_commit(tmp_path, monkeypatch, ReferenceStopped("rank 0 of 2 was killed"), require_baseline=True)
 
 
-def test_what_fails_asks_for_no_second_run_whatever_an_earlier_look_has_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_fails_requests_no_second_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(run: JudgedRun, *_: Any, **__: Any) -> None:
         run.progress.request = TimeRequest(priority=Priority.SEE, wanted=9.0)
         raise RankFailed("rank 1 raised ValueError")
@@ -197,7 +195,7 @@ def test_what_fails_asks_for_no_second_run_whatever_an_earlier_look_has_told(
     assert [result.verdict for result in session.outputs.results] == [Verdict.BROKEN]
 
 
-def test_a_calibration_judges_each_benchmark_beside_itself_so_many_times(
+def test_a_calibration_compares_each_benchmark_with_itself_repeatedly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless it only counts. What ranks print is told once, and nothing is listed, stored or failed."""

@@ -44,24 +44,24 @@ def run(failures: dict[str, int], *, shared: bool = False) -> tuple[list[str], d
             raise error
 
 
-def test_what_ran_out_of_memory_once_is_tried_again() -> None:
+def test_a_variant_that_ran_out_of_memory_once_is_tried_again() -> None:
     found, reasons, tried = run({"b": 1})
     assert (found, reasons, len(tried)) == (["a", "b", "c"], {}, 2)
 
 
-def test_what_runs_out_of_memory_again_is_left_out() -> None:
+def test_a_variant_that_runs_out_of_memory_again_is_omitted() -> None:
     found, reasons, tried = run({"b": 2})
     assert found == ["a", "c"]
     assert list(reasons.values()) == ["b ran out (train.py:7)"]
     assert tried[-1] == ["a", "c"]
 
 
-def test_where_others_use_the_memory_it_is_no_fault_of_the_benchmark() -> None:
+def test_if_other_processes_use_the_memory_running_out_is_an_error() -> None:
     with pytest.raises(RankFailed, match=r"^b ran out$"):
         run({"b": 2}, shared=True)
 
 
-def test_where_nothing_fits_all_are_named() -> None:
+def test_if_no_variant_fits_all_are_named() -> None:
     with pytest.raises(
         RankFailed,
         match=r"^nothing fits into memory\na: a ran out \(train.py:7\)\nb: b ran out \(train.py:7\)\nc: c ran out$",
@@ -111,7 +111,7 @@ def test_sizes_are_doubled_then_bisected(most: int, start: int, limit: int | Non
     assert fits.tried == tried
 
 
-def test_where_memory_is_known_roughly_the_search_ends_before_single_samples() -> None:
+def test_a_search_with_a_resolution_ends_before_single_samples() -> None:
     """Between 960 and 976 lies less than 2 % of 960, and less than one sample between 40 and 41."""
     fits = UpTo(970)
     assert largest(fits, resolution=0.02) == 960
@@ -130,7 +130,7 @@ def rank(number: int, **memory: float) -> RankLaunch:
     return make_rank_launch(number, step_times=(0.1, 0.1), memory=memory, loss=0.5)
 
 
-def test_a_size_fits_where_no_rank_runs_out_of_memory() -> None:
+def test_a_size_fits_if_no_rank_runs_out_of_memory() -> None:
     """5 samples fit: 1, 2, 4 do, 8 and 6 do not, 5 does."""
 
     def probe(size: int) -> list[RankLaunch]:
@@ -153,7 +153,7 @@ def test_with_a_limit_every_ranks_peak_has_to_be_below_it() -> None:
     assert [(one.size, one.fits) for one in found.tried] == [(1, True), (2, True), (4, False), (3, True)]
 
 
-def test_where_the_peak_is_not_known_getting_through_is_fitting() -> None:
+def test_without_a_known_peak_a_size_fits_if_its_steps_end() -> None:
     assert search(lambda _: [rank(0)], limit=4, memory_limit=10) == BatchSize(
         size=4,
         peak=None,
@@ -172,12 +172,12 @@ def test_a_search_with_a_limit_goes_up_to_it_however_little_memory_grows() -> No
     assert search(growing(10e3), limit=4096, memory_limit=2 * GIB).size == 4096
 
 
-def test_little_growth_beside_the_models_state_is_growth() -> None:
+def test_memory_growth_counts_although_it_is_small_compared_with_the_model_state() -> None:
     """A thousand samples of 10 kB add less than a hundredth; (1.7e9 - 1.6e9) / 10e3 of them are 10 000."""
     assert search(growing(10e3), memory_limit=1_700_000_000).size in range(9940, 10_001)
 
 
-def test_without_a_limit_what_does_not_grow_is_refused() -> None:
+def test_without_a_limit_a_function_whose_memory_does_not_grow_is_refused() -> None:
     """1 to 1024 have bit lengths of 1 to 11: 1, 8, 64 and 512 (1, 4, 7, 10) read the most, 1024 the least."""
     with pytest.raises(WorkloadError) as raised:
         search(growing(0), memory_limit=2 * GIB)
@@ -200,7 +200,7 @@ def test_any_other_failure_is_raised_as_it_is() -> None:
     assert raised.value is failed
 
 
-def test_where_nothing_fits_it_is_said_what_was_needed() -> None:
+def test_if_no_size_fits_the_message_has_the_memory_that_the_smallest_needs() -> None:
     def out_of_memory(_: int) -> list[RankLaunch]:
         raise RankFailed("rank 1 of 2 ran out of memory: MemoryError: 12 GiB\n\nTraceback", out_of_memory=True)
 

@@ -100,7 +100,7 @@ def steps_of(
 
 
 @pytest.mark.parametrize(("fixed", "alone", "in_turns"), [(0.2, 500, 200), (0.5, 500, 500), (0.8, 800, 800)])
-def test_a_launch_times_a_second_in_turns_half_of_it_or_twice_what_it_takes_besides(
+def test_a_launch_times_a_second_or_half_if_interleaved_or_twice_its_overhead(
     fixed: float, alone: int, in_turns: int
 ) -> None:
     """Steps take 2 ms, and of 200 or more a launch times hundreds."""
@@ -108,7 +108,7 @@ def test_a_launch_times_a_second_in_turns_half_of_it_or_twice_what_it_takes_besi
     assert steps_of(0.002, fixed=fixed, turns=True) == in_turns
 
 
-def test_a_launch_times_as_many_steps_as_show_what_comes_in_each_40th() -> None:
+def test_a_launch_times_enough_steps_to_include_every_40th() -> None:
     """Steps of 10 ms fill a second, in turns half a second, with 100 and 50 of them; of those of 100 ms 40 take 4 s.
 
     There is time for three launches: of 9 s each has 3 s, which leaves 2.75 s for 28 steps of 100 ms.
@@ -145,14 +145,12 @@ def test_a_launch_times_whole_epochs_of_its_loader(step: float, epoch: int, step
 
 
 @pytest.mark.parametrize(("of_ranks", "epoch"), [((12.0, 12.5), 13), ((None, 12.0), None), ((None, None), None)])
-def test_a_pilot_tells_the_steps_of_an_epoch_of_the_rank_that_has_most(
-    of_ranks: tuple[float | None, ...], epoch: int | None
-) -> None:
+def test_a_pilot_takes_the_longest_epoch_of_all_ranks(of_ranks: tuple[float | None, ...], epoch: int | None) -> None:
     ranks = tuple(make_rank_launch(rank=rank, epoch_steps=steps) for rank, steps in enumerate(of_ranks))
     assert pilot_of(ranks, 1.0, Plan(warmup=1, steps=1)).epoch == epoch
 
 
-def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> None:
+def test_three_launches_fit_into_the_screening_if_many_share_the_time() -> None:
     """Six sides have 20 / 3 / 6 = 1.11 s each for one of three launches, and steps take 10 ms.
 
     If all else takes 0.3 s, 0.6 s are timed. Of 0.4 s it would be 0.8 s, which do not fit: 0.71 s are left, and of 72
@@ -168,7 +166,7 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
     assert [steps(fixed) for fixed in (0.3, 0.4, 0.6, 2.0)] == [{60}, {60}, {60}, {200}]
 
 
-def test_of_a_shared_budget_two_launches_fit_into_the_screening_and_are_as_long_as_those_alone() -> None:
+def test_in_a_shared_budget_two_launches_fit_into_the_screening_at_full_length() -> None:
     """Two sides have 6 / 2 / 2 = 1.5 s each: beside 0.2 s a second is timed, where half a second is usual in turns."""
     pair = [make_variant("a", environment=ENVIRONMENT, of_reference=other) for other in (False, True)]
 
@@ -180,13 +178,13 @@ def test_of_a_shared_budget_two_launches_fit_into_the_screening_and_are_as_long_
     assert [steps(4.0, shared=shared) for shared in (True, False)] == [{80}, {40}]
 
 
-def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
+def test_if_two_launches_are_asked_for_only_two_have_to_fit() -> None:
     """6 s are 3 s for each: beside 1 s, 2 s of steps. With three it would be 2 s, and 1 s of steps."""
     plans = [planned(BOTH[:1], make_limits(None, 0, launches, 6), launching(1.0)).plans for launches in (2, 3, 6)]
     assert plans == [(Plan(warmup=0, steps=200),), (Plan(warmup=0, steps=100),), (Plan(warmup=0, steps=100),)]
 
 
-def test_what_launches_take_that_diagnose() -> None:
+def test_the_time_of_diagnosing_launches_is_planned() -> None:
     """Each takes 0.5 s besides. It times one step of 0.2 s, reads memory around 20 and takes apart five.
 
     Four pairs of blocks have a step a side, and one that leads in to each: 16 more, 42 in all.
@@ -205,7 +203,9 @@ def test_what_launches_take_that_diagnose() -> None:
         pytest.param(BOTH, True, 100, id="others"),
     ],
 )
-def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: bool) -> None:
+def test_only_interleaved_sides_of_one_benchmark_have_short_launches(
+    variants: Sequence[Variant], steps: int, *, turns: bool
+) -> None:
     """Steps of 10 ms, of which 50 fit into half a second."""
     found = planned(variants, make_limits(None, 0, 2, 30, interleave=turns), launching(0.2))
     assert [plan.steps for plan in found.plans] == [steps] * 2
@@ -237,13 +237,13 @@ def test_a_pilot_that_is_known_is_not_launched_again() -> None:
         pytest.param(200.0, 200.0, 2, id="but for what takes all of it"),
     ],
 )
-def test_a_known_pilot_is_made_again_only_where_it_was_very_slow(fixed: float, screening: float, launches: int) -> None:
+def test_a_known_pilot_is_repeated_only_if_it_was_very_slow(fixed: float, screening: float, launches: int) -> None:
     machine = Machine(0.5, [100] * launches)
     planned(known(fixed), make_limits(5, 0, 6, screening), machine.run)
     assert machine.taken == []
 
 
-def test_on_cuda_short_steps_fill_twice_what_a_launch_takes_besides() -> None:
+def test_on_cuda_short_steps_fill_twice_the_overhead_of_a_launch() -> None:
     """Steps of 2 ms beside 4 s: 8 s are 4000 of them, and a script has to train for as many as on the CPU at most."""
 
     def steps(device: str, subject: object = None) -> int:
@@ -313,7 +313,7 @@ def sides(names: str, *, of_reference: bool) -> list[Variant]:
         pytest.param(True, (5,) * 6, replace(LIMITS, memory=9), tuple((i,) for i in range(6)), ALONE, id="none fits"),
     ],
 )
-def test_those_are_launched_at_the_same_time_that_fit_into_memory(
+def test_variants_that_fit_into_memory_together_are_launched_at_the_same_time(
     of_reference: bool,  # noqa: FBT001
     nbytes: tuple[int, ...],
     limits: LaunchLimits,
@@ -334,7 +334,7 @@ def test_those_are_launched_at_the_same_time_that_fit_into_memory(
         pytest.param(None, (0.1, 0.1) * 2, ((0,), (1,), (2,), (3,)), None, id="not by default"),
     ],
 )
-def test_launches_on_gpus_interleave_where_it_is_wanted_and_they_fit(
+def test_launches_on_gpus_are_interleaved_if_asked_for_and_if_they_fit(
     *, turns: bool | None, of_gpu: tuple[float | None, ...], groups: tuple[tuple[int, ...], ...], code: str | None
 ) -> None:
     variants = [replace(side, environment=make_environment(device="cuda")) for side in sides("ab", of_reference=True)]
@@ -359,7 +359,9 @@ def on_gpus(*used: int | None) -> tuple[RankLaunch, ...]:
         pytest.param((300, None), None, id="of one nobody knows"),
     ],
 )
-def test_the_share_of_a_gpu_is_told_by_all_ranks(used: tuple[int | None, ...], share: float | None) -> None:
+def test_the_memory_share_of_a_gpu_is_computed_from_all_ranks(
+    used: tuple[int | None, ...], share: float | None
+) -> None:
     assert pilot_of(on_gpus(*used), 1.0, Plan(warmup=1, steps=1)).of_gpu == share
 
 
@@ -386,7 +388,7 @@ def test_of_two_pilots_on_a_gpu_the_larger_one_counts(
     assert not left
 
 
-def test_one_that_works_in_the_background_has_all_launched_one_after_the_other() -> None:
+def test_if_one_variant_works_in_the_background_none_are_interleaved() -> None:
     """What is held against each other has to be timed alike; with another revision, that is each against its own."""
     pilots = [pilot(), pilot(background=True), pilot()]
     assert grouped(sides("abc", of_reference=False), pilots, replace(LIMITS, memory=4)) == (
@@ -399,7 +401,7 @@ def test_one_that_works_in_the_background_has_all_launched_one_after_the_other()
     )
 
 
-def test_who_is_alone_has_nobody_to_take_turns_with() -> None:
+def test_a_single_variant_is_not_interleaved() -> None:
     assert grouped(sides("a", of_reference=False), [pilot(background=True)], replace(LIMITS, memory=0, slots=1)) == (
         ((0,),),
         (),

@@ -136,7 +136,7 @@ def test_ranks_are_given_the_settings_that_make_a_training() -> None:
     assert (job.training.plan, job.training.samples_per_step) == (Plan(warmup=3, steps=2), 7.0)
 
 
-def test_one_launch_tells_all_of_a_variant() -> None:
+def test_one_launch_prepares_all_facts_of_a_variant() -> None:
     """It lasts 5 s: half a second of that are timed steps, and 2 s what no timed launch does."""
     ranks = Ranks(ddp=Verification(leniency=Leniency(precision=None, exact_steps=2)))
     (found,) = prepared(Settings(), [training(findings=(Finding("a_remark"),))], ranks, {})
@@ -151,7 +151,7 @@ def test_one_launch_tells_all_of_a_variant() -> None:
     assert (found.pilot.background, found.pilot.nbytes, found.pilot.picked) == (True, 201, None)
 
 
-def test_what_is_not_asked_is_not_known() -> None:
+def test_facts_that_are_not_asked_for_are_not_prepared() -> None:
     (found,) = prepared(Settings(counts="only"), [training()], Ranks(), {})
     assert (found.pilot, found.counts, found.findings) == (None, COUNTS, ())
     (found,) = prepared(Settings(counts="off", verify=False), [training()], Ranks(), {})
@@ -187,7 +187,7 @@ SAME = training()
         pytest.param(Settings(), training(of_reference=True), 2, id="the other side"),
     ],
 )
-def test_what_was_found_out_is_not_asked_again(settings: Settings, again: Variant, launches: int) -> None:
+def test_known_facts_are_not_prepared_again(settings: Settings, again: Variant, launches: int) -> None:
     ranks = Ranks()
     known: dict[bytes, Prepared] = {}
     (first,) = prepared(Settings(), [SAME], ranks, known)
@@ -197,7 +197,7 @@ def test_what_was_found_out_is_not_asked_again(settings: Settings, again: Varian
 
 
 @pytest.mark.parametrize(("name", "same"), [("SOME_SWITCH", False), ("PYTEST_CURRENT_TEST", True)])
-def test_the_environment_of_ranks_is_part_of_what_they_do(
+def test_the_environment_of_ranks_is_part_of_their_identity(
     monkeypatch: pytest.MonkeyPatch, name: str, *, same: bool
 ) -> None:
     job = prepare_job(Settings(), SAME)
@@ -207,7 +207,7 @@ def test_the_environment_of_ranks_is_part_of_what_they_do(
     assert (identity(job, SAME) == before) is same
 
 
-def test_the_working_directory_is_part_of_it_and_told_if_it_was_removed(
+def test_the_working_directory_is_part_of_the_identity_and_reported_if_it_was_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     job = prepare_job(Settings(), SAME)
@@ -219,7 +219,7 @@ def test_the_working_directory_is_part_of_it_and_told_if_it_was_removed(
         identity(job, SAME)
 
 
-def test_what_cannot_be_sent_is_named_as_by_a_launch() -> None:
+def test_an_object_that_cannot_be_sent_is_named_as_by_a_launch() -> None:
     handle = (number for number in range(3))
     variant = training(subject=lambda ctx: lambda: next(handle))
     job = prepare_job(Settings(), variant)
@@ -231,7 +231,7 @@ def test_what_cannot_be_sent_is_named_as_by_a_launch() -> None:
     assert "closure variable 'handle'" in str(asked.value)
 
 
-def test_all_that_is_wrong_is_named_and_not_kept() -> None:
+def test_all_incorrect_variants_are_named_and_not_kept() -> None:
     """The other side is not asked any more; what is right is kept."""
     ranks = Ranks(bad=WRONG, worse=WRONG, alone=WRONG)
     known: dict[bytes, Prepared] = {}
@@ -256,7 +256,7 @@ def test_all_that_is_wrong_is_named_and_not_kept() -> None:
     assert len(known) == 1
 
 
-def test_what_fails_after_something_wrong_is_not_what_is_told() -> None:
+def test_an_incorrect_variant_is_reported_rather_than_a_later_failure() -> None:
     """A variant that trains something else is the worse fault, and is named though the next one does not run."""
     failure = RankFailed("rank 0 cannot build it")
 
@@ -279,7 +279,7 @@ def test_what_fails_after_something_wrong_is_not_what_is_told() -> None:
 
 
 @pytest.mark.parametrize("shared", [WRONG, Verification(unverified="it does not fit")])
-def test_a_verification_that_shares_its_launch_has_not_the_last_word(shared: Verification) -> None:
+def test_a_verification_that_does_not_pass_in_a_shared_launch_is_repeated_alone(shared: Verification) -> None:
     ranks = Ranks(ddp=shared)
     (found,) = prepared(Settings(), [training()], ranks, {})
     assert ranks.asked == ["ddp: timed counted verified", "ddp: verified"]
@@ -287,7 +287,7 @@ def test_a_verification_that_shares_its_launch_has_not_the_last_word(shared: Ver
 
 
 @pytest.mark.parametrize("verification", [WRONG, Verification(unverified="it communicates")])
-def test_one_that_has_its_launch_for_itself_has_it(verification: Verification) -> None:
+def test_a_verification_in_a_separate_launch_is_final(verification: Verification) -> None:
     settings = Settings(counts="only")
     assert prepare_job(settings, training()).parts == 2
     ranks = Ranks(ddp=verification, alone=verification)
@@ -336,7 +336,7 @@ def test_some_failures_need_no_second_launch(failure: Callable[[], DdpperfError]
     assert len(ranks.asked) == 1
 
 
-def test_what_is_compared_loads_as_the_first_was_found_to_load_best() -> None:
+def test_all_variants_use_the_loader_settings_picked_for_the_first() -> None:
     """But for verification, which has a loading of its own; and the first one, when it is asked again."""
     settings = replace(Settings(), loader=Settings.__dataclass_fields__["loader"].metadata["parse"]("auto"))
     ranks = Ranks()

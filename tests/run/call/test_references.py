@@ -158,7 +158,7 @@ def lacking(reason: str) -> Unpaired:
 UNCHANGED = Unpaired("this checkout is the commit of the baseline, so nothing of this repository has changed")
 
 
-def test_times_are_measured_beside_the_commit_that_the_baseline_names(tmp_path: Path) -> None:
+def test_times_are_compared_with_the_commit_that_the_baseline_names(tmp_path: Path) -> None:
     """That of another benchmark of the test, which has no baseline, too; and not while nothing has changed."""
     record = saved(repository(tmp_path))
     assert side(tmp_path, record) == UNCHANGED
@@ -400,7 +400,7 @@ def test_baselines_that_lie_in_no_repository_have_the_commit_that_they_name(tmp_
     )
 
 
-def test_baselines_in_a_repository_of_their_own_are_not_mistaken_for_the_code(tmp_path: Path) -> None:
+def test_baselines_in_a_separate_repository_are_not_mistaken_for_the_code(tmp_path: Path) -> None:
     root, folder = repository(tmp_path / "project"), tmp_path / "apart"
     record = saved(root)
     Store(folder).save(TEST, [record])

@@ -32,7 +32,7 @@ def nothing_of_a_rank(ctx: object) -> Any:
     """A function that gives a step."""
 
 
-def test_a_setting_of_a_workload_is_remarked_on_for_a_step_that_brings_its_own() -> None:
+def test_a_custom_step_with_a_setting_of_workloads_has_a_finding() -> None:
     settings = Settings(precision="bf16")
     finding = Finding("settings_of_a_workload", {"settings": (("precision", "bf16"),)})
     assert finding in VerbCall(settings=settings, knobs={}).variant(nothing_of_a_rank, CPU).findings
@@ -55,7 +55,7 @@ def test_a_step_that_is_not_checked_says_how_to_have_it_checked(
     assert told == (f"gradients were not compared with a single process: {remark}",) * remarked
 
 
-def test_a_loader_setting_is_remarked_on_where_there_is_one_batch() -> None:
+def test_a_workload_of_one_batch_with_a_loader_setting_has_a_finding() -> None:
     settings = Settings(loader=loader_settings("workers=2"))
     asked = VerbCall(settings=settings, knobs={}).variant(WORKLOAD, CPU)
     assert asked.findings == (Finding("loader_without_effect", {"loader": settings.recipe["loader"]}),)
@@ -65,7 +65,7 @@ def test_a_loader_setting_is_remarked_on_where_there_is_one_batch() -> None:
 FOUR = {"accumulation_steps": 4, "no_sync": False}
 
 
-def test_a_way_has_its_own_settings_on_top_of_the_calls_and_they_are_not_in_its_name() -> None:
+def test_a_variant_overrides_settings_of_the_call_without_a_change_of_its_name() -> None:
     variants = several(WORKLOAD, None, None, variants={"one": {}, "four": FOUR})
     call = VerbCall(settings=Settings(precision="bf16"), knobs={})
     one, four = (
@@ -77,7 +77,7 @@ def test_a_way_has_its_own_settings_on_top_of_the_calls_and_they_are_not_in_its_
     assert (over.accumulation_steps, over.no_sync, over.warmup) == (4, False, 7)
 
 
-def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
+def test_the_variables_of_a_variant_are_part_of_its_recipe() -> None:
     variants = several(
         nothing_of_a_rank, None, None, variants={"tree": {}, "ring": {"env": {"NCCL_ALGO": "Ring", "A": 2}}}
     )
@@ -89,7 +89,7 @@ def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
     assert ring.variables == (("A", "2"), ("NCCL_ALGO", "Ring"))
 
 
-def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
+def test_a_variant_adds_its_variables_to_the_variables_of_the_call() -> None:
     given: dict[str, dict[str, Any]] = {"same": {}, "more": {"env": {"B": 3, "C": 4}}, "none": {"env": None}}
     variants = several(nothing_of_a_rank, None, None, variants=given)
     call = VerbCall(settings=overlay_words(Settings(), {"env": {"A": 1, "B": 2}}, where="ddpperf.compare"), knobs={})
@@ -97,7 +97,7 @@ def test_a_way_adds_its_variables_to_those_of_the_call() -> None:
     assert found == {"same": (("A", "1"), ("B", "2")), "more": (("A", "1"), ("B", "3"), ("C", "4")), "none": None}
 
 
-def test_a_function_of_the_number_of_ranks_is_told_by_what_it_takes() -> None:
+def test_a_function_of_the_number_of_ranks_is_recognised_by_its_parameter() -> None:
     def build(ctx: Any) -> Any:
         raise AssertionError(ctx)  # nothing is called
 

@@ -197,7 +197,7 @@ def test_launches_that_diagnose_follow_the_verdict() -> None:
         pytest.param(3.15, True, Purpose.DIAGNOSIS, id="there is none, but it is asked for"),
     ],
 )
-def test_where_the_time_goes_is_told_if_there_is_time_or_it_is_asked_for(
+def test_steps_are_diagnosed_if_there_is_time_or_it_is_asked_for(
     max_time: float, told: Purpose, *, explain: bool
 ) -> None:
     """Pilot and two launches take 1.5 s. Reading memory takes seven steps of 50 ms, and one that is timed.
@@ -210,7 +210,7 @@ def test_where_the_time_goes_is_told_if_there_is_time_or_it_is_asked_for(
     assert phases(machine) == [(Purpose.TIMES, 3), (told, 1)]
 
 
-def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
+def test_memory_growth_has_to_be_confirmed_by_fresh_launches() -> None:
     machine = Machine()
     judge = Script(
         [Action("stop")], [Action("confirm", 1, ("memory_growth",)), Action("confirm", 1, ("memory_growth",))]
@@ -259,7 +259,7 @@ def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
     assert judge.diagnosed == [(found,)]  # what is reported has the remark
 
 
-def test_the_steps_of_the_user_are_stronger_than_those_of_the_baseline() -> None:
+def test_the_number_of_steps_of_the_user_overrides_the_baseline() -> None:
     (measured,), _, _, _ = run_script([variant(steps=7)], given(11, 5, 2, 60), [Action("stop")])
     assert measured.plan == Plan(warmup=5, steps=11)
 
@@ -285,7 +285,7 @@ TEN = Action("more", 10)
         pytest.param(given(5, 0, 2, 3.9, shared=True), [Action("confirm", 2), *MORE], [2, 2, 3, 4], id="for a suspect"),
     ],
 )
-def test_launches_at_looks_are_those_that_fit_into_the_time(
+def test_interim_analyses_have_the_launches_that_fit_into_the_time(
     what: Given, answers: list[Action], looks: list[int]
 ) -> None:
     """The pilot and each launch take 0.5 s."""
@@ -331,7 +331,7 @@ def test_both_sides_are_launched_together_and_each_comes_first_as_often(names: s
     assert all(one.turns for one in measured)
 
 
-def test_progress_says_what_is_expected() -> None:
+def test_progress_shows_the_expected_launches_and_time() -> None:
     """Pilot and each launch take 0.25 + 5 x 0.05 = 0.5 s: three of them end at 2 s."""
     _, _, _, seen = run_script([variant()], given(5, 0, 3, 60), [Action("stop")])
     assert [figures[:2] for figures in seen] == [(1, 3), (2, 3), (3, 3)]
@@ -341,9 +341,7 @@ def test_progress_says_what_is_expected() -> None:
 
 
 @pytest.mark.parametrize(("paired_rounds", "seconds"), [(True, 13.5), (False, 6.75)])
-def test_nothing_new_may_look_worse_after_the_screening_but_rounds_go_on(
-    seconds: float, *, paired_rounds: bool
-) -> None:
+def test_after_the_screening_rounds_continue_without_new_suspects(seconds: float, *, paired_rounds: bool) -> None:
     """A round takes as long as all pilots: a second side by side, else half of it. Of 13.5 rounds 6.75 are screening.
 
     With the pilots, that are five rounds, for another one would end after it. Then there is time for seven more.
@@ -355,13 +353,13 @@ def test_nothing_new_may_look_worse_after_the_screening_but_rounds_go_on(
     assert [interim.last for interim in judge.interims] == [False] * 10 + [True]
 
 
-def test_what_confirms_is_not_screened() -> None:
+def test_launches_that_confirm_are_not_screened() -> None:
     answers = [Action("confirm", 2), Action("stop")]
     _, _, judge, _ = run_script([variant()], given(5, 0, 2, 1.2, compared=True), answers)
     assert [interim.screened for interim in judge.interims] == [True, False]
 
 
-def test_launches_that_there_was_no_time_for_are_told() -> None:
+def test_launches_omitted_for_lack_of_time_are_reported() -> None:
     """The pilot takes 0.5 s; launches of as much do not fit into 1.2 s after the second, which is made in any case."""
     (measured,), _, _, _ = run_script([variant()], given(5, 0, 4, 1.2), [Action("stop")])
     assert len(measured.launches) == 2
@@ -413,7 +411,7 @@ def started(seconds: float, worked: float, imported: SlowImport | None = None) -
     return make_launch(ranks=ranks, seconds=seconds)
 
 
-def test_launches_that_spend_more_on_starting_than_on_steps_are_told_with_their_slowest_import() -> None:
+def test_launches_with_more_time_for_starting_than_for_steps_name_their_slowest_import() -> None:
     lightning = SlowImport(module="lightning", seconds=3.0, reason=None)
     launches = [started(6.0, 1.5, lightning), started(5.0, 1.0)]
     (finding,) = slow_starts(launches, None)
@@ -462,7 +460,7 @@ def test_the_watch_ends_with_a_launch_that_fails() -> None:
     assert ended == [None]  # there were no timed steps
 
 
-def test_a_round_takes_what_those_before_it_did_however_slow_one_was() -> None:
+def test_a_round_is_expected_to_take_the_median_of_earlier_rounds() -> None:
     """The median: of 4 s alone that, of 4 and 5 s the mean, of 4, 5 and 30 s the middle one. The pilot took 0.5 s."""
     machine, durations = Machine(), iter((4.0, 5.0, 30.0))
 
@@ -508,7 +506,7 @@ def test_only_benchmarks_that_go_on_are_launched() -> None:
     assert [[finding.code for finding in one.findings] for one in measured] == [["suspected"], []] * 2
 
 
-def test_a_round_takes_the_time_of_what_goes_on() -> None:
+def test_a_round_takes_the_time_of_the_benchmarks_that_go_on() -> None:
     """Sides of a have 5 steps of 0.05 s, those of b 25, and 0.25 s each besides: 2 * 0.5 and 2 * 1.5 s."""
     steps = {"a": 5, "b": 25}
     sides = [variant(name, steps[name], of_reference=side) for side in (False, True) for name in "ab"]
@@ -530,7 +528,7 @@ def looks_of_eight_pairs(answers: list[Action]) -> list[tuple[float, bool, bool]
 EIGHT_PAIRS = [variant(name, of_reference=side) for side in (False, True) for name in "abcdefgh"]
 
 
-def test_the_time_is_over_by_rounds_of_what_goes_on() -> None:
+def test_the_remaining_time_is_planned_by_rounds_of_the_benchmarks_that_go_on() -> None:
     """Pilots and rounds of eight pairs take 8 s: the first look is at 24 s of 30, and a round of a alone takes 1 s."""
     looks = looks_of_eight_pairs([Action("more", 1, benchmarks=frozenset({EIGHT_PAIRS[0].key}))] * 8 + [Action("stop")])
     assert looks == [(24.0 + second, False, second >= 6) for second in range(9)]
@@ -556,7 +554,7 @@ def test_a_confirmation_has_as_many_launches_as_its_suspect_had() -> None:
     assert [(len(one.launches), one.fresh_from) for one in measured[:2]] == [(11, 0), (6, 3)]
 
 
-def test_what_has_one_side_alone_has_its_turns_after_all_pairs() -> None:
+def test_a_benchmark_with_a_single_side_is_launched_after_all_pairs() -> None:
     """Slots 0 and 1, 2 and 3 then hold the sides of one benchmark each, in every round."""
     sides = [
         variant(name, of_reference=side) for side in (False, True) for name in "abc" if (name, side) != ("a", True)
@@ -656,7 +654,7 @@ def test_a_confirmation_of_one_benchmark_launches_no_other_in_the_second_pass() 
     assert [one.fresh_from for one in found] == [0, 2]
 
 
-def test_what_looks_worse_at_the_last_look_of_the_first_pass_may_still_be_confirmed() -> None:
+def test_a_suspect_of_the_last_analysis_of_the_first_pass_may_still_be_confirmed() -> None:
     """Its looks leave half of the errors to the second one."""
     machine, judge = Machine(), Script()
     one_pass(machine, two_passes(machine), judge)
@@ -667,7 +665,7 @@ def test_what_looks_worse_at_the_last_look_of_the_first_pass_may_still_be_confir
     assert [looks[0].over, looks[-1].over] == pytest.approx([0.5 * 1.5 / 6.5, 0.5])
 
 
-def test_the_second_pass_diagnoses_in_full_what_the_first_had_no_time_for() -> None:
+def test_the_second_pass_completes_a_diagnosis_that_the_first_had_no_time_for() -> None:
     """At 5.5 s of 6.5 there is no time for the 1.7 s of a diagnosis, but for reading memory."""
     machine, judge = Machine(), Script([Action("more", 8), Action("stop")])
     time = two_passes(machine)
@@ -680,7 +678,7 @@ def test_the_second_pass_diagnoses_in_full_what_the_first_had_no_time_for() -> N
     assert (len(measured.diagnoses), measured.findings) == (1, ())
 
 
-def test_what_a_diagnosis_of_the_first_pass_told_stays_told() -> None:
+def test_findings_of_a_diagnosis_in_the_first_pass_are_kept() -> None:
     machine, growing = Machine(), Action("confirm", 1, ("memory_growth",))
     time = two_passes(machine)
     before, rounds = one_pass(machine, time, Script([Action("stop")], [growing]))

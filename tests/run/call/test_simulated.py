@@ -71,7 +71,7 @@ def test_baselines_of_simulated_ranks_are_none_of_other_options(inner: pytest.Py
 
 
 @pytest.mark.slow
-def test_simulated_counts_are_held_to_baselines_of_their_own(inner: pytest.Pytester) -> None:
+def test_simulated_counts_are_compared_with_separate_baselines(inner: pytest.Pytester) -> None:
     """A lost wrap calls less, and 1024 ranks gather more at once for it; a doubled all-gather sends a block twice."""
     inner.makepyfile(test_big=suite())
     new = found(inner, "--ddpperf-save")
@@ -114,7 +114,7 @@ def test_script(ddpperf):
 """
 
 
-def test_a_simulated_run_tells_of_itself_and_skips_what_is_not_simulated(inner: pytest.Pytester) -> None:
+def test_a_simulated_run_says_so_and_skips_calls_that_cannot_be_simulated(inner: pytest.Pytester) -> None:
     """A budget of the ini file is for what is measured. Another rank of a group is another benchmark."""
     inner.makeini("[pytest]\nddpperf_budget = 10min")
     inner.makepyfile(test_big=suite().replace("fsdp2", "flat") + OTHERS)

@@ -138,7 +138,7 @@ def test_the_summary_agrees_with_the_profile_of_the_run(ddp: tuple[Path, Communi
     assert sum(each.step for each in times) / 4 == pytest.approx(profile.step, rel=1e-3)
 
 
-def test_traces_of_four_ranks_are_aligned_within_what_is_told(ddp: tuple[Path, Any]) -> None:
+def test_traces_of_four_ranks_are_aligned_within_the_reported_uncertainty(ddp: tuple[Path, Any]) -> None:
     """All ranks are on one machine here, whose clock they share: whatever they are moved by is an error."""
     folder = ddp[0]
     told = write_beside(folder, "ddp", 4)
@@ -156,9 +156,7 @@ def test_traces_of_four_ranks_are_aligned_within_what_is_told(ddp: tuple[Path, A
     assert (folder / "ddp_summary.txt").read_text() == "\n\n".join(told) + "\n"
 
 
-def test_traces_are_compared_with_those_of_the_reference_whatever_the_clocks_say(
-    ddp: tuple[Path, Any], tmp_path: Path
-) -> None:
+def test_traces_are_compared_with_the_reference_even_if_clocks_differ(ddp: tuple[Path, Any], tmp_path: Path) -> None:
     """In the later ones the clock of rank 1 is ahead, and an operator has another name."""
     ahead = 0.25
     for name, other in (("before", "aten::addmm"), ("after", "aten::sort")):
@@ -178,7 +176,7 @@ def test_traces_are_compared_with_those_of_the_reference_whatever_the_clocks_say
     assert [len(files) for _, files in (before, after)] == [2, 2]
 
 
-def test_a_rank_whose_trace_is_elsewhere_is_named(ddp: tuple[Path, Any], tmp_path: Path) -> None:
+def test_a_rank_whose_trace_is_on_another_node_is_named(ddp: tuple[Path, Any], tmp_path: Path) -> None:
     for rank in (0, 2):
         (tmp_path / rank_file("ddp", rank)).write_text(json.dumps(document(ddp[0], rank)))
     (tmp_path / "gone_merged_trace.json").touch()
@@ -209,7 +207,7 @@ def test_the_name_of_a_file_has_the_test_and_the_benchmark(test: str, name: str,
 
 
 @pytest.mark.parametrize("parameter", ["../../etc/passwd", "a\0b", "é", "..", "x" * 500])
-def test_no_name_leads_out_of_the_folder_and_no_two_are_alike(parameter: str, tmp_path: Path) -> None:
+def test_names_of_traces_stay_in_their_folder_and_are_unique(parameter: str, tmp_path: Path) -> None:
     name = file_name(f"t.py::test[{parameter}]", variant("ddp"))
     file = (tmp_path / rank_file(name, 0)).resolve()
     file.touch()
@@ -222,7 +220,7 @@ def test_no_name_leads_out_of_the_folder_and_no_two_are_alike(parameter: str, tm
     assert len(others) == 3
 
 
-def test_what_is_named_is_found_by_benchmark(tmp_path: Path) -> None:
+def test_trace_files_are_grouped_by_benchmark(tmp_path: Path) -> None:
     for folder in ("A", "B"):
         (tmp_path / folder).mkdir()
         for name in ("x_rank_0_trace.json", "x_rank_1_trace.json", "y_rank_0_trace.json.gz", "x_merged_trace.json"):
@@ -292,7 +290,7 @@ def test_traced(ddpperf):
 """
 
 
-def test_a_run_writes_its_files_into_the_folder_and_tells_where_they_are(inner: pytest.Pytester) -> None:
+def test_a_run_writes_traces_into_the_folder_and_prints_their_paths(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_suite=SUITE)
     run = inner.runpytest("--ddpperf-profile=made/traces", "test_suite.py")
     run.assert_outcomes(passed=1)

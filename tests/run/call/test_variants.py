@@ -54,7 +54,7 @@ def test_strategies_are_named_by_their_words_however_they_are_written() -> None:
         ),
     ],
 )
-def test_what_is_compared_by_name_is_compared_with_the_first(
+def test_named_variants_are_compared_with_the_first(
     subject: Any, strategies: Any, strategy: Any, expected: dict[str, tuple[Any, Any]]
 ) -> None:
     variants = several(subject, strategies, None, strategy)

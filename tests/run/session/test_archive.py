@@ -89,7 +89,7 @@ def test_a_broken_network_is_complained_of_once(tmp_path: Path) -> None:
         (0.012, 0.050, False),  # any run meets it
     ],
 )
-def test_what_no_run_in_the_history_has_met_is_said(
+def test_a_target_that_no_run_in_the_history_has_met_is_reported(
     tmp_path: Path, value: float, wanted: float | None, *, told: bool
 ) -> None:
     for number in range(5):
@@ -102,7 +102,7 @@ def test_what_no_run_in_the_history_has_met_is_said(
     assert without.never_met("t.py::test_a", make_measurement(), make_series("step_time", value), wanted) == []
 
 
-def test_a_stored_value_that_no_run_has_met_is_a_remark_on_the_result(tmp_path: Path) -> None:
+def test_a_stored_value_that_no_run_has_met_is_a_finding_of_the_result(tmp_path: Path) -> None:
     slow = make_series("step_time", 0.010)
     for number in range(5):
         record(tmp_path / "runs.sqlite", make_history_run(number), [make_new_result("t.py::test_a", slow)])

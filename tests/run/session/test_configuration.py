@@ -12,7 +12,7 @@ from pytest_ddpperf.settings import Settings
 @pytest.mark.parametrize(
     ("options", "quick"), [([], True), (["--ddpperf-save"], False), (["--ddpperf-launches=3"], False)]
 )
-def test_the_command_line_is_stronger_than_an_ini_file_that_asks_for_a_first_look(
+def test_the_command_line_overrides_ddpperf_quick_of_the_ini_file(
     pytester: pytest.Pytester, options: list[str], *, quick: bool
 ) -> None:
     pytester.makeini("[pytest]\nddpperf_quick = true")

@@ -59,7 +59,9 @@ def suite(inner: pytest.Pytester) -> pytest.Pytester:
     return inner
 
 
-def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_the_run_equals_the_report_of_its_json_file(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ini file names all of them; a job of GitHub has the page in its summary, behind what is there."""
     summary = suite.path / "summary.md"
     summary.write_text("before\n")
@@ -170,7 +172,7 @@ def test_theirs(benchmark):
 
 
 @pytest.mark.usefixtures("other_plugins")
-def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester) -> None:
+def test_pytest_benchmark_saves_our_results_with_its_own(inner: pytest.Pytester) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_suite=TIMED, test_beside=BESIDE)
     inner.runpytest("--benchmark-json=out.json").assert_outcomes(passed=2)
@@ -183,7 +185,7 @@ def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("other_plugins")
-def test_where_none_of_ours_ran_pytest_benchmark_saves_its_own(inner: pytest.Pytester) -> None:
+def test_if_no_ddpperf_test_ran_pytest_benchmark_saves_only_its_own_results(inner: pytest.Pytester) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_beside=BESIDE)
     inner.runpytest("--benchmark-json=out.json").assert_outcomes(passed=1)

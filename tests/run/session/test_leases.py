@@ -86,7 +86,7 @@ def test_a_run_takes_other_gpus_that_are_free(tmp_path: Path, hold: Hold) -> Non
     assert environ["CUDA_VISIBLE_DEVICES"] == "5,7,4"
 
 
-def test_a_gpu_of_another_model_takes_no_ones_place(tmp_path: Path, hold: Hold) -> None:
+def test_a_gpu_of_another_model_replaces_none(tmp_path: Path, hold: Hold) -> None:
     hold(ONE)
     mixed = Gpus(names=("H100", "L4", "H100"), pci=(ONE, TWO, THREE))
     ours, environ = leases(tmp_path), dict[str, str]()
@@ -97,9 +97,7 @@ def test_a_gpu_of_another_model_takes_no_ones_place(tmp_path: Path, hold: Hold) 
 
 
 @pytest.mark.parametrize(("visible", "fixed"), [("4,5,6,-1", False), ("4,5,6", True)])
-def test_gpus_that_cannot_be_named_anew_are_waited_for(
-    tmp_path: Path, hold: Hold, visible: str, *, fixed: bool
-) -> None:
+def test_gpus_that_cannot_be_exchanged_are_waited_for(tmp_path: Path, hold: Hold, visible: str, *, fixed: bool) -> None:
     hold(ONE)
     environ = {"CUDA_VISIBLE_DEVICES": visible}
     with pytest.raises(LaunchError, match="GPUs are in use by"):
@@ -133,7 +131,7 @@ def test_a_file_system_without_locks_keeps_nobody_out(tmp_path: Path, monkeypatc
     assert not locks.holds(ONE)
 
 
-def test_a_run_that_needs_more_gpus_than_are_free_says_who_has_them(tmp_path: Path, hold: Hold) -> None:
+def test_a_run_that_needs_more_gpus_than_are_free_names_their_holder(tmp_path: Path, hold: Hold) -> None:
     process, told = hold(ONE), list[str]()
     ours = leases(tmp_path, 0.3, told)
     with pytest.raises(LaunchError) as caught:
@@ -196,7 +194,7 @@ def test_mig_instances_are_taken_one_by_one(tmp_path: Path) -> None:
     assert environ["CUDA_VISIBLE_DEVICES"] == "MIG-2,MIG-1"
 
 
-def test_a_second_run_on_the_cpu_is_told_once_and_its_results_say_so(tmp_path: Path, hold: Hold) -> None:
+def test_a_second_run_on_the_cpu_is_warned_once_and_its_results_say_so(tmp_path: Path, hold: Hold) -> None:
     process, ours = hold(CPU), leases(tmp_path)
     ours.on_cpu()
     ours.on_cpu()
@@ -209,7 +207,7 @@ def test_a_second_run_on_the_cpu_is_told_once_and_its_results_say_so(tmp_path: P
     )
 
 
-def test_sessions_of_one_process_do_not_measure_beside_each_other(tmp_path: Path) -> None:
+def test_sessions_of_one_process_do_not_count_as_two_runs(tmp_path: Path) -> None:
     first, second = leases(tmp_path), leases(tmp_path)
     first.on_cpu()
     second.on_cpu()
@@ -217,7 +215,7 @@ def test_sessions_of_one_process_do_not_measure_beside_each_other(tmp_path: Path
     assert not second.finding
 
 
-def test_nothing_is_written_through_a_link_and_nothing_waits_at_what_is_no_file(tmp_path: Path) -> None:
+def test_locks_are_neither_written_through_links_nor_waited_for_at_pipes(tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("as it was")
     (tmp_path / f"pytest-ddpperf-{ONE.replace(':', '_')}.lock").symlink_to(target)

@@ -104,7 +104,7 @@ def test_an_open_test_that_gets_no_time_is_reported_as_its_only_run_left_it(inne
     assert notes[-1] == "verdict test_first new"
 
 
-def test_a_first_failure_ends_the_session_with_what_was_held_back(inner: pytest.Pytester) -> None:
+def test_a_first_failure_ends_the_session_with_the_deferred_reports(inner: pytest.Pytester) -> None:
     inner.makepyfile(SUITE)
     inner.makeconftest(OPEN.replace("WANTED", "6.0"))
     run = inner.runpytest("--ddpperf-budget=20s", "-x", "-k", "test_first or test_fails")

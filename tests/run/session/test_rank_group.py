@@ -46,7 +46,7 @@ def test_the_first_difference_of_values_has_a_place(one: object, other: object, 
     assert first_difference(one, other) == difference
 
 
-def test_ranks_do_what_their_test_asks_and_results_are_told_by_rank(inner: pytest.Pytester) -> None:
+def test_ranks_run_the_function_of_their_test_and_results_are_listed_by_rank(inner: pytest.Pytester) -> None:
     run = run_tests(
         inner,
         """
@@ -242,7 +242,7 @@ def test_wrong(ddpperf_group): pass
         ((0, 2), None, 1, 1, None),
     ],
 )
-def test_workers_of_xdist_are_shown_gpus_of_their_own_where_there_are_enough(
+def test_workers_of_xdist_are_shown_separate_gpus_if_there_are_enough(
     worker: tuple[int, int], visible: str | None, gpus: int, ranks: int, shown: str | None
 ) -> None:
     environ = {"PYTEST_XDIST_WORKER": f"gw{worker[0]}", "PYTEST_XDIST_WORKER_COUNT": str(worker[1])}
@@ -257,7 +257,7 @@ def test_workers_of_xdist_run_tests_of_ranks_at_the_same_time(pytester: pytest.P
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_ranks_have_cores_of_their_own_where_the_marker_says_so(inner: pytest.Pytester) -> None:
+def test_ranks_have_separate_cores_if_the_marker_says_so(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         test_group=SUITE
         + """

@@ -23,7 +23,7 @@ from pytest_ddpperf.settings import Settings
         (Settings(quick=True), "max_time", "--ddpperf-quick takes a first look, which has separate limits and is not "),
     ],
 )
-def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_it_for_other_runs(
+def test_an_option_without_effect_is_refused_on_the_command_line_and_allowed_in_the_ini_file(
     settings: Settings, said: str, problem: str
 ) -> None:
     with pytest.raises(SettingError) as caught:
@@ -32,13 +32,13 @@ def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_
     require_consistent(settings, [])
 
 
-def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
+def test_options_given_with_the_option_that_they_belong_to_are_accepted() -> None:
     require_consistent(Settings(against="main", against_tests=True), ["against_tests"])
     require_consistent(Settings(against_setup="make"), ["against_setup"])  # builds the commit of a baseline, too
     require_consistent(Settings(save="default", force_save=True, baseline_set="a"), ["force_save", "baseline_set"])
 
 
-def test_what_a_first_look_would_store_is_refused_from_wherever_it_is_asked_for() -> None:
+def test_storing_a_quick_run_is_refused_wherever_it_is_asked_for() -> None:
     with pytest.raises(SettingError, match=r", so --ddpperf-save does not fit: give only one of the two options$"):
         require_consistent(Settings(quick=True, save="default"), [])
 
@@ -50,7 +50,7 @@ def test_what_a_first_look_would_store_is_refused_from_wherever_it_is_asked_for(
         ({"simulate_rank": 8}, "ddpperf simulate --rank=8: there is no such rank: with 8 ranks, give"),
     ],
 )
-def test_what_simulated_ranks_cannot_do_is_refused(settings: dict[str, Any], problem: str) -> None:
+def test_options_that_simulated_ranks_do_not_support_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingError) as caught:
         require_consistent(Settings(simulate=(8, 1024), **settings), [])
     assert str(caught.value).startswith(problem)

@@ -57,7 +57,7 @@ def test_no_verdict_fails_a_test_of_a_search(tmp_path: Path) -> None:
     assert session.forced(session.settings).failing == frozenset()
 
 
-def test_a_search_leaves_out_counts_only_where_nothing_needs_them(tmp_path: Path) -> None:
+def test_a_search_omits_counts_only_if_nothing_needs_them(tmp_path: Path) -> None:
     """A scaling test whose model grows is measured by its counts, and would be refused without them."""
     probe = Probe("1" * 40, {"counts": "off", "launches": 8})
     session = Session(Settings(), tmp_path, LiveLine(None, None), probe=probe)
@@ -116,7 +116,9 @@ def saved(
     return session.archive.find(TEST, DDP)
 
 
-def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_a_run_keeps_stored_values_that_it_did_not_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Times or counts, each with the day that it is from."""
 
     def kept(found: StoredBaseline) -> tuple[list[float], Counts | None, str, str]:
@@ -137,7 +139,7 @@ def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkey
     assert kept(anew) == ([0.5, 1.0], counted(1.0), "2026-01-16", "2026-01-16")
 
 
-def test_what_is_saved_in_another_set_keeps_what_that_set_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_into_another_set_keeps_the_values_of_that_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing of the set that the run is compared with."""
     saved(tmp_path, "2026-01-12", monkeypatch, seconds=0.25, calls=2.0)
     saved(tmp_path, "2026-01-13", monkeypatch, seconds=0.5, calls=2.0, save="nightly")
@@ -147,7 +149,7 @@ def test_what_is_saved_in_another_set_keeps_what_that_set_has(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("bad", [{"verdict": Verdict.BROKEN}, {"verdict": Verdict.REGRESSED, "failure": "slower"}])
-def test_a_broken_benchmark_is_not_stored_where_its_test_does_not_fail(
+def test_a_broken_benchmark_is_not_stored_even_if_its_test_does_not_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: Any
 ) -> None:
     """It is skipped with --ddpperf-fail-on=none, and a test with pytest.mark.xfail may fail."""
@@ -165,7 +167,7 @@ def test_a_broken_benchmark_is_not_stored_where_its_test_does_not_fail(
         (Settings(calibrate=5), True),
     ],
 )
-def test_the_commit_that_results_name_is_that_of_the_first_launch(
+def test_results_name_the_commit_of_the_first_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings, *, read: bool
 ) -> None:
     """Another may be checked out before the session ends."""
@@ -188,7 +190,7 @@ def test_the_commit_that_results_name_is_that_of_the_first_launch(
         (None, ""),
     ],
 )
-def test_a_commit_held_against_itself_is_told(
+def test_a_commit_that_is_compared_with_itself_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked_out: Checkout | None, here: str
 ) -> None:
     """As on a push to the branch whose merge base is asked for: such a gate could never fail."""
@@ -230,7 +232,7 @@ def session_on(machine: FoundMachine, folder: Path) -> Session:
     return session
 
 
-def test_gpus_that_fail_leave_the_cpu_and_a_remark(tmp_path: Path) -> None:
+def test_if_gpus_fail_the_cpu_is_used_with_a_note(tmp_path: Path) -> None:
     session = session_on(FoundMachine(Gpus(error="CUDA unknown error")), tmp_path)
     settings = Settings()
     assert session.world_sizes(settings) == (2,)
@@ -253,7 +255,7 @@ def test_a_benchmark_on_the_cpu_asks_no_gpu(tmp_path: Path) -> None:
     assert session.world_sizes(Settings()) == (8,)
 
 
-def test_a_build_for_rocm_is_told_apart_by_its_version(tmp_path: Path) -> None:
+def test_a_build_for_rocm_is_recognised_by_its_version(tmp_path: Path) -> None:
     session = session_on(FoundMachine(Gpus(names=("AMD Instinct MI300X",)), cuda="6.4.43484"), tmp_path)
     found = session.environment(Settings(), 1)
     assert (found.device, found.device_model, found.cuda) == ("cuda", "AMD Instinct MI300X", "6.4")

@@ -50,7 +50,7 @@ def raised(error: E) -> E:
     return caught.value
 
 
-def test_a_verdict_is_told_as_it_is_and_lists_of_failed_tests_have_the_cause() -> None:
+def test_a_verdict_is_shown_without_a_traceback_and_the_summary_of_failed_tests_has_its_cause() -> None:
     error = raised(
         Regression("custom: REGRESSED\n\nCause      all_reduce", summary="all_reduce 2 -> 8 calls (a.py:16)")
     )

@@ -129,9 +129,7 @@ def test_processes_share_tests_that_use_ranks_if_the_launcher_has_started_them_o
 
 
 @pytest.mark.slow  # test_cluster.py has two nodes in one process, every day
-def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_word(
-    tmp_path: Path, launch: Launch
-) -> None:
+def test_rank_0_runs_the_tests_and_the_others_exit_silently_with_its_status(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES + FAILS)
     controller, follower = launch("--junitxml=report.xml", "-rs")
     assert (controller.status, follower.status) == (1, 1)
@@ -145,7 +143,7 @@ def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_wor
 
 
 @pytest.mark.slow
-def test_the_option_separates_it(tmp_path: Path, launch: Launch) -> None:
+def test_with_option_m_not_ddpperf_each_process_runs_its_tests(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES + PLAIN)
     for ended in launch("-m", "not ddpperf"):
         assert "1 passed, 1 deselected" in ended.out

@@ -184,13 +184,13 @@ def test_parts_with_small_gradients_are_watched_in_low_precision(launcher: Launc
     require_watched(dict(zip(jobs, verify(launcher, *jobs.values()), strict=True)))
 
 
-def test_gradients_that_fp16_cannot_hold_are_lost_indeed(found: dict[str, Verification]) -> None:
+def test_gradients_that_fp16_cannot_hold_are_zero(found: dict[str, Verification]) -> None:
     faint = found["faint"].discrepancy
     assert faint is not None
     assert faint.cause.startswith("it vanished: its largest number is ")
 
 
-def test_a_gradient_that_is_nothing_but_rounding_may_be_another(found: dict[str, Verification]) -> None:
+def test_a_gradient_that_is_only_rounding_may_differ(found: dict[str, Verification]) -> None:
     right, wrong = found["turned, averaged"], found["turned, copied"]
     assert right.discrepancy is None
     assert right.agreements["gradients"].name == "inside.bias"
@@ -199,7 +199,7 @@ def test_a_gradient_that_is_nothing_but_rounding_may_be_another(found: dict[str,
     assert wrong.discrepancy.name != "inside.bias"
 
 
-def test_a_single_process_without_room_cannot_be_verified_with_and_leaves_no_rank_waiting(
+def test_if_the_reference_process_lacks_memory_nothing_is_verified_and_no_rank_waits(
     found: dict[str, Verification],
 ) -> None:
     assert found["full"].unverified == "the whole model does not fit into the memory of one device"
@@ -218,7 +218,7 @@ def test_first_steps_that_a_lossy_strategy_takes_exactly_are_compared(found: dic
     assert (discrepancy.quantity, discrepancy.step) == ("gradients", 1)
 
 
-def test_a_looser_tolerance_is_told(found: dict[str, Verification]) -> None:
+def test_a_looser_tolerance_is_reported(found: dict[str, Verification]) -> None:
     assert found["ddp"].leniency is None
     assert found["ddp[comm_hook=bf16]"].leniency == Leniency(precision="bf16")
 
@@ -231,7 +231,7 @@ HOOKS = {
 }
 
 
-def test_hooks_that_begin_exactly_pass(launcher: Launcher) -> None:
+def test_communication_hooks_with_exact_first_steps_pass(launcher: Launcher) -> None:
     hooks = [hook for hook in HOOKS if not (torch.cuda.is_available() and "powersgd" in hook)]  # it fails on the CPU
     jobs = [job(f"ddp[comm_hook={hook}]", HOOKS[hook], model=normed) for hook in hooks]
     for found in verify(launcher, *jobs):

@@ -29,14 +29,14 @@ def faults(deviations: list[Deviation]) -> dict[str, str]:
     return {one.name: one.fault for one in deviations if one.fault}
 
 
-def test_a_gradients_error_is_relative_to_itself_or_to_what_it_is_the_mean_of() -> None:
+def test_the_error_of_a_gradient_is_relative_to_its_norm_or_to_the_norm_of_its_parts() -> None:
     """(3, 4) for (3, 0): 4 off, of 3. (6, 8) for (3, 4): 5 off, of 5, or of the parts' 10."""
     found, expected = {"a": of(3, 4), "b": of(6, 8)}, {"a": of(3, 0), "b": of(3, 4)}
     assert errors(deviations_of(found, expected)) == {"a": 4 / 3, "b": 1.0}
     assert errors(deviations_of(found, expected, {"a": 4.0, "b": 10.0})) == {"a": 1.0, "b": 0.5}
 
 
-def test_what_rounding_may_have_made_is_no_error() -> None:
+def test_a_difference_that_rounding_may_cause_is_no_error() -> None:
     """Where noise (0.5) is half of a size (1) or more, four times that is excused, 2: a is 1 off, half of what may be.
 
     Else twice the noise, but an eighth of the size at most: c's 0.5 of a size of 8 is half of what may be, and d's 3
@@ -56,13 +56,13 @@ def test_no_gradient_and_one_of_zeros_are_the_same() -> None:
     assert errors(deviations_of(found, expected)) == dict.fromkeys("abcde", 0.0)
 
 
-def test_a_gradient_where_there_should_be_none_and_the_other_way_round() -> None:
+def test_an_unexpected_gradient_and_a_missing_one_are_errors() -> None:
     """Nothing is what a should be, and b lacks all of itself."""
     deviations = deviations_of({"a": of(1.0), "b": None, "c": of(1.0)}, {"a": None, "b": of(0.5), "c": of(1.0)})
     assert errors(deviations) == {"a": math.inf, "b": 1.0, "c": 0.0}
 
 
-def test_what_no_number_can_say_is_a_fault() -> None:
+def test_gradients_that_cannot_be_compared_by_numbers_are_faults() -> None:
     found = {"nan": of(math.nan), "inf": of(math.inf), "flat": of(1, 2), "stranger": of(1.0)}
     expected = {"nan": of(1.0), "inf": of(1.0), "flat": torch.ones(2, 1), "lost": of(1.0)}
     deviations = deviations_of(found, expected)
@@ -76,7 +76,7 @@ def test_what_no_number_can_say_is_a_fault() -> None:
     assert all(one.error == math.inf for one in deviations)
 
 
-def test_a_parameters_error_is_relative_to_its_way() -> None:
+def test_the_error_of_a_parameter_is_relative_to_its_update() -> None:
     """From (0, 0) to (3, 4) is 5; found at (3, 3) it is 1 off. What never moves may not move at all."""
     start = {"a": of(0, 0), "b": of(1.0), "c": of(1.0)}
     expected = {"a": of(3, 4), "b": of(1.0), "c": of(1.0)}
@@ -110,7 +110,7 @@ def test_equal_infinities_are_no_distance_apart() -> None:
     assert not math.isfinite(deviation.distance(mask, of(math.inf, 0, 0)))
 
 
-def test_norms_of_all_kinds_of_numbers() -> None:
+def test_norms_are_computed_of_all_types_of_numbers() -> None:
     assert deviation.norm(torch.tensor([[3, 0], [0, 4]])) == 5
     assert deviation.norm(torch.tensor([3 + 4j])) == 5
     assert deviation.norm(torch.full((2, 2), 2.0**100, dtype=torch.bfloat16)) == 2.0**101
@@ -157,7 +157,7 @@ PARTS = [[of(1, 2), of(3, 4)], [of(2, 4), of(8, 0)]]
         (0, of(-9, 40), ""),
     ],
 )
-def test_each_mistake_is_known_by_what_it_leaves(rank: int, gradient: Tensor | None, cause: str) -> None:
+def test_each_mistake_is_recognised_by_its_gradient(rank: int, gradient: Tensor | None, cause: str) -> None:
     assert deviation.likely_cause(gradient, PARTS, rank, 1e-4) == cause
 
 
@@ -174,18 +174,18 @@ def test_as_many_micro_batches_as_ranks_leave_the_likelier_cause() -> None:
     assert "number of micro-batches twice" in deviation.likely_cause(of(1, 1.5), one_rank, 0, 1e-4)
 
 
-def test_with_one_part_a_factor_is_all_that_can_be_told() -> None:
+def test_with_one_part_only_a_factor_can_be_named() -> None:
     assert deviation.likely_cause(of(2, 4), [[of(1, 2)]], 0, 1e-4) == "about 2 times too large"
 
 
-def test_complex_gradients() -> None:
+def test_the_cause_of_wrong_complex_gradients_is_named() -> None:
     parts = [[torch.tensor([1 + 1j])], [torch.tensor([3 - 1j])]]
     assert deviation.likely_cause(torch.tensor([1 + 1j]), parts, 0, 1e-4).startswith("the rank kept its own gradient")
     assert deviation.likely_cause(torch.tensor([-2 + 0j]), parts, 0, 1e-4) == ""
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp[bucket_cap_mb=5]", "zero1"])
-def test_what_ddp_waits_for_in_vain_is_named(strategy: str) -> None:
+def test_parameters_whose_gradients_ddp_waits_for_in_vain_are_named(strategy: str) -> None:
     gradients = {"used": of(1, 2), "spare.weight": None, "spare.bias": None}
     text = deviation.unused_cause(resolve(strategy), gradients)
     assert text.startswith("spare.weight, spare.bias took no part in the loss, and DDP waits for all gradients: use ")
@@ -195,7 +195,7 @@ def test_what_ddp_waits_for_in_vain_is_named(strategy: str) -> None:
 @pytest.mark.parametrize(
     "strategy", ["naive", "bucketed", "ddp[find_unused_parameters=true]", "ddp[static_graph=true]"]
 )
-def test_others_do_not_wait_for_what_is_not_used(strategy: str) -> None:
+def test_strategies_other_than_ddp_do_not_wait_for_unused_parameters(strategy: str) -> None:
     assert not deviation.unused_cause(resolve(strategy), {"used": of(1, 2), "spare": None})
     assert not deviation.unused_cause(resolve("ddp"), {"used": of(1, 2)})
 
@@ -226,7 +226,9 @@ def test_only_fp16_cannot_hold_small_numbers() -> None:
         ("fp32", {"lossy": True, "exact_steps": 2}, Leniency(precision=None, exact_steps=2)),
     ],
 )
-def test_a_looser_standard_is_told(precision: str, fields: dict[str, Any], expected: Leniency | None) -> None:
+def test_a_reason_for_a_looser_tolerance_is_named(
+    precision: str, fields: dict[str, Any], expected: Leniency | None
+) -> None:
     assert tolerances.leniency(precision, Parallel(nn.Linear(1, 1), **fields)) == expected
 
 
@@ -245,7 +247,7 @@ def test_losses_fall_to_the_mean_of_the_last_three() -> None:
         ([4.0, 5.0, 5.0, 5.0], 1.5),  # it rose by half of that
     ],
 )
-def test_what_a_fall_misses_of_a_single_process(losses: list[float], share: float) -> None:
+def test_the_missed_share_of_the_fall_of_the_loss_is_computed(losses: list[float], share: float) -> None:
     assert tolerances.missed(losses, [4.0, 2.0, 2.0, 2.0]) == share
 
 

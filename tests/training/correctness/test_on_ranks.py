@@ -148,7 +148,7 @@ OFFLOADING = ("fsdp1[cpu_offload=true]", "fsdp2[cpu_offload=true]")
     ],
 )
 @pytest.mark.parametrize("way", ["fp32, in 4", "synchronised each time", "all there is"])
-def test_options_pass(launcher: Launcher, strategies: list[str], placement: Placement, way: str) -> None:
+def test_options_of_strategies_pass(launcher: Launcher, strategies: list[str], placement: Placement, way: str) -> None:
     settings, changes = PASSES[way]
     jobs = [job(strategy, settings, model=deep, **changes) for strategy in strategies]
     for strategy, found in zip(strategies, verify(launcher, *jobs, on=placement), strict=True):
@@ -169,7 +169,9 @@ def test_one_rank_passes_however_it_is_compiled(launcher: Launcher, placement: P
 
 @pytest.mark.slow
 @anywhere
-def test_what_computes_in_another_type_is_held_against_the_same(launcher: Launcher, placement: Placement) -> None:
+def test_a_strategy_in_another_type_is_compared_with_a_process_in_the_same_type(
+    launcher: Launcher, placement: Placement
+) -> None:
     """To the last bit on the CPU; a GPU's kernels may round otherwise."""
     jobs = [
         job(f"{strategy}[param_dtype={narrow},reduce_dtype=fp32]", Settings(precision=precision), model=plain)
@@ -186,7 +188,7 @@ def test_what_computes_in_another_type_is_held_against_the_same(launcher: Launch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ON_GPU)
-def test_tf32_passes_where_there_is_a_gpu(launcher: Launcher, placement: Placement) -> None:
+def test_tf32_passes_if_there_is_a_gpu(launcher: Launcher, placement: Placement) -> None:
     settings = Settings(precision="tf32", accumulation_steps=2)
     for found in verify(launcher, *(job(strategy, settings) for strategy in ("ddp", "fsdp2")), on=placement):
         assert (found.discrepancy, found.unverified) == (None, "")
@@ -479,9 +481,7 @@ def same_batch() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.slow
 @in_a_pair
-def test_mistakes_are_found_in_low_precision_and_in_data_that_are_all_alike(
-    launcher: Launcher, placement: Placement
-) -> None:
+def test_mistakes_are_found_in_low_precision_and_with_equal_data(launcher: Launcher, placement: Placement) -> None:
     """fp16 repeats steps until they do not overflow; also where a wrong strategy has ranks disagree on that."""
     functions = [unsynchronised, first_micro_batch_only, before_accumulation]
     ways: list[tuple[Settings, dict[str, Any]]] = [

@@ -76,7 +76,7 @@ def test_gradients_are_the_mean_over_the_ranks(make_ctx: Any, precision: str) ->
         reference.update(1, {"weight": torch.zeros(1), "unused": None})
 
 
-def test_what_each_micro_batch_gives_by_itself(make_ctx: Any) -> None:
+def test_each_micro_batch_has_a_separate_gradient(make_ctx: Any) -> None:
     reference = alone(make_ctx())
     assert reference.parts("weight", 0, BUFFERS) == [[torch.tensor([1.0])], [torch.tensor([12.0])]]
     assert reference.parts("unused", 0, BUFFERS) == [[torch.zeros(1)], [torch.zeros(1)]]
@@ -94,7 +94,7 @@ def test_a_complex_parameter_that_a_micro_batch_does_not_use_has_complex_zeros(m
     assert (part.dtype, part.tolist()) == (torch.complex64, [0])
 
 
-def test_it_updates_with_the_gradients_that_it_is_given(make_ctx: Any) -> None:
+def test_the_reference_updates_with_the_given_gradients(make_ctx: Any) -> None:
     """w = 1 - 0.25 x 2."""
     reference = alone(make_ctx())
     reference.backward(0, BUFFERS)
@@ -110,7 +110,9 @@ def test_it_updates_with_the_gradients_that_it_is_given(make_ctx: Any) -> None:
         (lambda outputs, _: (0 * outputs).sum().sqrt(), "the gradient of weight is not finite at step 1 of a single"),
     ],
 )
-def test_what_is_not_finite_is_the_workloads(make_ctx: Any, loss: Any, message: str) -> None:
+def test_a_loss_or_gradient_that_is_not_finite_is_an_error_of_the_workload(
+    make_ctx: Any, loss: Any, message: str
+) -> None:
     with pytest.raises(WorkloadError, match=message):
         alone(make_ctx(), loss=loss).backward(0, BUFFERS)
 
@@ -155,7 +157,7 @@ def test_a_model_that_communicates_cannot_be_verified(make_ctx: Any) -> None:
         alone(make_ctx(), loss=loss).backward(0, BUFFERS)
 
 
-def test_noise_is_what_moved_parameters_make(make_ctx: Any) -> None:
+def test_noise_is_the_effect_of_perturbed_parameters(make_ctx: Any) -> None:
     """Gradients are proportional to w, so they move by as large a share: at most 0.5 and 6, half of what they are.
 
     The root mean square of these is 6.02.
@@ -177,7 +179,7 @@ class Filling(torch.optim.SGD):
         return full(closure)
 
 
-def test_where_memory_does_not_suffice_nothing_can_be_verified(make_ctx: Any) -> None:
+def test_if_memory_does_not_suffice_nothing_can_be_verified(make_ctx: Any) -> None:
     """While the model is built, the loss taken, the optimizer updates."""
     words = "the whole model does not fit into the memory of one device"
     with pytest.raises(UnverifiableError, match=words):
@@ -258,7 +260,7 @@ def test_a_loader_makes_a_batch_for_each_step(make_ctx: Any) -> None:
     assert step(make_ctx(), popping, batch=None, loader=lambda _rank, _world_size: [batch()]) == 3.0
 
 
-def test_what_a_step_changed_is_found_in_containers_of_any_form() -> None:
+def test_tensors_that_a_step_changed_are_found_in_nested_containers() -> None:
     before: Any = [(torch.tensor([1.0, float("nan")]), {"a": [torch.ones(1), "text"], "b": torch.ones(1)})]
     after = list(map(copied, before))
     assert changes(before, after) == (set(), set())

@@ -204,7 +204,7 @@ def traces(launcher: Launcher) -> Traces:
 
 
 @pytest.mark.parametrize("name", AGREE)
-def test_a_step_that_trains_as_its_twin_does_agrees(traces: Traces, name: str) -> None:
+def test_a_step_that_trains_like_its_reference_agrees(traces: Traces, name: str) -> None:
     found = compared(*traces[name])
     assert (found.discrepancy, found.unverified) == (None, "")
 
@@ -220,7 +220,7 @@ def test_a_script_with_no_step_more_than_needed_agrees(launcher: Launcher) -> No
 
 
 @pytest.mark.parametrize("name", DIFFER)
-def test_a_wrong_step_and_a_wrong_twin_differ(traces: Traces, name: str) -> None:
+def test_a_wrong_step_and_a_wrong_reference_differ(traces: Traces, name: str) -> None:
     found = compared(*traces[name]).discrepancy
     assert found is not None
     assert re.search(DIFFER[name][2], discrepancy_text(found)), discrepancy_text(found)

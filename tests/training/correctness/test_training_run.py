@@ -31,7 +31,7 @@ from tests.training.workloads import workload
         (["c"], [], []),
     ],
 )
-def test_names_lose_what_wrappers_put_in_front(known: list[str], found: list[str], expected: list[str]) -> None:
+def test_names_lose_the_prefixes_of_wrappers(known: list[str], found: list[str], expected: list[str]) -> None:
     assert [*training_run.unwrapped(dict.fromkeys(found, 1), known)] == expected
 
 
@@ -49,7 +49,7 @@ def test_state_is_written_over_but_for_expanded_constants() -> None:
     assert parameter.tolist() == [[1, 1]]
 
 
-def test_copies_are_dense_and_their_own() -> None:
+def test_copied_tensors_are_dense_and_independent() -> None:
     dense = torch.tensor([[0.0, 2.0]])
     copy = whole(dense)
     dense.zero_()
@@ -57,7 +57,7 @@ def test_copies_are_dense_and_their_own() -> None:
     assert whole(torch.tensor([[0.0, 2.0]]).to_sparse()).tolist() == [[0, 2]]
 
 
-def test_steps_that_are_counted_are_left_out_in_fp16_only() -> None:
+def test_settings_that_count_steps_are_omitted_in_fp16_only() -> None:
     given = Settings(clip_steps=1, lr_warmup_steps=5)
     assert training_run.without_step_counts(given) is given
     fp16 = training_run.without_step_counts(Settings(clip_steps=1, lr_warmup_steps=5, precision="fp16"))
@@ -79,7 +79,7 @@ def pair(value: float) -> tuple[Tensor, Tensor]:
 DATA = MicroBatches([[pair(value) for value in shard] for shard in ((1, 2, 3, 4), (10, 20, 30, 40))], in_step=2)
 
 
-def test_each_rank_has_micro_batches_of_its_own_in_a_step() -> None:
+def test_each_rank_has_different_micro_batches_in_a_step() -> None:
     seen = []
     for rank in range(2):
         feed = DATA.feed(DATA.places(rank), 1, CPU)
@@ -106,7 +106,7 @@ def test_a_micro_batch_meets_the_same_random_numbers_on_both_sides() -> None:
     assert len(set(together[0] + together[1])) == 8
 
 
-def test_weights_tell_micro_batches_apart_and_are_one_in_the_mean() -> None:
+def test_weights_of_micro_batches_differ_and_have_a_mean_of_one() -> None:
     weights = [DATA.weight(place) for rank in range(2) for place in DATA.places(rank)]
     assert weights == pytest.approx([0.5, 5 / 6, 7 / 6, 1.5])
     assert MicroBatches([[pair(1)]], in_step=1).weight((0, 0)) == 1.0
@@ -129,7 +129,7 @@ def test_batches_are_cut_down_to_a_few_samples_that_hold_nothing_else() -> None:
         (torch.ones(2), torch.ones(2)),  # few already
     ],
 )
-def test_what_cannot_be_cut_is_taken_whole(kept: tuple[Any, Any]) -> None:
+def test_a_batch_that_cannot_be_cut_is_taken_whole(kept: tuple[Any, Any]) -> None:
     inputs, targets = training_run.cut_down(kept)
     assert torch.equal(inputs, kept[0])
     assert inputs.data_ptr() != kept[0].data_ptr()
