@@ -121,7 +121,7 @@ def code_of(root: Path, commit: str | None = None) -> str:
 
 
 def _of_code(name: str, *, tracked: bool) -> bool:
-    """Returns whether a file is code or configuration; a JSON file counts if it is ``tracked`` and no baseline."""
+    """Returns whether a file is code or configuration; a JSON file counts if git tracks it and it is not a baseline."""
     json = tracked and _JSON.fullmatch(name) is not None and _BASELINE.fullmatch(name) is None
     return json or _CODE.fullmatch(name) is not None
 

@@ -47,10 +47,10 @@ class Interpreter:
 
 
 def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
-    """Returns the interpreter at ``given``, a path from ``invoked``; raises SettingError if ranks cannot use it.
+    """Returns the interpreter at the path ``given``; raises SettingError if ranks cannot use this interpreter.
 
-    Ranks need the minor version of Python that runs here. They also need torch, cloudpickle, numpy and the modules
-    ``needed``.
+    A relative path starts from the folder ``invoked``. The interpreter needs the minor version of Python that runs
+    here, torch, cloudpickle, numpy and the modules ``needed``.
     """
     said = f"{KNOBS['against_python'].option}={given}"
     python = os.path.abspath(invoked / Path(given).expanduser())  # noqa: PTH100 - a link is followed by resolve

@@ -118,7 +118,7 @@ class RevisionSide:
 
     @property
     def every(self) -> tuple[Launchers, ...]:
-        """Returns the revision's launchers, and the launchers of the checkout with the tests if this object has any."""
+        """Returns the revision's launchers, followed by this checkout's launchers (``opposite``) if there are any."""
         return (self.launchers, *filter(None, [self.opposite]))
 
     def close(self) -> None:

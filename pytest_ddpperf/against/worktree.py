@@ -218,10 +218,10 @@ def _refused(given: str, why: str) -> SettingError:
 
 
 def check_out(redirection: Redirection) -> Callable[[], None] | None:
-    """Checks out the reference's commit if this node lacks it; returns a function that removes the files, else None.
+    """Checks out the reference's files if this node lacks them; returns a function that removes them, else None.
 
-    The files come from the repository on this node. The repository gets no new ``git worktree``, because the controller
-    may use it on a shared file system. Raises LaunchError, with reason and advice, if the checkout fails.
+    The files come from the repository on this node. No ``git worktree`` is added to this repository, because all nodes
+    may share the repository. Raises LaunchError, with reason and advice, if the checkout fails.
     """
     target = Path(redirection.target)
     commit = None if target.is_dir() else _commit_for_node(redirection)

@@ -122,7 +122,7 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
 
 
 def _bucket_size(measurement: Measurement) -> float | None:
-    """Returns the bucket size in MiB that gives four buckets; None if it is below 1, or if DDP has four to eight."""
+    """Returns the bucket size in MiB for four buckets; None if it is below 1, or if DDP already has four to eight."""
     nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
     size = float(round(sum(nbytes) / _BUCKETS / 2**20))
     return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None

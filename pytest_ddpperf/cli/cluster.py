@@ -100,7 +100,7 @@ def _stored(here: Environment, names: Sequence[str] | None, options: argparse.Na
 
 
 def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace) -> list[str]:
-    """Measures the network and prints the result; stores it, or with ``--check`` returns the reasons for slowness."""
+    """Measures the network and prints the result; with ``--check``, returns lines on faults, else stores the result."""
     sizes = network.sizes_between(options.min_size, options.max_size, here.world_size)
     plan = SweepPlan(collectives=names, sizes=sizes, rounds=options.rounds)
     file = network_file(options.folder, here)

@@ -82,7 +82,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    """Lists all readable baselines; reports the unreadable ones, and then returns an error status."""
+    """Lists all readable baselines and reports unreadable ones; returns the exit status, 0 if all are readable."""
     store = _store(options)
     files = store.files()
     contents: list[BaselineFile] = []
@@ -106,7 +106,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
-    """Returns (test, baseline) pairs of the file or test ``text``; without any, of all names that contain ``text``."""
+    """Returns (test, baseline) pairs of the file or test ``text``, or else of all names that contain ``text``."""
     if Path(text).suffix == ".json" and Path(text).is_file():
         content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]

@@ -42,9 +42,9 @@ def series_from(
 ) -> Series:
     """Returns a metric's series with its value and interval.
 
-    The value of a timed metric is the mean of times, or the harmonic mean of rates. The interval is computed from
-    logarithms, then scaled to this value. ``columns`` has further fields of the series, and ``bounds`` for value and
-    interval.
+    The value of a timed metric is the mean of times, or the harmonic mean of rates. Its interval is the
+    geometric mean's interval multiplied by (value / geometric mean). ``columns`` has further fields of the series, and
+    the entry ``bounds``: the range to which value and interval are limited.
     """
     within, bounds = within or Within((), 0.0), columns.pop("bounds", ANY)
     expectation = launches.expected(within.moved, within.own)

@@ -35,7 +35,7 @@ def with_efficiency(
 
     Efficiency can fail a test only if the first point has ``base_size`` ranks, or if ``base_size`` is 0. A larger first
     point means that smaller groups did not fit into memory. Times cannot fail a test if the ranks share cores or GPUs.
-    ``grows``: whether the model grows with the number of ranks; then FLOPs measure a rank's work, not its batch.
+    If the model grows with the number of ranks (``grows``), weak speedup is multiplied by the growth of a rank's FLOPs.
     """
     base = points[0]
     scaled = [_over_base(base, before, point, mode, grows=grows) for before, point in pairwise(points)]

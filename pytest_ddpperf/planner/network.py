@@ -55,7 +55,7 @@ def _calls(each: Sequence[network.CollectiveTimes]) -> list[float]:
 
 
 def usual_times(ranks: Sequence[network.RankSweep]) -> float:
-    """Returns median call time / fastest call time, the median of this quotient over all collectives and sizes."""
+    """Returns the median over collectives and sizes of the quotient (median call time / fastest call time)."""
     sizes = map(_calls, zip(*(rank.times for rank in ranks), strict=True))
     found = [statistics.median(calls) / min(calls) for calls in sizes]
     return statistics.median(found) if found else 1.0
@@ -79,7 +79,7 @@ def taken_share(ranks: Sequence[network.RankSweep]) -> float:
 def fit_sizes(measured: Sequence[network.Timing], world_size: int) -> network.CollectiveFit:
     """Fits a line to the times of one collective, or two lines if these predict omitted sizes better.
 
-    To compare them, each size between the smallest and the largest is omitted in turn; ``SIZES`` sizes are needed.
+    For this comparison, each size but the smallest and the largest is omitted in turn. At least ``SIZES`` are needed.
     """
     points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
     one, two = _held_out(points, _one_line), _held_out(points, _two_lines)

@@ -43,7 +43,7 @@ class Training:
 
     @property
     def key(self) -> object:
-        """Returns a key; trainings with equal keys compute the same, so their computing is timed only once."""
+        """Returns a key; trainings with equal keys do the same computation, which is timed only once."""
         variant = self.variant
         return (
             variant.strategy,
@@ -133,7 +133,7 @@ class Predictor:
     ) -> list[Prediction | RankFailed]:
         """Returns for each (call, variant, name) in ``asked`` a prediction, or a RankFailed if a rank lacks memory.
 
-        Trainings that compute the same are timed only once. Launches of different trainings alternate.
+        Trainings with the same computation are timed only once. Launches of different trainings alternate.
         """
         __tracebackhide__ = True
         trainings = [self.training(call, variant, name, ranks) for call, variant, name in asked]
@@ -178,7 +178,7 @@ class Predictor:
         return Training(variant=timed, settings=settings, together=here.world_size)
 
     def _require_network(self, settings: Settings, asked: Environment, room: int) -> None:
-        """Raises SettingError if no network is given or was measured; its text depends on ``room`` (see ``_room``)."""
+        """Raises SettingError if no network is given or measured. The message depends on ``room`` (see ``_room``)."""
         ranks = asked.world_size
         if settings.network is not None or ranks == 1 or self.session.archive.network(asked) is not None:
             return

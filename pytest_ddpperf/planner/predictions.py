@@ -82,7 +82,7 @@ def _bytes_of(transfer: Transfer) -> int:
 
 
 def like(transfer: Transfer) -> str:
-    """Returns the name of the collective whose measured times also hold for a transfer."""
+    """Returns the name of the collective whose measured times are used for a transfer."""
     return _LIKE.get(transfer.name, transfer.name)
 
 
@@ -100,12 +100,12 @@ class FittedNetwork:
 
     @property
     def band(self) -> Band:
-        """Returns factors for fitted times: from the fastest to the median call, widened by the errors of the fits."""
+        """Returns factors of fitted times: 1 - e, ``usual`` and ``usual`` (1 + e), with e from the errors of fits."""
         error = _SPREAD * max((fit.error for fit in self.fits), default=0.0)
         return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
 
     def seconds(self, transfer: Transfer) -> float:
-        """Returns the seconds of a transfer by the fit; no transfer takes less than the smallest measured size."""
+        """Returns the seconds of a transfer by the fit, but at least the seconds of the smallest measured size."""
         if transfer.ranks == 1:
             return 0.0
         name = like(transfer)

@@ -53,7 +53,7 @@ def late_ranks(ranks: Sequence[RankSweep]) -> list[str]:
 
 
 def slow_links(ranks: Sequence[RankSweep]) -> list[str]:
-    """Returns a sentence for each link that is slow in most rounds; one for a rank whose links are all slow.
+    """Returns a sentence for each slow link; if all links of a rank are slow, one sentence for all of these links.
 
     A link is slow if even its fastest message takes much longer than messages on the fastest third of the links. A busy
     machine may slow a link for a while, so the link must be slow in most rounds.

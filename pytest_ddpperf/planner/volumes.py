@@ -1,4 +1,4 @@
-"""Computes the bytes that a rank sends in an optimizer step with DDP or FSDP, the buckets of DDP, and a rank's state.
+"""Computes the communication of a rank in DDP or FSDP, the buckets of DDP, and the bytes of a rank's model states.
 
 Sources: PyTorch FSDP (Zhao et al. 2023, section 3.2), ZeRO (Rajbhandari et al. 2020, section 5), and torch itself.
 """
@@ -120,7 +120,7 @@ def estimate_ddp_comm_cost(
         world_size: number of ranks.
         bucket_cap_mb: as in DDP.
         accumulation_steps: micro-batches of an optimizer step.
-        no_sync: whether all micro-batches but the last one run under ``no_sync``; without it each one sends.
+        no_sync: whether only the last micro-batch sends gradients, because the others run under ``no_sync``.
         gradient_element_bytes: bytes of a sent element if a hook compresses gradients: 2 for bf16.
         network: the links, from which ``seconds`` of the result is computed.
     """
@@ -151,7 +151,7 @@ def estimate_fsdp_comm_cost(
     network: Network | None = None,
     local: Network | None = None,
 ) -> CommunicationCost:
-    """Returns the communication of one FSDP step: per unit all-gathers of parameters, a reduce-scatter of gradients.
+    """Returns the communication of an FSDP step: each unit all-gathers parameters and reduce-scatters gradients.
 
     With k micro-batches, FULL_SHARD gathers 2k times and scatters k times; SHARD_GRAD_OP gathers and scatters k times.
     Under ``no_sync``, gradients are scattered once, and SHARD_GRAD_OP gathers once, because it keeps the parameters.
@@ -165,7 +165,7 @@ def estimate_fsdp_comm_cost(
         model: the module that FSDP would wrap; only its parameters are used.
         world_size: number of ranks.
         sharding: one of ``SHARDINGS``.
-        ranks_per_node: for HYBRID_SHARD.
+        ranks_per_node: number of ranks of a node, for HYBRID_SHARD.
         units: number of modules that are sharded separately; it only affects calls and latency.
         accumulation_steps: micro-batches of an optimizer step.
         no_sync: whether all micro-batches but the last one run under ``no_sync``.

@@ -94,12 +94,12 @@ class Prediction(Replayed):
 
     @property
     def low(self) -> float:
-        """The seconds of a step at best."""
+        """The lower end of the error band of the step, in seconds."""
         return min(corner.seconds for corner in self.corners) * max(0.0, 1 - self.reach)
 
     @property
     def high(self) -> float:
-        """The seconds of a step at worst."""
+        """The upper end of the error band of the step, in seconds."""
         return max(corner.seconds for corner in self.corners) * (1 + self.reach)
 
     @property
@@ -109,12 +109,12 @@ class Prediction(Replayed):
 
     @property
     def efficiency_low(self) -> float:
-        """The efficiency at worst."""
+        """The lowest efficiency of the extreme cases (``corners``)."""
         return min(corner.efficiency for corner in self.corners)
 
     @property
     def efficiency_high(self) -> float:
-        """The efficiency at best."""
+        """The highest efficiency of the extreme cases (``corners``)."""
         return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:

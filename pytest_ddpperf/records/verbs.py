@@ -89,7 +89,7 @@ class SideBySide:
 
     @property
     def fastest(self) -> tuple[str, ...]:
-        """The fastest name that fits, and the names whose speedups are not significantly lower."""
+        """The name with the highest speedup, and the names whose speedups are not significantly lower."""
         return self._best("speedup", better=1)
 
     @property

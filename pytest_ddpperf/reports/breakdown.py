@@ -188,7 +188,7 @@ def _left_out(result: Result) -> list[str]:
 
 
 def time_text(spent: TimeSpent) -> str:
-    """Returns total and purposes: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
+    """Returns the total time and the time by purpose: ``58 s: starting 12, verifying 5, counting 4, measuring 37``."""
     decimals = int(spent.total < _SHORT)
     # Rounded parts add up to the rounded whole.
     sums = [round(seconds, decimals) for seconds in accumulate(spent.parts.values(), initial=0.0)]

@@ -77,7 +77,7 @@ def _count_text(count: Comparison) -> str:
 
 
 def gains(result: Result, heads: Sequence[Comparison]) -> list[str]:
-    """Returns a text that lists counts that improved while ``heads`` got worse, and a note on the first in the list."""
+    """Returns lines on counts that improved, if a count in ``heads`` regressed; the largest gain may have a note."""
     if not any(head.series.scale == "exact" and head.verdict is Verdict.REGRESSED for head in heads):
         return []
     improved = [each for each in phrases.decisive(result, {Verdict.IMPROVED}) if each not in heads]

@@ -99,7 +99,7 @@ def _part(metric: str, name: str) -> str:
 
 
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns causes that other counts show, such as activations that backward now computes again."""
+    """Returns lines that explain the change of a count by the change of another count, such as recomputed FLOPs."""
     more = {part: value - then.totals.get(part, math.inf) for part, value in now.totals.items()}
     same = not (more.get("flops_forward", 1.0) or more.get("backward_passes", 0.0))
     of_new = same or not then.totals.get("flops_recomputed")  # else forward computes more, and so does its repetition
@@ -173,7 +173,7 @@ def _rank_lines(
 ) -> list[str]:
     """Returns a line for each rank on which a part changed; ``parts`` has (before, now) pairs by rank for each part.
 
-    If all ranks changed, ranks that changed as much as the largest rank, at the same lines of code, are omitted.
+    If the part changed on all ranks, ranks whose change equals the total's, at the same lines of code, are omitted.
     """
     lines, whole = list[str](), now.totals[metric] - then.totals[metric]
     for name, pairs in parts.items():

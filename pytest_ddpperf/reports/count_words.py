@@ -79,7 +79,7 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
-    """Returns the factor from counts per step to counts per unusual step (every 10th); 1 unless only these changed."""
+    """Returns steps / unusual steps if a count changed only in unusual steps, such as every 10th step; else 1."""
     rates = _rates(metric, part, then, now, alone=True)
     if rates is None:
         return 1.0
@@ -228,7 +228,7 @@ def place_text(site: CallSite) -> str:
 
 
 def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns a text on the lines that make DDP buckets or objects that stay. If lines changed, it names only these."""
+    """Returns a text on the lines that make DDP buckets or objects that stay alive; if lines changed, on these only."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
     return [f"made at {words_of(map(place_text, sites))}"] if sites and metric in _MADE else []

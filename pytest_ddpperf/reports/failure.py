@@ -83,7 +83,7 @@ def _under(label: str, texts: Sequence[str], width: int) -> list[str]:
 
 
 def _causes(told: Sequence[str], width: int, most: int | None) -> list[str]:
-    """Returns the lines of causes: up to ``most`` for each of the first two; others fill up to ``most`` in total."""
+    """Returns the lines of causes, at most ``most`` in total; the first two causes may have ``most`` lines each."""
     paragraphs = [cut_after(most, _under("" if i else "Cause", [text], width), width) for i, text in enumerate(told)]
     first = sum(map(len, paragraphs[:2]))
     return cut_after(most and max(most, first), [line for each in paragraphs for line in each], width)
@@ -163,7 +163,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
 
 
 def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
-    """Returns (label, text) pairs for ``-v``: phases, undecided metrics except ``heads``, and notes not in ``told``."""
+    """Returns (label, text) pairs for ``-v`` on phases, undecided metrics and notes, without ``heads`` and ``told``."""
     undecided = [c for c in phrases.decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
     notes = [finding_text(each) for each in phrases.every_finding(result, without=said)]

@@ -127,7 +127,7 @@ def interval_text(comparison: Comparison) -> str:
 
 
 def mean_change(comparison: Comparison) -> str:
-    """Returns a note on the averaging of a change that differs visibly from the quotient of both means; else empty."""
+    """Returns a note on how a change was averaged, if it differs visibly from the change of the means; else empty."""
     series, base, change = comparison.series, comparison.baseline, comparison.change
     known = series.scale == "ratio" and comparison.verdict is not Verdict.INCOMPATIBLE
     if not known or not base or change is None or change <= -1:
@@ -177,7 +177,7 @@ def bound_text(comparison: Comparison, bound: float | None = None) -> str:
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """Returns ``could be +35.2 % slower`` for undecided metrics; the verdict on the first if a bound is unknown."""
+    """Returns ``could be +35.2 % slower`` for undecided metrics; the first metric's verdict if a bound is unknown."""
     first, worst = undecided[0], []
     for each in undecided:
         if each.bound is None:

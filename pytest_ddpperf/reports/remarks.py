@@ -141,7 +141,7 @@ def common_text(common: CommonChange | None) -> list[str]:
 
 
 def overall_lines(results: Sequence[Result]) -> list[str]:
-    """Returns lines on all benchmarks: how many met their targets, and how much slower passed ones may be at most."""
+    """Returns a line on how many targets were met, and an upper limit of the slowdown of passed benchmarks."""
     codes = Counter(finding.code for result in results for finding in result.findings)
     numbers = {"missed": codes["target_missed"], "inconclusive": codes["target_open"], "met": codes["target_met"]}
     told = [f"{number} {word}" for word, number in numbers.items() if number]
@@ -193,7 +193,7 @@ def reasons(result: Result) -> list[str]:
 
 
 def red_lines(result: Result) -> list[str]:
-    """Returns why a benchmark failed or regressed; if no count explains this, changed phases of a step come first."""
+    """Returns the reasons for a failure as lines; if no count regressed, the first line names phases that changed."""
     lines, parts = reasons(result), parts_text(result)
     counted = any(each.series.scale == "exact" for each in phrases.decisive(result, {Verdict.REGRESSED}))
     return [*([f"cause: {parts}"] if parts and not counted else []), *lines]

@@ -1,4 +1,4 @@
-"""Changes of the training's setup that explain a count, in words: wrappers, settings, checkpoints, optimizers."""
+"""Says which changes of wrappers, settings, checkpoints or optimizers explain the change of a count."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _batches(then: Counts, now: Counts) -> list[_Change]:
 
 
 def _checkpoints(then: Counts, now: Counts) -> list[_Change]:
-    """Returns at most one change: that the activations of some modules are no longer recomputed in backward."""
+    """Returns a change if the activations of some modules are no longer recomputed in backward; else an empty list."""
     again, still = (counts.details.get("flops_recomputed", {}) for counts in (then, now))
     lost = [module for module in again if module not in still and module in now.details.get("flops", {})]
     if not lost:

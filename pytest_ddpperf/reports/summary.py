@@ -137,7 +137,7 @@ def _notes(made: Outputs, *, every: bool) -> list[str]:
 
 
 def _warnings(made: Outputs) -> list[str]:
-    """Returns doubts about results, without repetitions. Failure messages have the doubts about failed benchmarks."""
+    """Returns warnings about results, without repetitions; omits most warnings that a failure's message already has."""
     results = made.results
     doubts = [
         (name, finding)

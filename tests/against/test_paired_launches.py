@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,9 @@ from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.launch.launch_run import LaunchResult
 from pytest_ddpperf.launch.redirection import Redirection
 from pytest_ddpperf.launch.streams import RankOutput
+from pytest_ddpperf.records.results import PairedRevision
+from pytest_ddpperf.reports.findings import finding_text
+from tests.factories import make_new_result
 
 
 def launched(*files: dict[str, str]) -> LaunchResult[Any]:
@@ -82,3 +87,31 @@ def test_a_function_inside_another_one_is_not_measured_as_the_other_revisions(
     else:
         run(module.outer(1.0))
         assert len(called) == 2
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_note_names_the_tests_of_the_reference_that_differ_and_did_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, own: bool
+) -> None:
+    """A batch that is larger there is measured by neither side."""
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "test_batch.py").write_text(f"BATCH = {len(folder)}\n")
+        (tmp_path / folder / "conftest.py").write_text("")
+    for name in ("test_batch", "conftest"):
+        module = ModuleType(name)
+        module.__file__ = str(tmp_path / "here" / f"{name}.py")
+        monkeypatch.setitem(sys.modules, name, module)
+    side: Any = SimpleNamespace(
+        redirection=Redirection(root=str(tmp_path / "here"), target=str(tmp_path / "there")),
+        revision=SimpleNamespace(python=None, here=True),
+        tests=own,
+    )
+    pair = PairedRevision(revision="3f2a1c0", commit="3f2a1c0")
+    result = replace(make_new_result("test_batch.py::test_a"), reference=pair)
+    told = [finding_text(each) for each in PairedLaunches(side, []).with_imports(result).findings]
+    words = (
+        "test_batch.py differs in the reference, but both revisions ran this checkout's version, so the difference is "
+        "not measured; --ddpperf-against-tests runs each revision's own version"
+    )
+    assert told == [words] * (not own)

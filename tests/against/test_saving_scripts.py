@@ -255,7 +255,7 @@ def without_namespaces() -> tuple[str, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_that_holds_with_libraries_and_where_user_namespaces_are_forbidden_as_in_docker(
+def test_scripts_that_resume_are_red_with_libraries_and_if_user_namespaces_are_forbidden_as_in_docker(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     top = project(pytester.path, kind)
@@ -271,7 +271,7 @@ def test_that_holds_with_libraries_and_where_user_namespaces_are_forbidden_as_in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_unchanged_scripts_are_not_red_beside_their_own_revision(
+def test_unchanged_scripts_are_not_red_against_their_commit(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     top = project(pytester.path, kind)

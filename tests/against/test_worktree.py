@@ -387,7 +387,10 @@ def test_work_trees_of_the_user_are_not_removed(repository: Path, tmp_path: Path
     assert checkouts(repository) == 3
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of other users")
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of other users")
+
+
+@AS_ROOT
 @pytest.mark.parametrize(
     "plant",
     [os.mkfifo, lambda lock: lock.symlink_to("/dev/zero"), lambda lock: lock.write_text("1")],
@@ -488,6 +491,15 @@ def test_a_folder_that_others_may_write_in_is_refused(wanted: Redirection, tmp_p
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LaunchError, match="not a folder that only you own"):
+        check_out(wanted)
+
+
+@AS_ROOT
+def test_the_checkout_of_another_user_is_refused(wanted: Redirection) -> None:
+    """Ranks would run its code."""
+    Path(wanted.target).mkdir(parents=True)
+    os.chown(Path(wanted.target).parent, 65534, 65534)
+    with pytest.raises(LaunchError, match="not a folder that only you own and can write to: remove it, or set TMPDIR"):
         check_out(wanted)
 
 

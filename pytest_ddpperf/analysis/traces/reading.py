@@ -1,4 +1,4 @@
-"""Reads the events of a Chrome trace of torch's profiler, and divides the time of a step by activity."""
+"""Reads the events of a Chrome trace of torch's profiler, and divides the time of a step among activities."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RankTrace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimes:
-    """The mean step of a rank's trace: its seconds by activity."""
+    """The mean step of a rank's trace: the seconds of the step and of each activity."""
 
     rank: int
     steps: int  # number of steps in the trace
@@ -84,7 +84,7 @@ def rank_in_name(name: str) -> int | None:
 
 
 def read_trace(document: object, name: str) -> RankTrace:
-    """Returns the trace in a JSON document; raises TraceError, with ``name``, if it is no trace or has no work."""
+    """Returns the trace in a JSON document; raises TraceError, with ``name``, if the document has no timed events."""
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(events, list):
         raise TraceError(f"{name} is not a Chrome trace: it has no list traceEvents; name a trace of torch.profiler")

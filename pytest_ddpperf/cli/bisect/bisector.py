@@ -87,7 +87,7 @@ def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
 
 
 def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
-    """Returns the ``tolerance`` (a setting) that lies halfway between the good commit's metric and the bad commit's."""
+    """Returns the value of the setting ``tolerance`` that permits half of the worsening of the bad commit."""
     half = bad.worsening / 2
     if comparison.series.scale == "ratio":
         return math.expm1(half)
@@ -124,17 +124,17 @@ class Endpoints:
 
     @property
     def searchable(self) -> bool:
-        """Returns whether a search can follow: the error so far is below ``MAX_ERROR``, or no probe is needed."""
+        """Returns whether a search is possible: ``error`` is below ``MAX_ERROR``, or no commit is left to probe."""
         return self.error < MAX_ERROR or self.commits.next is None
 
 
 def expected_probes(commits: Searched) -> int:
-    """Returns about how many more probes a search takes, if each probe halves the suspects."""
+    """Returns the approximate number of probes that a search still needs, if each probe halves the suspects."""
     return (len(commits.suspects) - 1).bit_length()
 
 
 def error_share(left: float, commits: Searched) -> float:
-    """Returns the permitted error of the next answer: an equal part of ``left``, which all remaining answers share."""
+    """Returns the permitted error of the next answer: ``left``, divided equally among all answers to come."""
     return left / (expected_probes(commits) + 1)
 
 
@@ -195,7 +195,7 @@ def effort_of(outcome: Outcome, factor: int = 1) -> Mapping[str, float]:
 
 
 class Bisector:
-    """A search that probes (measures) commits until no probe can narrow the suspects further."""
+    """A search that probes (measures) commits until no further probe can exclude any of the suspects."""
 
     def __init__(self, endpoints: Endpoints, run: RunProbe) -> None:
         self.endpoints = endpoints
@@ -205,7 +205,7 @@ class Bisector:
         self._run = run
 
     def probe(self, commit: str) -> Classification:
-        """Measures a commit, and uses the answer to narrow the suspects."""
+        """Measures a commit, and excludes the commits that the answer rules out."""
         found = self.classified(commit)
         self.commits = self.commits.answered(commit, found.answer)
         return found
@@ -222,7 +222,7 @@ class Bisector:
         return found
 
     def confirm(self, commit: str) -> tuple[str, Comparison | str]:
-        """Returns a commit's parent, and the comparison of both; if there is no comparison, a one-line reason."""
+        """Compares a commit with its parent; returns the parent, and the comparison or the reason why there is none."""
         parent = self.commits.parents[commit]
         comparison: Comparison | str = ""
         for outcome in self._attempts(commit, parent, COUNTED if self.endpoints.target.counted else {}):
@@ -243,7 +243,7 @@ class Bisector:
         return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
-        """Classifies a measured commit; as ``skipped`` if the p-value of the answer is above ``allowed``."""
+        """Classifies a measured commit; the answer is ``skipped`` if its error is unknown or above ``allowed``."""
         comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
             return Classification("skipped", text=comparison)

@@ -1,4 +1,4 @@
-"""The search for a package: makes and keeps virtual environments, compares two of them in each probe, and concludes."""
+"""The search for a package: makes virtual environments, compares two of them in each probe, and names the change."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILIN
 def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
     """Runs pytest in a process to compare a probe's commit with ``against``; returns the outcome.
 
-    ``arguments`` are for pytest. ``against`` is a commit, or an interpreter if the probe has an interpreter. Even an
-    interrupted probe leaves no processes or checkouts behind.
+    ``arguments`` are for pytest. ``against`` is a commit, or the path of an interpreter if the probe measures another
+    environment (``probe.python``). Even an interrupted probe leaves no processes or checkouts behind.
     """
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as name:
         folder = Path(name)
@@ -69,7 +69,7 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 class ProbePlugin:
-    """The pytest plugin of a run that a bisection starts: it hands over the probe, and writes the outcome to a file."""
+    """The pytest plugin of a run that a bisection starts: it configures the run, and writes the outcome to a file."""
 
     def __init__(self, probe: Probe, file: Path) -> None:
         self._probe = probe

@@ -1,4 +1,4 @@
-"""The commits, or the changes of packages, that a bisection searches, and the next one to probe."""
+"""The commits, or the changes of packages, that a bisection searches, and the choice of the next probe."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CommitRange:
 
     @cached_property
     def _distances(self) -> Mapping[str, int]:
-        """Returns, for each suspect, the number of suspects that a probe of this commit excludes in the worse case."""
+        """Returns, for each suspect, the least number of suspects that a probe of this suspect excludes."""
         ends = f"--good {self.good[:SHORT]} --bad {self.bad[:SHORT]}"
         bad, good = (self.bad, *self._answered("bad"))[-1], (self.good, *self._answered("good"))
         lines = _rev_list(self.root, ends, "--bisect-all", *self.options, bad, *(f"^{commit}" for commit in good))

@@ -72,7 +72,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
 
 
 def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
-    """Yields (result, comparison) for each benchmark and its ``metric``; None stands for all metrics that can fail."""
+    """Yields (result, comparison) for ``metric`` of each benchmark, or for all gated metrics if ``metric`` is None."""
     for result in outcome.results:
         if _lack(result) is None:
             named = decisive(result, set(Verdict)) if metric is None else filter(None, [find(result, metric)])
@@ -85,7 +85,7 @@ def undecided(outcome: Outcome, metric: str | None) -> bool:
 
 
 def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
-    """Returns one line that says why no result was compared, preferably for ``test``; None if a result was compared."""
+    """Returns a reason why no result was compared, preferably a failure of ``test``; None if a result was compared."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]
@@ -94,7 +94,7 @@ def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = Non
 
 
 def not_compared(outcome: Outcome) -> list[str]:
-    """Returns lines: why each benchmark was not compared, and why each test measured no benchmark."""
+    """Returns a line with the reason for each benchmark that was not compared, and each test without a benchmark."""
     lacks = [(f"{result.test} {result.name}", _lack(result)) for result in outcome.results]
     measured = {result.test for result in outcome.results}
     failed = [(name, reason) for name, reason in outcome.failures.items() if name not in measured]

@@ -21,7 +21,7 @@ _FRAMEWORKS = {"torch", "accelerate", "lightning", "pytorch_lightning", "transfo
 
 @dataclass(slots=True)
 class Code:
-    """The names, calls and options in source code; they take 1/500 of the memory of the code's syntax tree."""
+    """The names, calls and options in source code; the code's syntax tree would take 500 times as much memory."""
 
     uses: set[str] = field(default_factory=set)  # dotted names, each as its module is called
     words: set[str] = field(default_factory=set)  # the last parts of what it calls, and texts that say how it trains
@@ -97,7 +97,7 @@ def _names(node: ast.stmt) -> list[str]:
 
 
 def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST] = frozenset()) -> Code:
-    """Returns the names, calls and options in a node of the syntax tree, without those in the nodes ``apart``."""
+    """Returns the names, calls and options in a node of the syntax tree; does not look into the nodes ``apart``."""
     found, left, names, arguments = Code(), [node], set[str](), set[str]()
     while left:
         dotted, here = _dotted(left.pop())
@@ -128,7 +128,7 @@ def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST
 
 
 def _dotted(node: ast.AST) -> tuple[str, ast.AST]:
-    """Returns a dotted name, such as ``kit.loop.train``, and the node at its start; "" if the start is no name."""
+    """Returns a dotted name, such as ``kit.loop.train``, and its first node; the name is "" if the node is no name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

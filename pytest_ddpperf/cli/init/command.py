@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import wrap
 from types import MappingProxyType
 
-from pytest_ddpperf.against.git import GitError, top_folder
+from pytest_ddpperf.against.git import GitError, git, top_folder
 from pytest_ddpperf.cli.init.project import Project, TrainingScript, look_at
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.files import write_text
@@ -119,7 +119,7 @@ def from_here(file: Path) -> str:
 
 
 def found_lines(project: Project) -> list[str]:
-    """Returns lines of text: which training script was found in a project, and which alternatives there are."""
+    """Returns lines on the training script that was found in a project, and on other scripts that train."""
     if not project.scripts:
         return [f"no training script in {project.root}: the test trains a small model; replace it by your own"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
@@ -148,9 +148,10 @@ def test_text(project: Project, folder: Path) -> str:
 
 def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
     """Returns the path and the text of a CI job for the tests in ``folder``; ``kind`` is a key of ``CI_FOLDERS``."""
-    top = project.root
+    top, branch = project.root, "main, master"
     with suppress(GitError):  # without a repository the project is the whole of one to be
         top = top_folder(project.root)
+        branch = json.dumps(git(top, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").removeprefix("origin/"))
     own = project.root.resolve().relative_to(top.resolve())
     if not PLAIN.fullmatch(own.as_posix()):
         raise SettingError(f"{own}: a CI job cannot name this folder: rename it, with letters, digits and ._-/ only")
@@ -159,10 +160,11 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
     framework = project.scripts[0].framework if project.scripts else "torch"
     if not packages and framework != "torch":
         packages = [{"fabric": "lightning"}.get(framework, framework)]
-    # A model that the test itself defines is that of the merge base only by the tests of the merge base.
+    # A model that the test itself defines is that of the reference only by the tests of the reference.
     of_tests = test.is_file() and "Workload(" in test.read_text(encoding="utf-8", errors="replace")
     words = {
         "JOB": name,
+        "DEFAULT-BRANCH": branch,
         "FOLDER/": f"{own.as_posix()}/" if own.parts else "",
         "FOLDER": own.as_posix(),
         "PACKAGES": " ".join([*packages, shlex.quote(requirement())]),
@@ -194,9 +196,7 @@ def _script_remarks(script: TrainingScript) -> list[str]:
     else:
         lines.append(f"A launch times {STEPS} steps. For more, remove steps= and let the script train for longer.")
     if script.framework in _LIGHTNING and not script.devices:
-        lines.append(
-            "world_size is the number of processes of Trainer(devices=..., num_nodes=...) or Fabric: keep them equal."
-        )
+        lines.append("Keep world_size equal to the processes of Trainer(devices=..., num_nodes=...) or Fabric.")
     lines += [script.command] * bool(script.command)
     if not script.joins:
         lines.append("world_size=1: no call in the script joins a process group; remove world_size if one does.")

@@ -127,9 +127,9 @@ def _modules(
 ) -> Iterator[tuple[Path, Module]]:
     """Yields the modules of a project with their files, until ``MOST_BYTES_OF_ALL`` bytes have been read.
 
-    Also fills two dicts. ``named`` gets each file that a README or a shell script mentions, how deep that README or
-    script lies in the project, and how many files it mentions before. ``commands`` gets each file that a command
-    starts, the command, and its arguments.
+    Also fills two dicts. The keys of ``named`` are the files that a README or a shell script mentions; a value is the
+    depth of the README or script in the project, and the number of files that it mentions earlier. ``commands`` maps
+    each file that a command starts to the command and its arguments.
     """
     left, files = MOST_BYTES_OF_ALL, [*_files(root)]
     known = {str(file.relative_to(root)) for file in files}
@@ -155,7 +155,7 @@ def _modules(
 
 
 def _commands(text: str, *, prose: bool) -> Iterator[tuple[str, bool]]:
-    """Yields each command in a text, and whether it is surely code: in a script, in a fenced block or in backticks.
+    """Yields each command in a text, and whether the command is surely code: in a script, a fenced block or backticks.
 
     ``prose``: whether the text is a page such as a README, and not a script.
     """
@@ -263,7 +263,7 @@ def _script(file: Path, code: Code) -> TrainingScript:
 
 
 def _likely(script: TrainingScript, here: Path) -> tuple[bool | int | str, ...]:
-    """Returns a sort key: first scripts below the current folder, then those that a README starts."""
+    """Returns a sort key: likely scripts are first, such as scripts below ``here`` and scripts that a README starts."""
     stem = script.file.stem.lower()
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))

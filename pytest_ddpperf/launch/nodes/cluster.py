@@ -185,13 +185,13 @@ class Cluster:
 
     def _accept(self) -> None:
         for connected, address in accepted(self._listening):
-            foreign = self._known and address not in self._known
-            if foreign or not self._strangers.acquire(blocking=False):
+            known = self._known
+            if (known and address not in known) or not self._strangers.acquire(blocking=False):
                 connected.close()
                 continue
-            threading.Thread(target=self._welcome, args=(connected,), name="ddpperf-nodes", daemon=True).start()
+            threading.Thread(target=self._welcome, args=(connected, known), name="ddpperf-nodes", daemon=True).start()
 
-    def _welcome(self, connected: socket.socket) -> None:
+    def _welcome(self, connected: socket.socket, known: frozenset[str]) -> None:
         try:
             link, hello = accept(connected, self.card.key)
         except ForeignPeer:
@@ -200,11 +200,11 @@ class Cluster:
             self._strangers.release()
         taken = False
         with contextlib.suppress(LinkEnded, LookupError, TypeError, ValueError):  # the peer is gone, or sent nonsense
-            taken = self._taken(link, hello)
+            taken = self._taken(link, hello, known)
         if not taken:
             link.close()
 
-    def _taken(self, link: Link, hello: Any) -> bool:
+    def _taken(self, link: Link, hello: Any, known: frozenset[str]) -> bool:
         """Handles the JSON that a new connection has sent; returns False if the caller must close the link."""
         match hello:
             case {"task": dict(plain)}:
@@ -213,10 +213,10 @@ class Cluster:
                 with self._news:
                     self._meet(link, task)
                     self._news.notify_all()
-            case {"launcher": [int(node), int(number)]}:
+            case {"launcher": [int(node), int(number)]} if known:  # before the meeting, others can read the key
                 self._opened[node, number] = link  # before its agent answers that it is open
                 welcome(link)
-            case {"store": int(port)}:
+            case {"store": int(port)} if known:  # the same
                 lead_to_store(link, port)
             case {"looks": _}:  # the peer asks whether its card leads to this controller
                 welcome(link)

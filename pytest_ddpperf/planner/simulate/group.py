@@ -167,7 +167,7 @@ def grouped_as_on_gpus() -> Iterator[None]:
 
 
 def _where_it_changes(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Wraps ``Module._apply`` to skip modules whose tensors do not change, because torch would replace FakeTensors."""
+    """Wraps ``Module._apply`` to do nothing if the function changes no tensor; torch replaces FakeTensors even then."""
 
     @wraps(apply)
     def applied(module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002  torch's

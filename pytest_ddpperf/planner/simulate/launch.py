@@ -76,7 +76,7 @@ def _with_few_values(job: LaunchJob, simulated: Callable[..., T]) -> tuple[T, st
 
 
 def _timed(ctx: RankContext, job: LaunchJob, room: int | None, *, values: bool, tf32: bool) -> Timeline:
-    """Returns the timeline of a step after warm-up, with real tensors if ``values``, in at most ``room`` bytes."""
+    """Returns the timeline of a step after warm-up. ``room`` limits memory; ``values``: whether to use real tensors."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.planner.simulate.group import grouped_as_on_gpus, rank_of, without_values
     from pytest_ddpperf.planner.simulate.timeline import Roofline, TimelineRecorder, timeline_of
@@ -117,7 +117,7 @@ def needs_values(job: LaunchJob) -> str:
 
 
 def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:
-    """Returns the counts of a step after warm-up, and findings; uses real tensors if ``values``, else FakeTensors.
+    """Returns the counts of a step after warm-up, and findings; ``values``: whether to use real tensors or FakeTensors.
 
     With FakeTensors, the warm-up is short. It is long only if the setting ``clip_steps`` lets just the first steps clip
     gradients, because the counted step has to be a later step.

@@ -136,7 +136,7 @@ def bucket_sizes(run: Run) -> Iterator[Chart]:
 
 
 def _swept(result: Result) -> tuple[float, str] | None:
-    """Returns a benchmark's bucket size, and its strategy without this option; None without a finite size."""
+    """Returns a benchmark's bucket size, and its strategy without the bucket size; None if no finite size is set."""
     try:
         strategy = parse(result.measurement.strategy)
         size = float(strategy.options[_SWEPT])

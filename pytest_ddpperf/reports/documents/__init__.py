@@ -1,1 +1,1 @@
-"""Types of JSON reports: type checkers compare the builders with them, and published schemas are made from them."""
+"""The types of JSON reports, from which the published JSON schemas are made; and code that writes and reads reports."""

@@ -85,7 +85,7 @@ def _struct(kind: type[Any], record: Any) -> Any:
 
 
 def _made(kind: type[_Made], *sources: Any, **known: Any) -> _Made:
-    """Makes an entry or a record: each field is ``known``, or an attribute of the first source that has it."""
+    """Makes an entry or a record; takes each field from ``known``, or else from the first source that has the field."""
     every = getattr(kind, "__struct_fields__", None) or [each.name for each in fields(kind)]  # type: ignore[arg-type]
     names = [name for name in every if name not in known]
     found = {name: getattr(each, name) for each in reversed(sources) for name in names if hasattr(each, name)}

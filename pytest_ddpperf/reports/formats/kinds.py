@@ -45,7 +45,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def kind_named(name: str, option: str, others: Iterable[str] = ()) -> Kind:
-    """Returns the format ``name``; raises SettingError, which names ``option`` and known formats with ``others``."""
+    """Returns the format ``name``; raises SettingError, which lists all formats and ``others``, for an unknown name."""
     if name not in KINDS:
         known = (*others, *KINDS)
         raise SettingError(f"{option}: there is no kind of report {name}; {instead(closest(name, known), known)}")

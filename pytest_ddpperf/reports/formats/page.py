@@ -157,7 +157,7 @@ _WIDEST = 5  # times the typical end of an interval: a change that is larger is 
 
 
 def _bar(rows: Sequence[PageRow]) -> Any:
-    """Returns a function that computes a row's bar in pixels, or None for a row without a change."""
+    """Returns a function that computes the positions of a row's bar in pixels; None for a row without a change."""
     changes = [row.change for row in rows if row.change is not None]
     typical = median_low([max(map(abs, change)) for change in changes]) if changes else 0.0
     largest = max((abs(value) for value, *_ in changes), default=0.0)

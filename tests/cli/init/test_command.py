@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from pytest_ddpperf.cli.command import main
-from pytest_ddpperf.cli.init import command
 from tests.cli.running import Run
-from tests.factories import git
 
 TRAIN = """
 import argparse
@@ -51,12 +47,6 @@ for _ in range(2000):
     optimizer.step()
 """
 QUICK = ("-q", "--ddpperf-counts=only", "--ddpperf-device=cpu", "--ddpperf-world-size=2")
-
-
-@pytest.fixture
-def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(pytester.path)
-    return pytester.path
 
 
 @pytest.mark.parametrize(
@@ -217,119 +207,6 @@ def test_paths_are_relative_to_the_current_folder_below_the_root(
     assert '    ddpperf.check(Script("src/train.py", ' in (here / "perf" / "test_training.py").read_text()
     assert " pytest perf " in (here / ".github/workflows/performance.yml").read_text()
     assert "ddpperf: error: ../perf/test_training.py exists already: " in complaint("init")
-
-
-def job_of(here: Path, kind: str, name: str = "performance") -> dict[str, Any]:
-    """The job that ``ddpperf init --ci`` writes, as its CI reads it."""
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    assert main(["init", "--ci", kind]) == 0
-    file = {"github": f".github/workflows/{name}.yml", "gitlab": f".gitlab/{name}.yml"}[kind]
-    read: dict[str, Any] = yaml.safe_load((here / file).read_text())
-    return read
-
-
-def commands_of(job: dict[str, Any]) -> list[str]:
-    """The commands of a job of either kind."""
-    (found,) = job["jobs"].values() if "jobs" in job else job.values()
-    return found["script"] if "script" in found else [step["run"] for step in found["steps"] if "run" in step]
-
-
-@pytest.mark.parametrize(
-    ("kind", "base", "name"),
-    [
-        ("github", '"merge-base:origin/$GITHUB_BASE_REF"', ""),
-        ("github", '"merge-base:origin/$GITHUB_BASE_REF"', "packages/alpha"),
-        ("gitlab", "$CI_MERGE_REQUEST_DIFF_BASE_SHA", "packages/alpha"),
-    ],
-)
-def test_a_job_is_in_the_file_that_its_ci_reads_and_compares_with_the_merge_base(
-    here: Path, kind: str, base: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git(here, "init")
-    project = here / name
-    project.mkdir(parents=True, exist_ok=True)
-    (project / "pyproject.toml").write_text("")
-    monkeypatch.chdir(project)
-    job = job_of(here, kind, "-".join(["performance", *Path(name).parts]))
-    *_, install, measure = commands_of(job)
-    assert install.startswith("pip install -e . 'pytest-ddpperf @ git+")
-    assert measure.startswith(f"pytest perf --ddpperf-against={base} --")
-    (found,) = job["jobs"].values() if kind == "github" else job.values()
-    report = f"{name}/comment.md".lstrip("/")
-    if kind == "github":
-        assert found["defaults"]["run"]["working-directory"] == (name or ".")
-        assert found["steps"][-1]["with"]["path"] == report
-        assert job["permissions"] == {"contents": "read"}
-        assert all(step["uses"].startswith("actions/") for step in found["steps"] if "uses" in step)
-        assert {"timeout-minutes", "runs-on"} <= set(found)
-        assert "concurrency" in job
-    else:
-        assert found["script"][0] == f"cd {name or '.'}"
-        assert found["artifacts"]["paths"] == [report]
-        assert found["artifacts"]["reports"]["junit"] == report.replace("comment.md", "junit.xml")
-        assert found["variables"]["GIT_DEPTH"] == 0
-
-
-@pytest.mark.parametrize(
-    ("origin", "named"),
-    [
-        (None, "pytest-ddpperf==1.2"),
-        (
-            '{"url": "https://git.example/ddpperf", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}',
-            "'pytest-ddpperf @ git+https://git.example/ddpperf@abc123'",
-        ),
-        (
-            '{"url": "file:///home/me/ddpperf", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}',
-            f"'pytest-ddpperf @ git+{command.UNKNOWN}'",
-        ),
-    ],
-)
-def test_a_job_installs_this_package_from_the_same_origin_as_here(
-    here: Path, monkeypatch: pytest.MonkeyPatch, printed: Run, origin: str | None, named: str
-) -> None:
-    installed = SimpleNamespace(version="1.2", read_text=lambda _: origin)
-    monkeypatch.setattr(command, "distribution", lambda _: installed)
-    out = printed("init", "--ci=github", "--force")
-    assert f"pip install {named}\n" in (here / ".github/workflows/performance.yml").read_text()
-    asked = f"in place of {command.UNKNOWN} in .github/workflows/performance.yml"
-    assert (asked in out) is (command.UNKNOWN in named)
-
-
-def test_a_folder_that_a_job_cannot_name_is_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch, complaint: Run
-) -> None:
-    git(here, "init")
-    project = here / "my models"
-    project.mkdir()
-    (project / "pytest.ini").write_text("[pytest]\n")
-    monkeypatch.chdir(project)
-    assert complaint("init", "--ci=github") == (
-        "ddpperf: error: my models: a CI job cannot name this folder: rename it, with letters, digits and ._-/ only\n"
-    )
-
-
-@pytest.mark.parametrize("train", [TRAIN, None])
-def test_a_job_compares_tests_too_that_define_the_model(here: Path, train: str | None) -> None:
-    if train is not None:
-        (here / "train.py").write_text(train)
-    assert main(["init"]) == 0
-    assert (" --ddpperf-against-tests " in commands_of(job_of(here, "github"))[-1]) is (train is None)
-
-
-@pytest.mark.parametrize(
-    ("files", "packages"),
-    [
-        ({"pyproject.toml": "", "requirements.txt": ""}, "-r requirements.txt -e . '"),
-        ({"train.py": "from transformers import Trainer\nTrainer().train()"}, "transformers '"),
-        ({"train.py": PLAIN}, "'"),
-    ],
-)
-def test_a_job_installs_the_dependencies_that_the_project_declares(
-    here: Path, files: dict[str, str], packages: str
-) -> None:
-    for name, text in files.items():
-        (here / name).write_text(text)
-    assert commands_of(job_of(here, "github"))[1].startswith(f"pip install {packages}")
 
 
 def test_the_user_chooses_a_script(here: Path, printed: Run, complaint: Run) -> None:

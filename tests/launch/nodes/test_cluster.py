@@ -410,6 +410,28 @@ def test_a_peer_with_an_invalid_first_message_is_refused(said: Any) -> None:
     tasks.close()
 
 
+@pytest.mark.parametrize("kind", ["launcher", "store"])
+@pytest.mark.parametrize("late", [False, True])
+def test_who_may_have_read_the_key_from_the_store_is_no_launcher_of_a_node_and_gets_to_no_port(
+    monkeypatch: pytest.MonkeyPatch, kind: str, *, late: bool
+) -> None:
+    """Not before all tasks have come, and not by a connection that began before and goes on when they have."""
+    tasks = Tasks(hello(1, "b"))
+    card = tasks.cluster.card
+    early = socket.create_connection((card.host, card.port))
+    assert early.recv(1, socket.MSG_PEEK)  # the controller uses the key of the card for it
+    if late:
+        tasks.cluster.gather(20)
+    with socket.create_server(("127.0.0.1", 0)) as local, monkeypatch.context() as patched:
+        said = {"launcher": [1, 0], "store": local.getsockname()[1]}
+        patched.setattr(socket, "create_connection", lambda *_: early)
+        with pytest.raises(ForeignPeer):
+            connect((card.host, card.port), card.key, {kind: said[kind]})
+    if not late:
+        tasks.cluster.gather(20)
+    tasks.close()
+
+
 @pytest.mark.parametrize(
     ("world_size", "nodes", "gpus", "counts"),
     [

@@ -22,6 +22,7 @@ from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, Hello, exchan
 from pytest_ddpperf.launch.nodes.tasks import Task
 
 CARD = Card("10.0.0.1", 2900, bytes(range(32)))
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other users")
 
 
 def task(run: str = "9-1", launcher: str = "srun") -> Task:
@@ -59,6 +60,7 @@ def test_a_run_of_any_name_stays_within_the_folder(tmp_path: Path) -> None:
     ("make", "told"),
     [
         (lambda file, card: card.rename(file).chmod(0o644), "others may read it"),
+        pytest.param(lambda file, card: os.chown(card.rename(file), 65534, 65534), "to another user", marks=AS_ROOT),
         (lambda file, card: file.symlink_to(card), "cannot be read"),  # a link is not followed
         (lambda file, _: os.mkfifo(file), "cannot be read: this is not a regular file; remove the file"),
         (lambda file, _: file.mkdir(), "cannot be read: this is not a regular file; remove the file"),
@@ -93,6 +95,19 @@ def test_the_folder_of_one_machine_is_the_users_alone(tmp_path: Path, monkeypatc
     folder.symlink_to(tmp_path)
     with pytest.raises(SettingError, match="not a folder that only you can access"):
         own_folder()
+
+
+@AS_ROOT
+def test_a_folder_that_another_user_has_made_is_refused_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    folder = own_folder()
+    os.chown(folder, 65534, 65534)
+    told = f"{folder}: this is not a folder that only you can access; remove this, or name another folder: "
+    with pytest.raises(SettingError, match=f"^{told}--ddpperf-rendezvous-dir=DIR$"):
+        joining.follow(task(), Hello(rank=1, host="a", machine="m", cores=frozenset()), None, lambda _: None)
 
 
 def test_a_folder_of_another_user_is_replaced_by_the_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
