@@ -208,9 +208,8 @@ def test_the_page_that_a_setting_links_to_names_it(reference_tables: ModuleType)
 
 
 def commands_of(page: str) -> list[str]:
-    """The calls of ``ddpperf`` and pytest in the code of a page, and those of ``ddpperf`` with options in its text."""
-    blocks = [line for block in SHELL_BLOCK.findall(PAGES[page]) for line in COMMAND.findall(block)]
-    return [*blocks, *re.findall(r"`(ddpperf [a-z]+ [^`]*--[^`]*)`", CODE_BLOCK.sub("", PAGES[page]))]
+    """The calls of ``ddpperf`` and pytest in the code blocks of a page."""
+    return [line for block in SHELL_BLOCK.findall(PAGES[page]) for line in COMMAND.findall(block)]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
