@@ -170,7 +170,7 @@ class Settings:
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
         parsers.optional(parsers.duration, "off"),
-        "time to wait for GPUs that another pytest run has locked; off: lock no GPUs",
+        "time to wait for GPUs that another pytest session has locked; off: lock no GPUs",
         "TIME|off",
     )
     preload: tuple[str, ...] = _of_session(
@@ -222,8 +222,8 @@ class Settings:
     interleave: bool | None = _knob(
         None,
         parsers.optional(parsers.switch, "auto"),
-        "let compared launches take turns, each for a block of steps; auto: only on the CPU; true: also on GPUs, if "
-        "all fit into memory",
+        "interleave compared launches by blocks of steps; auto: only on the CPU; true: also on GPUs, if all fit into "
+        "memory",
         "auto|true|false",
     )
     communication: bool | None = _knob(
@@ -335,7 +335,7 @@ class Settings:
         example="--ddpperf-fail-on=+inconclusive",
     )
     require_baseline: bool = _switch(
-        "fail tests without a comparable baseline; end the run if a baseline's commit cannot be measured",
+        "fail tests without a comparable baseline; end the session if a baseline's commit cannot be measured",
         example="--ddpperf-require-baseline",
     )
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
@@ -350,7 +350,7 @@ class Settings:
     allow: tuple[tuple[str, str], ...] | None = _of_session(
         None,
         parsers.optional(_of_records("acceptance", "allowed"), "none"),
-        "accept a worse metric of a test in this run; repeat for each metric. A file or class means all its tests",
+        "accept a worse metric of a test in this session; repeat for each metric. A file or class means all its tests",
         "'NODEID METRIC'",
         repeats=True,
     )

@@ -1,8 +1,9 @@
-"""Commands of a page in a shell, and a project that they run in."""
+"""Commands of a page in a shell, a project that they run in, and the outputs that a page shows."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,13 @@ def run_shell(commands: str, folder: Path, **variables: str) -> subprocess.Compl
         text=True,
         check=False,
     )
+
+
+def shown(page: str, words: str) -> str:
+    """Returns the output in a page of docs/ that has these words."""
+    blocks = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / page).read_text("utf-8"), re.DOTALL)
+    (block,) = (block for block in blocks if words in block)
+    return str(block)
 
 
 def write_suite(folder: Path) -> None:

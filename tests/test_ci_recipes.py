@@ -136,7 +136,7 @@ def test_a_job_of_slurm_has_the_status_of_its_suite(project: Path, worse: bool) 
     assert "ddpperf: 2 processes of srun on 1 node" in done.stdout
     assert ("all_reduce 1 -> 2 calls per step" in done.stdout) is worse
     assert (project / "run.json").is_file()
-    assert not [*project.glob("meeting-*")]
+    assert not [*project.glob("rendezvous-*")]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import importlib.util
 import inspect
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -14,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from pytest_ddpperf import hookspecs
-from pytest_ddpperf.cli.command import COMMANDS, main
+from pytest_ddpperf.cli.command import COMMANDS, _parser, main
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import COUNTS
@@ -33,6 +34,9 @@ EXAMPLE = re.compile(r"<!-- example: ([a-z ]+) -->\n```python\n(.*?)```", re.DOT
 EXAMPLES = {name: code for text in PAGES.values() for name, code in EXAMPLE.findall(text)}
 GENERATED = re.compile(r"(<!-- generated: .*? -->).*?<!-- end of what is generated -->", re.DOTALL)
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+SHELL_BLOCK = re.compile(r"^ *```(?:sh|text)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"(?:^ *|&& |-m |\?  )((?:ddpperf|pytest)(?: .*)?)$", re.MULTILINE)
 OPTION = re.compile(r"--ddpperf-[a-z]+(?:-[a-z]+)*")
 INI_NAME = re.compile(r"\bddpperf_(?!group\b|extras\b)[a-z_]+")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
@@ -191,6 +195,53 @@ def test_settings_that_are_named_exist(page: str) -> None:
     assert set(INI_NAME.findall(PAGES[page])) <= {
         knob.ini for knob in KNOBS.values() if knob.given in {"option", "ini"}
     }
+
+
+def test_the_page_that_a_setting_links_to_names_it(reference_tables: ModuleType) -> None:
+    missing = []
+    for name, (_, page) in reference_tables.MORE.items():
+        code = " ".join(CODE.findall(GENERATED.sub("", PAGES[f"docs/{page}.md"])))
+        keyword = rf"|\b{name}=" if KNOBS[name].per_test else ""
+        if not re.search(rf"(?<![\w.-]){KNOBS[name].spelled}(?![\w-]){keyword}", code):
+            missing.append(f"{page}.md: {KNOBS[name].spelled}")
+    assert missing == []
+
+
+def commands_of(page: str) -> list[str]:
+    """The calls of ``ddpperf`` and pytest in the code blocks of a page."""
+    return [line for block in SHELL_BLOCK.findall(PAGES[page]) for line in COMMAND.findall(block)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
+def test_commands_have_options_that_exist(page: str) -> None:
+    for line in commands_of(page):
+        program, *words = itertools.takewhile(lambda word: word not in {"<", ">"}, shlex.split(line, comments=True))
+        if program == "ddpperf":
+            options, words = _parser().parse_known_args(words)  # it exits if a command or a value is wrong
+            assert options.passes_on or not words, line
+        for option, _, value in (word.partition("=") for word in words if word.startswith("--ddpperf-")):
+            (knob,) = (knob for knob in KNOBS.values() if (knob.option, knob.given) == (option, "option"))
+            assert value or knob.flag or knob.bare, line
+            knob.parse(value or knob.bare or "true")
+
+
+def test_commands_are_found() -> None:
+    programs = [line.split()[0] for page in PAGES for line in commands_of(page)]
+    assert programs.count("ddpperf") > 20
+    assert programs.count("pytest") > 20
+
+
+def test_a_question_is_answered_by_a_sentence_first() -> None:
+    asked = re.compile(r"^#+ (.*\?)\n+(?:```|\||- |1\. |<!--|!\[|#)", re.MULTILINE)
+    found = [question for page, text in PAGES.items() if page.startswith("docs/") for question in asked.findall(text)]
+    assert set(found) <= {"What next?", "What does a run cost?"}
+
+
+def test_the_navigation_has_each_page_except_internals() -> None:
+    listed = re.findall(r"^[a-z-]+$", "".join(CODE_BLOCK.findall(PAGES["docs/index.md"])), re.MULTILINE)
+    assert sorted(["index", *listed]) == sorted(file.stem for file in (ROOT / "docs").glob("*.md"))
+    internals = {file.name for file in (ROOT / "docs" / "internals").glob("*.md")}
+    assert set(re.findall(r"\(docs/internals/(\S+\.md)\)", PAGES["CONTRIBUTING.md"])) == internals
 
 
 @pytest.mark.parametrize("page", PAGES)

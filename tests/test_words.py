@@ -52,6 +52,31 @@ def strings() -> list[str]:
     return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
+NOT_WORDS = r"(?ms)^ *```.*?^ *```|<!--.*?-->|<img[^>]*>|\]\([^()\s]*\)"
+
+
+def words(pattern: str, also_without: str) -> int:
+    """Counts tokens with a letter or digit, without code blocks, comments, pictures and targets of links."""
+    texts = (file.read_text(encoding="utf-8") for file in ROOT.glob(pattern))
+    return sum(len(re.findall(r"\S*\w\S*", re.sub(NOT_WORDS + also_without, "]", text))) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "also_without", "most"),
+    [
+        (["README.md"], r"|^\|.*?$", 700),  # tables
+        (["docs/*.md"], "", 20_000),
+        (["docs/internals/*.md", "CONTRIBUTING.md"], "", 6_000),
+    ],
+)
+def test_pages_are_short(patterns: list[str], also_without: str, most: int) -> None:
+    assert most / 2 < sum(words(pattern, also_without) for pattern in patterns) <= most
+
+
+def test_the_glossary_has_few_terms() -> None:
+    assert 10 < len(re.findall(r"^- \*\*", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.MULTILINE)) <= 20
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_readers_stumble_no_more_often_than_before(pattern: str) -> None:
     found = tuple(sum(len(re.findall(PATTERNS[pattern], text)) for text in texts) for texts in (pages(), strings()))

@@ -27,6 +27,7 @@ from tests.factories import (
     make_rank_launch,
     make_series,
 )
+from tests.shell import shown
 
 
 def told(*results: Result) -> list[str]:
@@ -138,6 +139,9 @@ def test_weak_scaling_loses_the_time_by_which_a_step_exceeds_the_base() -> None:
     assert kinds["communication"] == pytest.approx(0.03)
     assert kinds["computing"] == pytest.approx(0.01)
     assert kinds["data"] == pytest.approx(0)
+    largest = dict([*kinds.items()][:2])
+    line = finding_text(Finding("scaling_loss", {"ranks": 4, "lost": lost, "step": point.step, "kinds": largest}))
+    assert shown("diagnosis.md", "ranks lose") == f"test_text.py::test_scaling: {line}\n"
 
 
 def test_strong_scaling_expects_a_share_of_each_cause() -> None:

@@ -11,6 +11,7 @@ from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.summary import summary_parts
 from pytest_ddpperf.reports.table import render
 from tests.reports.made import make_calibrated
+from tests.shell import shown
 
 
 def test_the_table_of_calls_has_a_row_for_each_benchmark() -> None:
@@ -23,6 +24,10 @@ def test_the_table_of_calls_has_a_row_for_each_benchmark() -> None:
         ("test_apart bucketed", "2", "50.0", "1 of 4", "2 of 4", "3", "5", "0.9"),
     )
     assert table.notes == ("1 of 6 comparisons of unchanged code with itself were red",)
+    page = shown("over-time.md", "unchanged code")
+    heads = zip(*(header.partition("\n")[::2] for header in table.headers), strict=True)
+    assert page.partition("---")[0].split() == " ".join(map(" ".join, heads)).split()
+    assert page.endswith(f"\n\n{table.notes[0].replace('1 of 6', '0 of 5')}\n")
 
 
 def test_each_column_is_explained_below_the_table() -> None:

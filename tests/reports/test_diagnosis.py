@@ -8,6 +8,7 @@ import pytest
 
 from pytest_ddpperf.records.finding import Advice, Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.reports.diagnosis import diagnosis_text
+from tests.shell import shown
 
 
 def told(*causes: Cause, bottleneck: Bottleneck, advice: tuple[Advice, ...] = ()) -> str:
@@ -23,6 +24,7 @@ def test_the_line_names_cause_figures_and_change() -> None:
     other = Advice(code="accumulation", bottleneck="communication", gain=0.4, facts={"steps": 4})
     line = told(cause("data", 0.62), cause("communication", 0.2), bottleneck="data", advice=(advice, other))
     assert line == "data-bound: 62 % of the step (62.0 ms); load data with workers=4 (saves at most 50 %)"
+    assert shown("diagnosis.md", "data-bound") == f"test_text.py::test_step: {line}\n"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.trend import TrendsFile, change_texts, changes_text, trend_table, trends_text
 from tests.factories import make_interval
+from tests.shell import shown
 
 BENCHMARK = Benchmark(
     test="t.py::test_a",
@@ -136,6 +137,15 @@ def test_a_creep_says_how_slow_it_is() -> None:
     (text,) = change_texts(trend([0.04 * 0.99**i for i in range(11)]))
     assert text.startswith("creep from 0000000 (2026-10-01) to aaaaaaa (2026-10-11): step_time -9.6 % [95 % CI -9.6 ")
     assert text.endswith(", better, by about -0.96 % a commit")
+
+
+def test_the_docs_show_a_step_and_a_creep() -> None:
+    test, key = "perf_tests/test_strategies.py::test_step[ddp]", "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
+    values = [0.04] * 6 + [0.0424] * 6 + [0.0424 * 1.009**i for i in range(1, 12)]
+    made = trend(values, replace(BENCHMARK, test=test, environment_key=key))
+    changes = tuple(replace(one, low=one.size - 0.006, high=one.size + 0.006) for one in made.changes)
+    text = changes_text([replace(made, changes=changes)], "step_time")
+    assert shown("over-time.md", "creep") == text.partition("\n\n")[0] + "\n"
 
 
 def test_a_step_whose_place_is_not_sure_says_so() -> None:

@@ -16,6 +16,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 from tests.cli.bisect.outcomes import counted, outcome, timed
 from tests.cli.running import Run
+from tests.shell import shown
 
 Git = Callable[..., str]
 SummaryData = Callable[[int, int], Outcome]
@@ -75,6 +76,7 @@ def test_the_first_bad_commit_is_found_and_reported(probes: Any, git: Git, print
     told = "collective_calls: all_reduce 2 -> 3 calls per step"
     assert f"against {before[:7]}, which came before: {told}\n" in out
     assert out.endswith("  sure: counts have no noise\n")
+    assert all(part in out for part in shown("bisect.md", "first bad commit").split("...\n"))
     assert asked[0] == CheckRequest(None, git("rev-parse", "c0"), ("t.py", "-k", "small"))
     assert {(one.arguments, one.test) for one in asked[1:]} == {(("t.py", "-k", "small"), "t.py::test_a")}
     assert len(asked) == 6

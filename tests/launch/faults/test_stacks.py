@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ddpperf.launch.faults import roll_call, stacks
 from pytest_ddpperf.launch.messages import StackPosition
+from tests.shell import shown
 
 LIB = sysconfig.get_path("purelib")
 RANK = Path(stacks.__file__).parents[1] / "rank.py"
@@ -117,6 +118,19 @@ def test_the_summary_of_ranks_says_which_ranks_stand_and_which_move() -> None:
     )
     line, _ = roll_call.heading({0: BUILD}, [], 1, 10.0, moved={0: False})
     assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if the launch is")
+
+
+def test_the_docs_show_the_roll_call_of_a_hang() -> None:
+    waits, reads = written(f"{C10D}|3252|all_reduce", "train.py|88|step"), written("data.py|12|read_batch")
+    line, _ = roll_call.heading(
+        {0: waits, 1: reads, 2: waits, 3: waits},
+        [],
+        4,
+        60.0,
+        moved=dict.fromkeys(range(4), False),
+        waits_in=dict.fromkeys((0, 2, 3), ("all_reduce", 41)),
+    )
+    assert shown("ranks.md", "blocked") == f"{line}\n"
 
 
 SPAWNING = written(f"{LIB}/torch/multiprocessing/spawn.py|340|spawn", BUILDS)
