@@ -195,7 +195,7 @@ class TurnClient:
             self._connection.sendall(_REQUEST.pack(progress))
             go = self._connection.recv(len(_GO))
         if go != _GO:  # without a turn it would time steps while another launch runs
-            raise LaunchError("the interleaved launches were ended while this one waited for its turn")
+            raise LaunchError("the other interleaved launches ended while this one waited")
 
     def close(self) -> None:
         """Takes this launch out of the queue, so that other launches no longer wait for it."""

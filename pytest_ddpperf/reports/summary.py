@@ -159,7 +159,7 @@ def _not_compared(results: Sequence[Result]) -> list[str]:
         reasons.append(lacking or ", ".join(one.reference.differs) or finding_text(next(notes, None)))
     why = "; ".join(filter(None, dict.fromkeys(reasons)))
     stored = any(one.paired is None for one in found)
-    cure = ": --ddpperf-save stores what later runs are compared with" if stored else ""
+    cure = ": --ddpperf-save stores a baseline for later runs" if stored else ""
     number = f"{len(found)} of {format_count(len(results), 'benchmark')}{why and f' ({why})'}"
     return [f"not compared: {number}{cure}"] if found else []
 

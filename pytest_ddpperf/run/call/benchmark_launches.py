@@ -290,4 +290,4 @@ def _interleaving_hint(error: errors.DdpperfError, launches: Sequence[tuple[Vari
     if len(launches) == 1 or not wanting:
         return ""
     number = format_count(len(launches), "launch")
-    return f"\n{number} ran at the same time, to take turns; --ddpperf-interleave=false runs one after the other"
+    return f"\n{number} ran at the same time, interleaved; --ddpperf-interleave=false runs one after the other"

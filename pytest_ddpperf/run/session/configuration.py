@@ -180,7 +180,7 @@ def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest
         for item in measuring:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.kwargs.get("reason") != _NO_BENCHMARK]
     elif config.getoption("benchmark_skip", default=False):
-        reason = "--benchmark-skip skips benchmarks, also those of the fixture ddpperf"
+        reason = "--benchmark-skip skips benchmarks, also with the fixture ddpperf"
         for item in measuring:
             item.add_marker(pytest.mark.skip(reason=reason))
         return []

@@ -20,7 +20,7 @@ from pytest_ddpperf.settings import Settings
         (Settings(against="main", baseline_set="a"), "baseline_set", "--ddpperf-against=main uses no baselines, but"),
         (Settings(calibrate=3, history=Path("runs.db")), "history", "ddpperf calibrate measures benchmarks side by"),
         (Settings(simulate=(8, 1024), budget=60.0), "budget", "ddpperf simulate measures nothing, but --ddpperf-budg"),
-        (Settings(quick=True), "max_time", "--ddpperf-quick takes a first look, which has separate limits and is not "),
+        (Settings(quick=True), "max_time", "--ddpperf-quick has its own limits and stores nothing, so "),
     ],
 )
 def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_it_for_other_runs(
