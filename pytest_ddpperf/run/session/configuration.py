@@ -34,7 +34,7 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
     everyday, advanced = parser.getgroup("ddpperf"), parser.getgroup("ddpperf advanced", "ddpperf, advanced")
     for number, key in enumerate(_INI):
         # One line for each; its option says what it means, if it has one.
-        text = "see the option --ddpperf-NAME or, if there is none, docs/settings.md" * (not number)
+        text = "see the option --ddpperf-NAME or, if there is none, the documentation" * (not number)
         parser.addini(key, text, default=None)
     for knob in (knob for knob in KNOBS.values() if knob.given == "option"):
         group = everyday if knob.example else advanced
