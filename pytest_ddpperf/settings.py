@@ -202,8 +202,7 @@ class Settings:
     max_time: float = _knob(
         60.0,
         parsers.duration,
-        "time for a benchmark, without imports (see also budget, quick). At least two launches run, and more if the "
-        "benchmark looks slower",
+        "time for a benchmark, without imports (see budget, quick). At least 2 launches run, more if it looks slower",
         "TIME",
         example="--ddpperf-max-time=20",
     )

@@ -126,7 +126,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
 
 
 def _notes(made: Outputs, *, every: bool) -> list[str]:
-    """Returns lines on undecided metrics; with ``every``, all remarks on benchmarks."""
+    """Returns lines on undecided metrics; with ``every``, all notes on benchmarks."""
     named = with_names(made.results)
     notes = [] if made.accepting else remarks.undecided_lines(named, every=every)
     if not every:
