@@ -142,7 +142,7 @@ def most_taken(proc: Path = _PROC) -> int | None:
 def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
     """Returns by how many bytes the peak exceeds the memory before the model was built.
 
-    Mapped files do not count, because a forked process maps tens of MB of files anew when it first calls a library. If
+    Mapped files do not count, because a forked process maps tens of MB of files again when it first calls a library. If
     the peak was not ``reset`` and has not grown since ``before``, the peak is older than the model. Then the present
     memory replaces the peak.
     """

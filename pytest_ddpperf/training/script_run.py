@@ -61,7 +61,7 @@ class _Order(NamedTuple):
 
 
 class ScriptRun:
-    """A run of a script in this rank's main thread, which takes turns with the measuring code in another thread."""
+    """A run of a script in this rank's main thread, which alternates with the measuring code in another thread."""
 
     def __init__(self, ctx: RankView, script: Script, needed: int, roots: tuple[str, ...]) -> None:
         self._ctx, self._script, self._needed = ctx, script, needed

@@ -72,7 +72,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
 
 
 def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
-    """Yields (result, comparison) for each benchmark and its ``metric``; None stands for all metrics that can fail."""
+    """Yields (result, comparison) for each benchmark and its ``metric``; None means all metrics that can fail."""
     for result in outcome.results:
         if _lack(result) is None:
             named = decisive(result, set(Verdict)) if metric is None else filter(None, [find(result, metric)])

@@ -1,6 +1,6 @@
 """Compares the traced first steps of the ranks with the steps of a single process, the reference. Pure functions.
 
-Sketches (sums with random signs) stand for tensors. The distance of two sketches estimates the distance of the tensors,
+Sketches (sums with random signs) represent tensors. The distance of two sketches estimates the distance of the tensors,
 to about a fifth, and a sketch is small enough to be sent anywhere.
 """
 
