@@ -255,7 +255,7 @@ def _matching(pattern: str, expected: str) -> Callable[[object], str]:
 
 
 def modules(value: object) -> tuple[str, ...]:
-    """Parses dotted names of modules, separated by commas; the word ``none`` stands for no module."""
+    """Parses dotted names of modules, separated by commas; the word ``none`` means no module."""
     parts = value.split(",") if isinstance(value, str) else value
     names = [part.strip() if isinstance(part, str) else "" for part in parts] if isinstance(parts, Iterable) else [""]
     if names == ["none"]:

@@ -116,8 +116,8 @@ class Settings:
     world_size: tuple[int, ...] | None = _knob(
         None,
         parsers.world_sizes,
-        "number of ranks (default: the number of GPUs, or 2 on the CPU). Of several, scaling benchmarks use "
-        "all, and other benchmarks the largest",
+        "number of ranks (default: one per GPU, or 2 on the CPU). Of several, scaling benchmarks use all, and other "
+        "benchmarks the largest",
         "N[,N...]",
         example="--ddpperf-world-size=1,2,4",
     )
@@ -137,7 +137,7 @@ class Settings:
     cpu_binding: str = _knob(
         "none",
         parsers.one_of("none", "cores"),
-        "cores: give each rank its own cores, if possible of one NUMA node; none: ranks on the CPU share the cores",
+        "give each rank its own cores, if possible of one NUMA node (cores), or let ranks share the cores (none)",
         "NAME",
     )
     memory_limit: int | None = _knob(
@@ -161,11 +161,11 @@ class Settings:
     multi_node: str = _of_session(
         "auto",
         parsers.one_of("auto", "off"),
-        "auto: under torchrun, srun or mpirun, rank 0 runs the tests with ranks on all nodes; off: ignore the launcher",
+        "use all nodes of torchrun, srun or mpirun, with tests on rank 0; off: ignore the launcher",
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
-        None, parsers.path, "shared folder by which processes of srun or mpirun find each other", "DIR"
+        None, parsers.path, "shared folder for the rendezvous under srun or mpirun", "DIR"
     )
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
@@ -176,53 +176,54 @@ class Settings:
     preload: tuple[str, ...] = _of_session(
         ("auto",),
         parsers.modules,
-        "modules to import once for all launches: auto (modules that earlier ranks imported), names, both, or none",
+        "modules to import once for all launches: auto (imported by earlier ranks), names, both, or none",
         "NAME[,...]",
     )
     timeout: float = _knob(
         120.0,
         parsers.duration,
-        "deadline of a launch (a fresh process group), at which the plugin shows the stacks of ranks and kills them",
+        "deadline of a launch (a fresh process group), at which the plugin shows stacks and kills ranks",
         "TIME",
         example="--ddpperf-timeout=300",
     )
     steps: int | None = _knob(
         None,
         parsers.optional(parsers.positive_int, "auto"),
-        "steps of a launch that are timed or counted; auto: as many as in the baseline, or as many as take a second",
+        "number of timed or counted steps in a launch; auto: as in the baseline, or as many as take 1 s",
         "N",
     )
-    warmup: int = _knob(5, parsers.whole_number, "untimed steps at the start of each launch; at least 12 on GPUs", "N")
+    warmup: int = _knob(5, parsers.whole_number, "number of untimed first steps per launch; at least 12 on GPUs", "N")
     launches: int = _knob(
         6,
         parsers.positive_int,
-        "launches before the first verdict; more launches follow until the verdict is clear or max-time is over",
+        "number of launches before the first verdict; more follow until it is clear or max-time is over",
         "N",
     )
     max_time: float = _knob(
         60.0,
         parsers.duration,
-        "time to measure a benchmark, without imports. At least two launches run; more if the benchmark looks slower",
+        "time for a benchmark, without imports (see budget, quick). At least 2 launches run, more if it looks slower",
         "TIME",
         example="--ddpperf-max-time=20",
     )
     budget: float | None = _of_session(
         None,
         parsers.optional(parsers.duration, "none"),
-        "time for the session, which benchmarks share equally. Undecided tests run twice. Unless you give max-time, a "
-        "benchmark has no other limit",
+        "time for the session (for a benchmark: max-time, quick). Benchmarks share it equally. Undecided tests run "
+        "twice. Unless you give max-time, a benchmark has no other limit",
         "TIME",
         example="--ddpperf-budget=10min",
     )
     quick: bool = _switch(
-        "measure each benchmark with 2 launches, in about 5 s after imports if steps are short, and store nothing",
+        "measure each benchmark with 2 launches in about 5 s, in place of max-time and budget, and store nothing. "
+        "Imports and long steps take longer",
         per_test=False,
         example="--ddpperf-quick",
     )
     interleave: bool | None = _knob(
         None,
         parsers.optional(parsers.switch, "auto"),
-        "interleave compared launches by blocks of steps; auto: only on the CPU; true: also on GPUs, if all fit into "
+        "interleave compared launches, by blocks of steps; auto: only on the CPU; true: also on GPUs, if all fit into "
         "memory",
         "auto|true|false",
     )
@@ -241,7 +242,7 @@ class Settings:
     profile: bool | Path = _knob(  # noqa: RUF009 - a field, declared
         default=_OFF,
         parse=parsers.switch_or_path,
-        text="run a few steps under torch's profiler; =DIR also writes traces",
+        text="profile a few steps with torch; =DIR also writes traces",
         metavar="DIR",
         flag=True,
         example="--ddpperf-profile=traces",
@@ -261,7 +262,7 @@ class Settings:
     counts: str = _knob(
         "on",
         parsers.one_of("on", "off", "only"),
-        "count collectives, FLOPs, operators and tensor bytes of a step, and compare the counts; only: time nothing",
+        "count and compare a step's collectives, FLOPs, operators and tensor bytes; only: time nothing",
         "on|off|only",
         example="--ddpperf-counts=only",
     )
@@ -317,14 +318,14 @@ class Settings:
     tolerance: float | None = _knob(
         None,
         parsers.optional(parsers.fraction, "auto"),
-        "how much worse a metric may get; auto: 1.5%% for times measured side by side, 3%% for stored values",
+        "largest worsening that passes; auto: 1.5%% for times side by side, 3%% for stored values",
         "FRACTION",
         example="--ddpperf-tolerance=3%%",
     )
     must_detect: float = _knob(
         0.1,
         parsers.positive_fraction,
-        "slowdown that a run must rule out, such as 10%%. If it cannot, the result is inconclusive",
+        "slowdown that runs must rule out, like 5%%. If a run cannot, the result is inconclusive",
         "FRACTION",
     )
     fail_on: frozenset[Verdict] = _knob(
@@ -341,7 +342,7 @@ class Settings:
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
         None,
         parsers.optional(_of_records("acceptance", "worsenings"), "none"),
-        "how much worse each named metric may get without failing the test: a share of the reference, or an amount",
+        "largest worsening of each named metric that passes: a share of the reference, or an amount",
         given="call",
     )
     reason: str | None = _knob(
@@ -389,8 +390,7 @@ class Settings:
     against: str | None = _of_session(
         None,
         parsers.words,
-        "revision to compare with, side by side: a branch, tag, commit, merge-base:BRANCH, or the folder of another "
-        "checkout",
+        "revision to compare with, side by side: branch, tag, commit, merge-base:BRANCH or the folder of a checkout",
         "REV",
         example="--ddpperf-against=origin/main",
     )
@@ -402,7 +402,7 @@ class Settings:
         "PATH",
     )
     against_setup: str | None = _of_session(
-        None, parsers.words, "command that builds the reference revision, such as 'pip install .'", "COMMAND"
+        None, parsers.words, "command to build the reference, such as 'pip install .'", "COMMAND"
     )
     against_tests: bool = _switch("let the reference run its own revision's tests", per_test=False, needs="against")
     network: str | None = _knob(
@@ -434,7 +434,7 @@ class Settings:
         per_test=False,
     )
     history: Path | None = _of_session(  # noqa: RUF009 - a field, declared
-        None, parsers.path, "record the run in this SQLite file, which ddpperf trend reads", "FILE"
+        None, parsers.path, "record the run in this SQLite file for ddpperf trend", "FILE"
     )
 
     def __init__(self, **values: Any) -> None:

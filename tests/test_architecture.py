@@ -1,4 +1,4 @@
-"""The house keeps its plan: who may import what, how large a room's files are, and where a verdict is made."""
+"""The house keeps its plan: who may import what, how large a layer's files are, and where a verdict is made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
-MAX_CHAIN = 13  # rooms, from the one that imports to the last one imported
+MAX_CHAIN = 13  # layers, from the one that imports to the last one imported
 MAX_LINES = 51_620
 FALLS_FROM = 57_800  # once it is set to this or less, MAX_LINES never rises again
 MAX_FILE = 320
@@ -93,7 +93,7 @@ PLANTED = (
     ("records/verdict.py", "from pytest_ddpperf.metrics import table", "Imports run downward"),
     ("run/session/sides.py", "from pytest_ddpperf.run.call import variant", "A call uses its session"),
     ("stats/launches.py", "from pytest_ddpperf.stats import intervals", "No circle"),
-    ("plugin.py", "from pytest_ddpperf.planner import predicting", "The planner is a room of its own"),
+    ("plugin.py", "from pytest_ddpperf.planner import predicting", "The planner is a separate layer"),
     ("judge/decision.py", "import torch", "The controller has no process group"),
     ("metrics/table.py", "import pytest", "Only what fails or skips a test knows pytest"),
     ("records/verdict.py", "import msgspec", "Ranks need torch"),
@@ -125,14 +125,14 @@ def trees() -> dict[str, ast.Module]:
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The rooms that a module imports from."""
+    """The layers that a module imports from."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pytest_ddpperf."):
             yield str(node.module).split(".")[1]
 
 
 def longest_chain(arrows: dict[str, set[str]]) -> int:
-    """The number of rooms on the longest way along imports."""
+    """The number of layers on the longest way along imports."""
 
     @functools.cache
     def length(room: str) -> int:

@@ -295,7 +295,7 @@ def test_every_metric_is_described() -> None:
         "they were measured on another machine",
         "slower than the stored times, but not surely by more than ",
         "times: only gross slowdowns can fail",
-        "with a single launch, the scatter is unknown",
+        "with a single launch, the run-to-run variation is unknown",
     ],
 )
 def test_the_notes_on_undecided_metrics_agree_with_the_code(words: str) -> None:

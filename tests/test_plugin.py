@@ -200,7 +200,7 @@ def test_good(ddpperf):
         [
             "*returned None: return a function that runs one training step*",
             "*loss is nan at warm-up step 1 on rank ?*",
-            "what is to be measured cannot be sent to the ranks: closure variable 'lock' of <lambda> (test_bad.py:*",
+            "the call cannot be sent to the ranks: closure variable 'lock' of <lambda> (test_bad.py:*",
         ]
     )
     run.stdout.no_fnmatch_line("*Traceback*")

@@ -195,6 +195,22 @@ def test_the_help_has_the_options_that_most_users_need_first_each_with_an_exampl
         assert option in example
 
 
+def test_the_help_begins_with_a_verb_or_a_noun_and_names_no_file_of_the_checkout(pytester: pytest.Pytester) -> None:
+    for knob in KNOBS.values():
+        assert not re.match(r"(?:how|what|which|whether|where)\b|[\w|]+:", knob.help), knob.name
+    told = helps(pytester)
+    told["ini"] = [line for line in told.pop("") if "--ddpperf" in line]
+    assert "none, the" in told["ini"][0]
+    assert "docs/" not in " ".join(word for lines in told.values() for word in lines)
+
+
+def test_the_helps_of_the_three_limits_of_time_name_each_other() -> None:
+    limits = {"max-time", "budget", "quick"}
+    for name in limits:
+        told = KNOBS[name.replace("-", "_")].help.partition(". ")[0]
+        assert all(other in told for other in limits - {name}), name
+
+
 def test_the_help_says_the_default_of_each_option_that_has_one(pytester: pytest.Pytester) -> None:
     told = helps(pytester)
     for knob in (knob for knob in KNOBS.values() if knob.given == "option"):

@@ -115,8 +115,8 @@ OPTIONS = {
         r"--ddpperf-report=json:file/out.json: .*file/out.json cannot be written: .*; make this path writable, or name"
     ),
     "--ddpperf-report=markdwon:a.md": r".*=markdwon:a.md: there is no kind of report markdwon; did you mean markdown\?",
-    "--ddpperf-quick --ddpperf-save": r"--ddpperf-quick takes a first look, .*, so --ddpperf-save does not fit: give ",
-    "--ddpperf-quick --ddpperf-history=a.db": r"--ddpperf-quick takes .*, so --ddpperf-history does not fit: give only",
+    "--ddpperf-quick --ddpperf-save": r"--ddpperf-quick has .* stores nothing, so --ddpperf-save does not fit: give ",
+    "--ddpperf-quick --ddpperf-history=a.db": r"--ddpperf-quick has .*, so --ddpperf-history does not fit: give only",
     "--ddpperf-history test_wrong.py": r"history file .*test_wrong.py: .*the file is broken or no history",
     "--ddpperf-save --ddpperf-baseline-dir=file/x": r"baselines cannot be saved in .*file.*--ddpperf-baseline-dir",
     "--ddpperf-against=main": r"--ddpperf-against=main: .* is in no git repository; name the folder",

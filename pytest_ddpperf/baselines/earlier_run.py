@@ -54,7 +54,7 @@ def _reference(old: Result, new: Result, provenance: Provenance) -> StoredBaseli
     record, environments = record_of(was, provenance), (was.environment, now.environment)
     same = was.training == now.training and was.recipe == now.recipe
     trained = () if same else (f"trained as {was.training} -> {now.training}",)
-    turns = () if was.turns == now.turns else ("only one run timed its steps in turns with other launches",)
+    turns = () if was.turns == now.turns else ("only one run interleaved its launches",)
     return StoredBaseline(
         record=record,
         origin="the first run",

@@ -58,7 +58,7 @@ def add_network_arguments(parser: argparse.ArgumentParser) -> None:
         const=_AUTO,
         choices=(_AUTO, *hardware.HARDWARE),
         metavar="LINK",
-        help="name slow ranks, links and interfaces; compare the bandwidth with a link (default: that of the GPUs): "
+        help="name slow ranks, links and interfaces; compare the bandwidth with a link (default: the GPUs' link): "
         f"{', '.join(hardware.HARDWARE)}. The status is 1 if something is found",
     )
     add_option(parser, "--predict", byte_count, "BYTES", "print times of this size from the stored fit")

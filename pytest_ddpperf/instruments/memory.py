@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 LABELS: Mapping[str, str] = {
-    "peak_resident": "peak resident memory above the level before the model was built, program files left out",
+    "peak_resident": "peak resident memory above the level before the model was built, without program files",
     "peak_allocated": "peak of the bytes in live tensors, in the caching allocator's blocks",
     "peak_reserved": "peak of the bytes that the caching allocator held",
     "peak_active": "peak of the bytes in live tensors and in those that a stream may still use",
@@ -142,7 +142,7 @@ def most_taken(proc: Path = _PROC) -> int | None:
 def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
     """Returns by how many bytes the peak exceeds the memory before the model was built.
 
-    Mapped files do not count, because a forked process maps tens of MB of files anew when it first calls a library. If
+    Mapped files do not count, because a forked process maps tens of MB of files again when it first calls a library. If
     the peak was not ``reset`` and has not grown since ``before``, the peak is older than the model. Then the present
     memory replaces the peak.
     """

@@ -227,7 +227,7 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
 
 
 def meet(group: Any) -> None:
-    """Waits for all ranks of ``group`` at a barrier; None stands for the default group."""
+    """Waits for all ranks of ``group`` at a barrier; None means the default group."""
     import torch
     import torch.distributed as dist
 

@@ -126,7 +126,7 @@ def lost(found: Convergence) -> list[str]:
             )
         elif kept.agreement == "differs":
             lines.append(
-                f"{ends}: {significant(kept.apart)} apart {of_all}, and rounding explains "
+                f"{ends}: they differ by {significant(kept.apart)} {of_all}, and rounding explains "
                 f"{significant(kept.allowed or 0.0)}; {kept.name} declares that it averages gradients exactly "
                 "(lossy=True of Parallel declares that it does not)"
             )

@@ -67,7 +67,7 @@ class Interim:
     before: float = 0.0  # seconds of the call before the first timed launch
 
     def seconds_of(self, keys: Collection[Key] | None) -> float:
-        """Returns the seconds of a round that launches the benchmarks ``keys``; None stands for all benchmarks."""
+        """Returns the seconds of a round that launches the benchmarks ``keys``; None means all benchmarks."""
         if not self.of_each:
             return self.round_seconds
         return math.fsum(seconds for key, seconds in self.of_each.items() if keys is None or key in keys)
@@ -157,7 +157,7 @@ def benchmarks_of(results: Sequence[Result], metrics: Mapping[Key, Sequence[obje
 def undecided(
     results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
-    """Returns the benchmarks that have undecided metrics, or metrics that look better; None stands for all benchmarks.
+    """Returns the benchmarks that have undecided metrics, or metrics that look better; None means all benchmarks.
 
     If benchmarks have ``blind`` metrics, in which a slowdown could hide, only these benchmarks are returned.
     """

@@ -1,4 +1,4 @@
-"""Interleaving: launches run at the same time and take turns to time steps; while one works, the others wait.
+"""Interleaving: launches run at the same time, and time steps one after the other; while one works, the others wait.
 
 So a slow period of the machine slows all launches equally, and hardly changes their ratio.
 """
@@ -28,7 +28,7 @@ _MOST_RESTS = 30
 
 
 class TurnQueue:
-    """The queue of interleaved launches: launches take turns, and only the launch that has the turn runs steps.
+    """The queue of interleaved launches: only the launch that has the turn runs steps.
 
     The next turn goes to the launch that has done the smallest fraction of its timed steps, so that all end together.
     The first turn starts when all launches have requested a turn, because all steps are then built. Launches that have
@@ -195,7 +195,7 @@ class TurnClient:
             self._connection.sendall(_REQUEST.pack(progress))
             go = self._connection.recv(len(_GO))
         if go != _GO:  # without a turn it would time steps while another launch runs
-            raise LaunchError("the interleaved launches were ended while this one waited for its turn")
+            raise LaunchError("the other interleaved launches ended while this one waited")
 
     def close(self) -> None:
         """Takes this launch out of the queue, so that other launches no longer wait for it."""

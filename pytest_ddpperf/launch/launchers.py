@@ -21,7 +21,7 @@ class Launchers:
     """A list of equal launchers, as many as there are launches at the same time. Any thread may use the list.
 
     ``make(first)`` creates a launcher. ``first`` is the list's first launcher, whose fork server can be copied, or
-    None. ``preload`` names modules; ``auto`` stands for the modules that earlier ranks imported.
+    None. ``preload`` names modules; ``auto`` means the modules that earlier ranks imported.
     """
 
     def __init__(self, make: Callable[[Launcher | None], Launcher], preload: Sequence[str] = ()) -> None:
@@ -125,7 +125,7 @@ class Launchers:
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Returns the process ids of fork servers and their copies; None stands for a process that does not run."""
+        """Returns the process ids of fork servers and their copies; None means a process that does not run."""
         with self._lock:
             return tuple(pid for launcher in self.every for pid in launcher.parents)
 

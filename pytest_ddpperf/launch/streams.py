@@ -263,5 +263,5 @@ def _reported(lines: Sequence[str], known: Collection[str]) -> str:
         *([f"{format_count(before, 'line')} before these"] if before else []),
         *([f"{format_count(repeated, 'line')} that an earlier rank printed"] if repeated else []),
     ]
-    notes = [f"[left out: {' and '.join(said)}; pytest -s shows all]"] if said else []
+    notes = [f"[omitted: {' and '.join(said)}; pytest -s shows all]"] if said else []
     return "\n".join([*notes, *shown]) + "\n"

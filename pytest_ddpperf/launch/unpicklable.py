@@ -34,7 +34,7 @@ def explain(value: object, named: object, error: BaseException, problem: str, cu
     about = describe(named)
     wrapped = [i for i, part in enumerate(way) if part.of_plugin]
     if wrapped:  # users know the object that they gave, not the plugin's object around it
-        way, about = way[wrapped[-1] + 1 :], "what is to be measured"
+        way, about = way[wrapped[-1] + 1 :], "the call"
     blame = f"{' -> '.join(part.label for part in way)} is a {_type(culprit)}: " if way else ""
     if _is_of_session(culprit):
         return f"{about} {problem}: {blame}this object is part of pytest; read the needed values before the call"

@@ -93,7 +93,7 @@ def precision_of_products(measurement: Measurement) -> str | None:
 
 
 def _of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """Turns a figure of the whole machine, such as power, into a metric, which is None if launches take turns."""
+    """Turns a figure of the whole machine, such as power, into a metric, which is None if launches are interleaved."""
     samples = of_launches(figure)
     return lambda measurement: None if measurement.turns else samples(measurement)
 

@@ -59,7 +59,7 @@ def advised(
     """Predicts memory and step time of all candidates, and returns them, the fastest first.
 
     A candidate is a combination of a strategy, a precision and a batch size. For ``strategies`` and ``precisions``,
-    None stands for a default list; for ``batch_sizes``, it stands for the workload's own size. ``measure`` returns the
+    None means a default list; for ``batch_sizes``, it means the workload's own size. ``measure`` returns the
     seconds of a candidate's step on ranks of this machine; if it is None, nothing is measured.
     """
     __tracebackhide__ = True

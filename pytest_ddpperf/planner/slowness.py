@@ -46,7 +46,7 @@ def late_ranks(ranks: Sequence[RankSweep]) -> list[str]:
         if times >= MOSTLY * len(calls) and waited > LATE:
             named.append(
                 f"rank {rank} is slow: it comes last to {format_percent(times / len(calls))} of the calls of "
-                f"{collective}; the others wait {format_percent(waited)} of their time: look at its node, its cores "
+                f"{collective}; the others wait {format_percent(waited)} of their time: check its node, its cores "
                 "and its GPU"
             )
     return named
@@ -81,7 +81,7 @@ def slow_links(ranks: Sequence[RankSweep]) -> list[str]:
         if alone.keys().isdisjoint(pair)
     }
     return [
-        f"{whose} is slow: a message takes {times:.1f} times the usual link's time; look at its cable"
+        f"{whose} is slow: a message takes {times:.1f} times the usual link's time; check its cable"
         for whose, times in found.items()
     ]
 
@@ -132,5 +132,5 @@ def reach_line(fit: CollectiveFit, link: str) -> str:
     return (
         f"{fit.collective} reaches a busbw of {significant(busbw / GB)} GB/s, {format_percent(share)} of "
         f"the {hardware.bandwidth / GB:g} GB/s of {link} ({hardware.source}); half of it or more is usual with large "
-        "messages: give a larger --max-size, or look at the topology with nvidia-smi topo -m"
+        "messages: give a larger --max-size, or check the topology with nvidia-smi topo -m"
     )

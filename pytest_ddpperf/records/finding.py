@@ -25,10 +25,10 @@ Bottleneck = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A remark on a result, as a code with facts.
+    """A note on a result, as a code with facts.
 
     Attributes:
-        code: identifies the sentence of the remark in ``reports.findings``, in snake_case.
+        code: identifies the sentence of the note in ``reports.findings``, in snake_case.
         facts: the values that the sentence contains, by name. A fact is a whole sentence only if it comes from
             elsewhere, such as an error message or a line of a file.
     """

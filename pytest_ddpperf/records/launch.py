@@ -73,7 +73,7 @@ class DeviceMemory:
     uuid: str  # CUDA's id of the rank's device: ranks that share its memory have the same id
     used: int  # by all processes together, as the driver reports
     total: int
-    reserved: int | None  # by this rank's allocator; None if it has no statistics, or if launches take turns
+    reserved: int | None  # by this rank's allocator; None if it has no statistics, or if launches are interleaved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,10 +122,10 @@ class RankLaunch:
         tokens_per_step: this rank's tokens in one step; None if unknown.
         epoch_steps: steps of one pass over the data of this rank's loader; None if the loader has no length.
         background: whether the rank had other processes or threads, which continue while steps wait.
-        taken: peak bytes of this process, including imports; None if launches take turns (interleaved), or if unknown.
+        taken: peak bytes of this process, including imports; None if launches are interleaved, or if unknown.
         cpu_time: mean CPU seconds of a timed step, summed over the threads of this process, without child processes;
             None if a GPU does the work, if fp16 gradients overflowed in a step, or if the system does not report it.
-        blocks: number of steps in each block, if launches took turns or GPU events timed the steps; else empty.
+        blocks: number of steps in each block, if launches were interleaved or GPU events timed the steps; else empty.
         cpu_blocks: mean CPU seconds of a step, for each block; empty if ``blocks`` is empty, or if they are unknown.
         worked: seconds from the start of this rank's first step to its last result.
         first_step: seconds from building the training to the end of the first step.

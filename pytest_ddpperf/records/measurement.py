@@ -138,7 +138,7 @@ class Measurement(BenchmarkId):
         counts: counts of a step on all ranks; None if nothing was counted.
         profile: communication in the profiler's records; None if no launch was profiled.
         over: name of the variant that the speedup is relative to; None if there is no speedup.
-        turns: whether launches took turns with others, a few steps each (interleaved); steps are then longer.
+        turns: whether launches were interleaved with others, a few steps each; steps are then longer.
     """
 
     plan: Plan

@@ -54,7 +54,7 @@ def change_text(metric: str, before: float, after: float) -> str:
 def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> str:
     """Returns the change of a count's ``part``, such as an operator, as text: ``1 -> 3 calls in 1 of 10 steps (+2)``.
 
-    An empty ``part`` stands for the total. ``alone``: whether no other part changed in the opposite direction.
+    An empty ``part`` means the total. ``alone``: whether no other part changed in the opposite direction.
     """
     before, after = (value_of(metric, part, counts) for counts in (then, now))
     rates = _rates(metric, part, then, now, alone=alone)

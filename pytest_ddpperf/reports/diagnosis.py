@@ -122,7 +122,7 @@ ADVICE: Mapping[str, str | Callable[..., str]] = {
     "larger_batch": "use a batch {times} times as large",
     "compile": "compile the step (torch.compile), or use fewer and larger layers",
     "even_work": "give rank {rank} no more work than each other rank has",
-    "fewer_ranks": "use fewer ranks or threads: now {ranks} ranks with {threads} threads each",
+    "fewer_ranks": "use fewer ranks or threads: now {ranks:rank} with {threads:thread} each",
     "smaller_group": "train on {ranks:rank}, where the same work takes less time",
     "alone": "measure while nothing else runs",
     "expandable_segments": "{share:%} of the memory that is held lies unused between tensors; to save memory, set "

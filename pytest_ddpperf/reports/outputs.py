@@ -31,7 +31,7 @@ class Stored:
 
 @dataclass(kw_only=True, slots=True)
 class Outputs:
-    """The results of tests, in the order in which they were made, and the remarks on the run."""
+    """The results of tests, in the order in which they were made, and the notes on the run."""
 
     results: list[Result] = field(default_factory=list)
     searches: list[Search] = field(default_factory=list)  # for the largest batch

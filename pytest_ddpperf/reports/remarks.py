@@ -1,4 +1,4 @@
-"""The verdict on the whole run, and remarks on the verdicts of benchmarks."""
+"""The verdict on the whole run, and notes on the verdicts of benchmarks."""
 
 from __future__ import annotations
 
@@ -206,9 +206,9 @@ def all_findings(results: Sequence[Result]) -> list[str]:
 
 
 def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str]:
-    """Returns a line for each remark, with the names of its benchmarks; ``of``: the number of all benchmarks.
+    """Returns a line for each note, with the names of its benchmarks; ``of``: the number of all benchmarks.
 
-    If several remarks have the same code, and differ only in figures, only the first one is returned.
+    If several notes have the same code, and differ only in figures, only the first one is returned.
     """
     alike: dict[str, dict[str, list[str]]] = {}
     for name, remark in remarks:
@@ -228,7 +228,7 @@ def told_once(remarks: Iterable[tuple[str, Finding | str]], of: int) -> list[str
 
 
 def every_remark(result: Result, *, accepting: bool) -> list[Finding | str]:
-    """Returns all remarks on a benchmark; omits remarks on its verdict if the run saves baselines (``accepting``)."""
+    """Returns all notes on a benchmark; omits notes on its verdict if the run saves baselines (``accepting``)."""
     texts = [] if accepting else [*_grounds(result), *_gains(result), *_without_reference(result)]
     return [*texts, *phrases.every_finding(result, without=_UNSAID)]
 

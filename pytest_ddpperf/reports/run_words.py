@@ -172,7 +172,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
     "not_diagnosed": "the step was not diagnosed: {reason}",
     "no_time_to_diagnose": "the step was not diagnosed, because {setting} left no time for it",
     "no_time_to_measure": "steps were not timed, because no time was left: raise --ddpperf-budget",
-    "few_launches": "there was time for only {made} of {wanted:launch}, so the scatter is uncertain: raise max_time",
+    "few_launches": "there was time for only {made} of {wanted:launch}, so the variation is uncertain: raise max_time",
     "slow_starts": _slow_starts,
     "traced_steps": "{tracers:and} traced the Python code of timed steps, which slows them: switch tracing off, for "
     "example with --no-cov, or compare only counts with --ddpperf-counts=only",

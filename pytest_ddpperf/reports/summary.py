@@ -126,7 +126,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
 
 
 def _notes(made: Outputs, *, every: bool) -> list[str]:
-    """Returns lines on undecided metrics; with ``every``, all remarks on benchmarks."""
+    """Returns lines on undecided metrics; with ``every``, all notes on benchmarks."""
     named = with_names(made.results)
     notes = [] if made.accepting else remarks.undecided_lines(named, every=every)
     if not every:
@@ -159,7 +159,7 @@ def _not_compared(results: Sequence[Result]) -> list[str]:
         reasons.append(lacking or ", ".join(one.reference.differs) or finding_text(next(notes, None)))
     why = "; ".join(filter(None, dict.fromkeys(reasons)))
     stored = any(one.paired is None for one in found)
-    cure = ": --ddpperf-save stores what later runs are compared with" if stored else ""
+    cure = ": --ddpperf-save stores a baseline for later runs" if stored else ""
     number = f"{len(found)} of {format_count(len(results), 'benchmark')}{why and f' ({why})'}"
     return [f"not compared: {number}{cure}"] if found else []
 

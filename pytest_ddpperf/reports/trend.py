@@ -100,7 +100,7 @@ def trend_title(trend: Trend) -> str:
     mode = "" if benchmark.mode is None else f", {benchmark.mode} scaling"
     own = "" if benchmark.name == training else f" ({training}{mode})"
     after = "" if benchmark.steps is None else f", after {format_count(benchmark.steps, 'step')}"
-    turns = ", in turns" if benchmark.interleaved else ""
+    turns = ", interleaved" if benchmark.interleaved else ""
     return f"{benchmark.test}: {benchmark.name}{own}{after}{turns}"
 
 

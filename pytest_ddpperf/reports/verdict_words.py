@@ -77,7 +77,7 @@ def _same_data(
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
     beside = "" if paired is None else f", but the ranks of {reference_text(paired)} do not"
     by = [f"the {site.part} at {place_text(site)}" for site in sites]
-    cure = "give each rank its own part of the samples, for example by a DistributedSampler, or a seed of its own"
+    cure = "give each rank its own part of the samples, for example by a DistributedSampler, or a separate seed"
     if by:
         cure = f"pass the rank to {words_of(by)} or to the dataset"
     if alone:
@@ -171,7 +171,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "stale_baseline": "better than the baseline by more than the tolerance: the baseline is stale, save again",
     "looks_better": "probably better, but not significantly",
     "told_late": "measured only after the verdict, in {launches:launch}",
-    "single_launch": "with a single launch, the scatter is unknown; measure at least two",
+    "single_launch": "with a single launch, the run-to-run variation is unknown; measure at least two",
     "launches_needed": lambda launches, max_time, known: (
         f"about {format_count(launches, 'launch')}"
         f"{'' if max_time is None else f' (max_time={max_time})'} would decide it"
@@ -187,7 +187,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "not_the_code": "not caused by this repository's code: the commit of the baseline takes as long now ({change:+%} "
     "from the stored times); packages, data or the machine have changed: --ddpperf-against-python compares packages",
     "slower_than_stored": lambda change, differ: (
-        f"this run and the commit of the baseline differ alike from the stored times, by {format_change(change)}: not "
+        f"this run and the commit of the baseline both differ from the stored times by {format_change(change)}: not "
         f"the code, but packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
     ),
     "unpaired": "times: only gross slowdowns can fail the test ({reason})",
@@ -204,7 +204,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "other_base": "the baseline's speedup is relative to {then}, this run's to {now}: save again",
     "timed_otherwise": lambda then_in_turns: (
         "the baseline's steps were timed {}, this run's {}: save again, or change --ddpperf-interleave".format(
-            *("alone", "in turns with other launches")[:: -1 if then_in_turns else 1]
+            *("alone", "interleaved with other launches")[:: -1 if then_in_turns else 1]
         )
     ),
     "loss_of_other_step": "the baseline's loss was taken after {then:step}, this run's after {now}",

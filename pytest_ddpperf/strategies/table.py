@@ -59,7 +59,7 @@ def _ddp_options(options: Mapping[str, Any]) -> str | None:
     start = options.get("powersgd_start", _EARLIEST_POWERSGD)
     if start < _EARLIEST_POWERSGD:
         return (
-            f"powersgd_start={start}: DDP lays its buckets out anew after the first step, so PowerSGD can begin after "
+            f"powersgd_start={start}: DDP lays its buckets out again after the first step, so PowerSGD can begin after "
             f"{_EARLIEST_POWERSGD} steps at the earliest: use powersgd_start={_EARLIEST_POWERSGD} or more"
         )
     if options.get("local_sgd_period") == 1:

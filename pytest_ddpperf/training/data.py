@@ -53,7 +53,7 @@ def batches(
         source = located(workload.batch)
         if settings is not None:
             reason = f"loader={settings}: this Workload uses one batch of {source} in all steps, and no DataLoader"
-            cure = "give Workload(loader=...) in place of batch=..., or leave the setting loader out"
+            cure = "give Workload(loader=...) in place of batch=..., or remove the setting loader"
             raise SettingError(f"{reason}; {cure}")
         whole = _pair(workload, workload.batch(), source)
         _require_samples(whole, source)

@@ -74,7 +74,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         taken = memory.most_taken() if turns is None else None
         held: tuple[int, ...] = ()
         if job.growth:
-            progress.stage("the steps that look for growth of memory")
+            progress.stage("the steps that check whether memory grows")
             with collector_paused():
                 held = memory.held_after_steps(step.run, growth_steps(job.diagnosed_steps), ctx.device)
         launch = replace(

@@ -61,7 +61,7 @@ class _Order(NamedTuple):
 
 
 class ScriptRun:
-    """A run of a script in this rank's main thread, which takes turns with the measuring code in another thread."""
+    """A run of a script in this rank's main thread, which alternates with the measuring code in another thread."""
 
     def __init__(self, ctx: RankView, script: Script, needed: int, roots: tuple[str, ...]) -> None:
         self._ctx, self._script, self._needed = ctx, script, needed
@@ -140,7 +140,7 @@ class ScriptRun:
             raise WorkloadError(f"{reason}; {cure}")
         raise TrainingEnded(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "
-            f"{max(self._needed, self.made + 1)}, to warm up, to time and to take steps apart: let it train for longer "
+            f"{max(self._needed, self.made + 1)}, to warm up, to time and to diagnose: let it train for longer "
             "(more epochs, more data); steps=... and warmup=... need fewer"
         )
 

@@ -166,7 +166,7 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
         told = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes) if size != _UNKNOWN)
         raise WorkloadError(
             f"{located(given)} gave the ranks batches of different sizes ({told}), but averaging weighs the gradients "
-            "of all ranks alike, and samples_per_step holds for each rank: give all ranks batches of the same size"
+            "of all ranks equally, and samples_per_step holds for each rank: give all ranks batches of the same size"
         )
 
 

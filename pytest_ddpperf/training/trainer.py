@@ -96,7 +96,7 @@ class Trainer:
         return total
 
     def zero_grad(self) -> None:
-        """Clears all gradients, including those of parameters that the optimizer does not hold."""
+        """Clears all gradients, including gradients of parameters that the optimizer does not hold."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in self._untrained:
             parameter.grad = None

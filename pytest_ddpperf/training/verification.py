@@ -85,7 +85,7 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedTensor:
-    """A short description that stands for a tensor in comparisons: its name, its shape and a sketch of its values."""
+    """A short description that represents a tensor in comparisons: its name, its shape and a sketch of its values."""
 
     name: str
     shape: tuple[int, ...]

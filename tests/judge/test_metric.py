@@ -58,7 +58,7 @@ def test_interleaved_steps_are_not_compared_with_others(*, turns: bool) -> None:
     result = judged(replace(measured(*metrics), turns=turns), base)
     verdicts = [result[metric.metric].verdict for metric in metrics]
     assert verdicts == [*[Verdict.INCOMPATIBLE] * 2, Verdict.UNCHANGED, *[Verdict.INCOMPATIBLE] * 2]
-    ways = ["in turns with other launches", "alone"]
+    ways = ["interleaved with other launches", "alone"]
     then, now = ways[::-1] if turns else ways
     assert (
         finding_text(result["step_time"].note)

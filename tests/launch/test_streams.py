@@ -178,7 +178,7 @@ def test_a_report_has_the_last_state_of_progress_bars_and_equal_output_of_ranks_
     assert titled(enumerate(outputs)) == (
         ("rank 0 stdout", "hello\nfrom 0\n"),
         ("ranks 0, 1 stderr", "100%|####| 2/2\n"),
-        ("ranks 1, 2 stdout", "[left out: 1 line that an earlier rank printed; pytest -s shows all]\nfrom 1\n"),
+        ("ranks 1, 2 stdout", "[omitted: 1 line that an earlier rank printed; pytest -s shows all]\nfrom 1\n"),
     )
 
 
@@ -186,7 +186,7 @@ def test_a_report_has_the_last_lines_of_a_stream_and_says_how_many_are_omitted()
     ((title, text),) = titled([(3, RankOutput("".join(f"{number}\n" for number in range(195))))])
     first, *shown = text.splitlines()
     assert title == "rank 3 stdout"
-    assert first == "[left out: 175 lines before these; pytest -s shows all]"
+    assert first == "[omitted: 175 lines before these; pytest -s shows all]"
     assert shown == [str(number) for number in range(175, 195)]
 
 
@@ -210,7 +210,7 @@ def test_a_report_has_the_users_lines_and_no_cpp_stacks_of_torchs_warnings() -> 
     left_out = "[a C++ stack is omitted; pytest -s shows all]"
     assert title == "ranks 0, 1 stderr"
     assert text.splitlines()[-3:] == [warning, left_out, '  File "train.py", line 8 in step']
-    assert after_cut.splitlines()[0].startswith("[left out: 2 lines that an earlier rank printed")
+    assert after_cut.splitlines()[0].startswith("[omitted: 2 lines that an earlier rank printed")
     assert "frame #" not in text + after_cut
 
 

@@ -46,8 +46,8 @@ def test_the_rank_that_hands_its_work_over_last_is_late() -> None:
     """The others wait 4 of 5 seconds for it."""
     (line,) = late_ranks(calls((0.0,) * 4, (4.0,) * 4, (0.0,) * 4))
     assert line == (
-        "rank 1 is slow: it comes last to 100 % of the calls of all_reduce; the others wait 80 % of their time: look "
-        "at its node, its cores and its GPU"
+        "rank 1 is slow: it comes last to 100 % of the calls of all_reduce; the others wait 80 % of their time: "
+        "check its node, its cores and its GPU"
     )
 
 
@@ -67,7 +67,7 @@ def test_ranks_that_need_not_be_slow_are_not_named(sweep: list[RankSweep]) -> No
 
 
 def slow(whose: str, times: float) -> str:
-    return f"{whose} is slow: a message takes {times} times the usual link's time; look at its cable"
+    return f"{whose} is slow: a message takes {times} times the usual link's time; check its cable"
 
 
 def test_a_slow_link_is_named_by_its_ranks() -> None:

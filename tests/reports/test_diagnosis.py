@@ -69,6 +69,15 @@ def test_fragmentation_is_reported_with_the_setting_that_reduces_it() -> None:
     assert "; 25 % of the memory that is held lies unused between tensors; to save memory, set PYTORCH_CUDA" in line
 
 
+@pytest.mark.parametrize(
+    ("ranks", "threads", "words"), [(4, 1, "4 ranks with 1 thread each"), (1, 4, "1 rank with 4 threads each")]
+)
+def test_ranks_and_threads_agree_with_their_numbers(ranks: int, threads: int, words: str) -> None:
+    facts = {"ranks": ranks, "threads": threads}
+    advice = Advice(code="fewer_ranks", bottleneck="oversubscribed", gain=None, facts=facts)
+    assert told(bottleneck="oversubscribed", advice=(advice,)).endswith(f"use fewer ranks or threads: now {words}")
+
+
 def test_a_disturbed_machine_is_named_after_another_cause() -> None:
     diagnosis = Diagnosis(bottleneck="data", step=0.1, causes=(cause("data", 0.9),), lost=0.4)
     assert diagnosis_text(diagnosis).endswith("; other processes took 40 % of the cores")

@@ -108,7 +108,7 @@ def test_an_end_of_an_interval_that_is_only_rounding_is_shown_as_zero() -> None:
 
 def test_a_loss_says_after_how_many_steps_it_is() -> None:
     alone, interleaved = (replace(LOSS, interleaved=flag) for flag in (False, True))
-    assert render(trend_table(trend([0.5] * 8, interleaved))).startswith("t.py::test_a: ddp, in turns\n")
+    assert render(trend_table(trend([0.5] * 8, interleaved))).startswith("t.py::test_a: ddp, interleaved\n")
     assert "side by side" not in render(trend_table(trend([0.5] * 8, alone)))
     heads = [render(trend_table(trend([0.5] * 8, replace(LOSS, steps=steps)))).splitlines()[0] for steps in (65, None)]
     assert heads == ["t.py::test_a: ddp, after 65 steps", "t.py::test_a: ddp"]

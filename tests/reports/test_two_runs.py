@@ -105,6 +105,12 @@ def test_a_second_run_is_judged_as_if_the_first_one_were_its_baseline(
     assert result.verdict is verdict
 
 
+def test_runs_of_which_one_interleaved_its_launches_are_not_compared() -> None:
+    made = [make_document(make_result(comparisons=(), measured={"turns": turns})) for turns in (False, True)]
+    (result,) = judged_anew(*made)
+    assert result.reference.differs == ("only one run interleaved its launches",)
+
+
 @pytest.mark.parametrize(
     ("now", "expected"),
     [

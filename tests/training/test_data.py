@@ -123,6 +123,7 @@ def test_the_number_of_batches_is_known_of_a_loader_with_a_length(make_ctx: Any)
 
 def test_settings_for_a_workload_without_a_loader_are_refused(make_ctx: Any) -> None:
     message = r"^loader=workers=2: this Workload uses one batch of eight \(.*test_data.py:\d+\) in all steps, .* give"
+    message += r" Workload\(loader=...\) in place of batch=..., or remove the setting loader$"
     with pytest.raises(SettingError, match=message):
         batches(make_ctx(), workload(batch=eight), LoaderSettings(workers=2))
 

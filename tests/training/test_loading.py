@@ -253,7 +253,7 @@ def test_fast_batches_are_fetched_by_the_rank() -> None:
         # slow data take all that is spare, up to 8
         (900, 1.0, 96, 2, 1, 8, 2, "and with 96 cores for 2 ranks each has 47 to spare"),
         # what waits for a disk needs no core: as many workers as give a batch every 5 ms, up to 8
-        (90, 0.2, 2, 2, 1, 8, 2, "which is mostly waiting and needs no core of its own"),
+        (90, 0.2, 2, 2, 1, 8, 2, "which is mostly waiting and needs no separate core"),
     ],
 )
 def test_slow_batches_are_fetched_by_as_many_workers_as_cores_and_memory_allow(

@@ -120,7 +120,9 @@ def test_a_script_is_stopped_after_its_steps_and_its_finally_runs(launcher: Laun
 def test_a_script_that_ends_early_says_how_many_steps_it_made(launcher: Launcher) -> None:
     needed = job(Script(train)).steps_needed
     assert len(launched(launcher, job(Script(partial(train, needed)))).values[0].step_times) == 3
-    told = rf"train \(.*test_subject.py:\d+\) ended after {needed - 1} optimizer steps.* needs {needed}, to warm up"
+    told = (
+        rf"train \(.*test_subject.py:\d+\) ended after {needed - 1} optimizer steps.* needs {needed}, .* to diagnose:"
+    )
     with pytest.raises(WorkloadError, match=told):
         launched(launcher, job(Script(partial(train, needed - 1))))
 

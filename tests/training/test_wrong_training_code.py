@@ -82,9 +82,9 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: os.environ["SLURM_PROCID"], "ranks have torchrun's variables instead: RANK, LOCAL_RANK"),
     (lambda: Path("data/train.csv").read_text(), "ranks run where pytest was started: begin paths with Pa"),
-    (lambda: pickle.dumps(lambda: 0), "move the function or class to a module of its own, or give the DataLoader"),
+    (lambda: pickle.dumps(lambda: 0), "move the function or class to a separate module, or give the DataLoader"),
     (lambda: late(iter(nn.Linear(8, 4).parameters())), "an iterator of parameters ends after one"),
-    (recurrent, "two backward passes use one graph, such as that of an earlier step's hidden state: detach"),
+    (recurrent, "two backward passes use one graph, such as an earlier hidden state's graph: detach"),
     (lambda: importlib.import_module("ours"), "pip install -e"),
 ]
 

@@ -69,7 +69,7 @@ class Benchmark:
     better: Better
     scale: Scale
     steps: int | None = None  # steps before a final_loss, warm-up included; None for other metrics
-    interleaved: bool = False  # whether launches took turns, which lengthens steps a little; False for counts
+    interleaved: bool = False  # whether launches were interleaved, which lengthens steps a little; False for counts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -143,7 +143,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
         raise SettingError(f"{asked} measures no benchmark: name tests that call ddpperf.check, compare or scaling")
     if reason is not None:
         return f"{bad} cannot be compared with {good}: {reason}"
-    # Counts that are equal are left out, unless one was asked for.
+    # Counts that are equal are omitted, unless one was asked for.
     lines = [
         f"{result.test} {result.name}: {change_line(comparison)}"
         for result, comparison in compared(outcome, metric)
@@ -151,7 +151,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
     ]
     known = dict.fromkeys(comparison.series.metric for result in outcome.results for comparison in result.comparisons)
     if metric is None or lines:
-        words = "cannot be told apart from" if undecided(outcome, metric) else "is not worse than"
+        words = "cannot be distinguished from" if undecided(outcome, metric) else "is not worse than"
         head = f"{bad} {words} {good}: there is nothing to search for"
     elif metric in known:
         head = f"{bad} cannot be compared with {good}: no compared benchmark has the metric {metric}"

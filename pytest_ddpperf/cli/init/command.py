@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     named = shlex.quote(from_here(test.parent))
     lines += [
         "",
-        f"pytest {named} --ddpperf-quick     a first look, in seconds",
+        f"pytest {named} --ddpperf-quick     a first check, in seconds",
         f"pytest {named} --ddpperf-save      commit first; then store a baseline, and commit it",
         f"pytest {named}                     compare with it",
     ]

@@ -85,7 +85,7 @@ def _recomputes() -> bool:
 
 
 def threads_of_step() -> Callable[[], bool]:
-    """Returns a function that tells whether it is called in this thread, the main thread or a thread of autograd.
+    """Returns a function that returns whether it is called in this thread, the main thread or a thread of autograd.
 
     Other threads do not count, because the clock decides how much they do in a step.
     """

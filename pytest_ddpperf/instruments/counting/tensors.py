@@ -182,7 +182,7 @@ class TensorTracker:
 
     @contextmanager
     def resizes_seen(self) -> Iterator[None]:
-        """Follows, in this context, storages that change their size by ``resize_``, such as those of FSDP."""
+        """Follows, in this context, storages that change their size by ``resize_``, such as FSDP's."""
         storage_class: Any = torch.UntypedStorage
         original = storage_class.resize_
 

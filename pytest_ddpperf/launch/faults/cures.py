@@ -16,7 +16,7 @@ _MODULE = (
 )
 _DTYPES = "model and batch have different dtypes: cast one of them, for example with inputs.float()"
 _IMPORTABLE = (
-    "a spawned process imports its arguments by name: move the function or class to a module of its own, or give "
+    "a spawned process imports its arguments by name: move the function or class to a separate module, or give "
     "the DataLoader multiprocessing_context='fork'"
 )
 _FORKED = (
@@ -118,7 +118,7 @@ _CURES = tuple(
         (
             "RuntimeError",
             "backward through the graph a second time",
-            "two backward passes use one graph, such as that of an earlier step's hidden state: detach() the tensor",
+            "two backward passes use one graph, such as an earlier hidden state's graph: detach() that tensor",
         ),
         (
             "RuntimeError",

@@ -28,6 +28,7 @@ _OPERATORS = "torch/_ops.py"  # between a functional collective and the operator
 _WAIT = ".wait("  # for a handle of a collective; it has no Python frame
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
 _TURNS = interleaving.__file__
+_QUEUE = "the queue of interleaved launches"
 _POOLS = ("/threading.py", "/concurrent/futures/thread.py")  # all that a thread runs until it is given a function
 _PACKAGE = Path(__file__).parents[2]
 _ANSWERING = str(Path(__file__).with_name("flight_recorder.py"))  # a thread of ours, which waits for the controller
@@ -78,7 +79,7 @@ def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | N
     """
     on_gpu = nccl and bool(stack) and _waits_for_gpu(stack[0])
     if any(frame.file == _TURNS for frame in stack):
-        return StackPosition("", "the queue for its turn", waits=True)
+        return StackPosition("", _QUEUE, waits=True)
     frames = [frame for frame in stack if not _carries(frame)]
     user = next((frame for frame in frames if not in_library(frame.file)), None)
     inner = frames[: frames.index(user)] if user is not None else frames
@@ -138,7 +139,7 @@ def written(text: str, *, idle: bool = False) -> str:
             lines = [f'  File "{from_here(f.file)}", line {f.line} in {f.function}' for f in shown[::-1]]
             parts.append("\n".join([*title, *lines]))
     waiting = any(frame.file == _TURNS for stack in found for frame in stack)
-    return "\n".join(filter(None, parts)) or ("  in the queue for its turn" if waiting else "  the start of the rank")
+    return "\n".join(filter(None, parts)) or (f"  in {_QUEUE}" if waiting else "  the start of the rank")
 
 
 def _carries(frame: Frame) -> bool:

@@ -104,7 +104,7 @@ def in_units(chart: Chart) -> Chart:
 
 
 def remark_of(chart: Chart) -> str:
-    """Returns a remark on the data and the intervals of a chart; may be empty."""
+    """Returns a note on the data and the intervals of a chart; may be empty."""
     points = (each for series in (*chart.series, *chart.references) for each in series.points)
     known = any(each.low is not None or each.high is not None for each in points)
     return "; ".join(filter(None, (chart.note, f"bars and bands: {confidence_text(CONFIDENCE)}" * known)))

@@ -282,7 +282,7 @@ def _interval(read: entries.IntervalEntry | None) -> Interval | None:
 
 
 def _launch(number: int, times: tuple[float, ...], health: Health | None, samples: float | None) -> Launch:
-    """Returns a launch with one rank that stands for all: the document has only the slowest rank's step times."""
+    """Returns a launch with one rank that represents all: the document has only the slowest rank's step times."""
     rank = RankLaunch(rank=0, step_times=times, memory={}, loss=None, samples_per_step=samples, tokens_per_step=None)
     return Launch(round=number, ranks=(rank,), seconds=0.0, health=health)
 

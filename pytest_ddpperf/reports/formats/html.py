@@ -31,7 +31,7 @@ from pytest_ddpperf.units import format_count, format_number, significant
 
 _CURVES: Mapping[str, Sequence[str]] = {
     "Scaling": ("speedup", "efficiency", "rank_throughput"),
-    "Ways to train": ("throughput",),
+    "Variants": ("throughput",),
     "Sizes of buckets": ("bucket_sizes",),
     "Convergence": ("convergence",),
     "Epochs": ("epoch_time",),
@@ -108,7 +108,7 @@ def _of_benchmark(result: Result, charts: Sequence[Chart]) -> Sections:
     recorded = {name.replace("_", " "): text for name, text in sorted(environment.recorded.items()) if text}
     return {
         "Verdict": [tuple(reasons(result))],
-        "Findings": [() if result.verdict is Verdict.BROKEN else phrases.findings(result)],
+        "Notes": [() if result.verdict is Verdict.BROKEN else phrases.findings(result)],
         "Change": [_changes(others, "metrics; the deciding ones come first")],
         "Distribution over launches": _drawn(charts, ("launches", "steps")),
         "Phases": _of_one(result, breakdown.phase_table, breakdown.section_table),
@@ -165,7 +165,7 @@ def _parts(counts: Counts | None) -> Table:
     return table_of(
         parts,
         {"count": itemgetter(0), "part": itemgetter(1), "in a step": lambda part: format_number(part[2])},
-        title=f"what counts are made of, at most {_PARTS} parts of each",
+        title=f"parts of counts, at most {_PARTS} of each",
         left=2,
         right=0,
     )
@@ -226,7 +226,7 @@ def _settings(result: Result) -> dict[str, str]:
         "samples of an optimizer step": "" if size is None else format_number(size),
         "launches": str(len(measured.launches)),
         "steps of a launch": f"{measured.plan.steps}, after {measured.plan.warmup} of warm-up",
-        "in turns with others": "yes" if measured.turns else "",
+        "interleaved with others": "yes" if measured.turns else "",
         "compared with": result.reference.origin,
         "baseline saved": "" if baseline is None else baseline.date,
         "environment key": environment_key(measured.environment),

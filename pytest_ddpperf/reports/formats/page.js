@@ -238,7 +238,7 @@
       const range = low === high ? withUnit(low, chart.y) : `${text(low)} to ${withUnit(high, chart.y)}`;
       return `${series.name}: ${series.y.length} ${series.y.length === 1 ? "point" : "points"}, ${range}`;
     });
-    const beside = chart.references.length ? `, beside ${chart.references.map((each) => each.name).join(", ")}` : "";
+    const beside = chart.references.length ? `, compared with ${chart.references.map((each) => each.name).join(", ")}` : "";
     return `${label(chart.y)}${chart.x.name ? ` by ${label(chart.x)}` : ""}; ${many ? `${chart.series.length} lines` : told.join("; ")}${beside}. The data are in a table below.`;
   }
   function key(chart, many) {

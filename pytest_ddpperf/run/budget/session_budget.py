@@ -224,7 +224,7 @@ class SessionBudget:
             return None
         wanted = math.fsum(late) / FIRST_PASS + self._unbegun * self._prepared / max(1, self._benchmarks)
         enough = math.ceil(max(self._seconds, self._seconds - self.left) + wanted)
-        lacks = [f"had no time for the launches of a first look in {format_count(len(late), 'call')}"] if late else []
+        lacks = [f"had no time for the launches before a verdict in {format_count(len(late), 'call')}"] if late else []
         if self._unbegun:
             lacks.append(f"was spent before {format_count(self._unbegun, 'call')}, neither counted nor timed")
         at_least = "at least " if self._unbegun else ""

@@ -204,7 +204,7 @@ class TimedLaunches:
         self._several = False
 
     def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-        """Runs one launch of each variant and returns the outcomes; several launches take turns, a few steps each."""
+        """Runs one launch of each variant and returns the outcomes; interleaves several launches, a few steps each."""
         for variant, _ in launches:
             alike = sum(variables == variant.variables for variables, _ in self._slots.values())
             self._slots.setdefault(variant.key, (variant.variables, alike))
@@ -284,10 +284,10 @@ class TimedLaunches:
 
 
 def _interleaving_hint(error: errors.DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
-    """Returns a hint to disable interleaving if a launch that took turns with others lacked memory or time; else ""."""
+    """Returns a hint to disable interleaving if an interleaved launch lacked memory or time; else ""."""
     cause = error.__cause__ if isinstance(error, errors.ReferenceFailed) else error
     wanting = isinstance(cause, errors.RanksTimedOut) or (isinstance(cause, errors.RankFailed) and cause.out_of_memory)
     if len(launches) == 1 or not wanting:
         return ""
     number = format_count(len(launches), "launch")
-    return f"\n{number} ran at the same time, to take turns; --ddpperf-interleave=false runs one after the other"
+    return f"\n{number} ran at the same time, interleaved; --ddpperf-interleave=false runs one after the other"

@@ -200,7 +200,7 @@ class BenchmarkRun:
             beside = "" if variant.of_reference else reference.get(variant.key, "")
             told = write_beside(folder, name, variant.world_size, beside)
             if beside:
-                self.sections.append((f"{variant.label}, traces beside the reference", "\n\n".join(told)))
+                self.sections.append((f"{variant.label}, traces compared with the reference", "\n\n".join(told)))
             lines.append(f"{self.settings.profile}/{name}_summary.txt: {told[0]}")
         return lines
 

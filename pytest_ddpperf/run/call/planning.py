@@ -90,7 +90,7 @@ class LaunchPlans:
 
     plans: tuple[Plan, ...]  # in the variants' order
     groups: Groups
-    findings: tuple[Finding, ...]  # why launches of some variants do not take turns
+    findings: tuple[Finding, ...]  # why launches of some variants are not interleaved
     seconds: tuple[float, ...]  # expected, of a launch of each variant
     diagnosis_seconds: float  # expected, of a round of diagnosis
 
@@ -213,14 +213,14 @@ MAX_GPU_SHARE = 0.9  # of each GPU's memory: the most that launches interleaved 
 
 
 def can_interleave(variants: Sequence[Variant], wanted: bool | None) -> bool:  # noqa: FBT001  a setting
-    """Returns whether launches may take turns (interleave): as ``wanted`` says; if it is None, as the devices allow."""
+    """Returns whether launches may be interleaved: as ``wanted`` says; if it is None, as the devices allow."""
     return all(wanted or (wanted is None and variant.environment.device in INTERLEAVED) for variant in variants)
 
 
 def grouped(
     variants: Sequence[Variant], pilots: Sequence[Pilot], limits: LaunchLimits
 ) -> tuple[Groups, tuple[Finding, ...]]:
-    """Returns the groups of variants whose launches take turns (interleave), and findings if there are several groups.
+    """Returns the groups of variants whose launches are interleaved, and findings if there are several groups.
 
     All variants form one group if memory suffices. Otherwise, each candidate forms a group with its reference. A
     variant with background work is not interleaved: a DataLoader would prepare batches during another launch's turn.

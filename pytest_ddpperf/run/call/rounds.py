@@ -287,7 +287,7 @@ class Rounds:
         return next(iter(self._launches[0][-1:]), None)
 
     def choose(self, keys: Collection[Key] | None) -> None:
-        """Limits later rounds to the benchmarks ``keys``, with their references; None stands for all benchmarks."""
+        """Limits later rounds to the benchmarks ``keys``, with their references; None means all benchmarks."""
         self._chosen = frozenset(i for i, one in enumerate(self._variants) if keys is None or one.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:

@@ -37,7 +37,7 @@ def file_name(test: str, variant: Variant) -> str:
 
 
 def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[str]:
-    """Merges ranks' traces and writes a summary, compared with the reference's traces if ``beside`` names them."""
+    """Merges ranks' traces and writes a summary; compares it with the reference's traces, if ``beside`` names them."""
     with writing(folder, KNOBS["profile"].option):
         folder.mkdir(parents=True, exist_ok=True)
         merged = folder / f"{name}_merged_trace.json"

@@ -168,7 +168,7 @@ class Variant(BenchmarkId):
 
     subject: Any  # a training.subject.Subject
     resolved: Strategy | None  # None if the subject brings its own
-    reference: Any = None  # the single-process twin of such a subject, in any of its forms; None without one
+    reference: Any = None  # the single-process reference of such a subject, in any of its forms; None without one
     findings: tuple[Finding, ...] = ()  # known before it is measured
     counts: Counts | None = None  # None if nothing was counted
     profile: CommunicationProfile | None = None  # None if nothing was profiled

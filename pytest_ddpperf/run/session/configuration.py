@@ -34,7 +34,7 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
     everyday, advanced = parser.getgroup("ddpperf"), parser.getgroup("ddpperf advanced", "ddpperf, advanced")
     for number, key in enumerate(_INI):
         # One line for each; its option says what it means, if it has one.
-        text = "see the option --ddpperf-NAME or, if there is none, docs/settings.md" * (not number)
+        text = "see the option --ddpperf-NAME or, if there is none, the documentation" * (not number)
         parser.addini(key, text, default=None)
     for knob in (knob for knob in KNOBS.values() if knob.given == "option"):
         group = everyday if knob.example else advanced
@@ -180,7 +180,7 @@ def selected(config: pytest.Config, measuring: list[pytest.Item]) -> list[pytest
         for item in measuring:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.kwargs.get("reason") != _NO_BENCHMARK]
     elif config.getoption("benchmark_skip", default=False):
-        reason = "--benchmark-skip skips benchmarks, also those of the fixture ddpperf"
+        reason = "--benchmark-skip skips benchmarks, also with the fixture ddpperf"
         for item in measuring:
             item.add_marker(pytest.mark.skip(reason=reason))
         return []

@@ -72,9 +72,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
         _require_alone(f"{KNOBS['calibrate'].spelled} measures benchmarks side by side with themselves", asked)
     if settings.quick:
         asked = {name: name in said for name in NOT_QUICK} | {"save": settings.save is not None}
-        _require_alone(
-            f"{KNOBS['quick'].option} takes a first look, which has separate limits and is not stored", asked
-        )
+        _require_alone(f"{KNOBS['quick'].option} has its own limits and stores nothing", asked)
 
 
 def _require_alone(first: str, asked: Mapping[str, bool]) -> None:

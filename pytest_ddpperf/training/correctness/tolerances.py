@@ -3,7 +3,7 @@
 On a CPU, a rank's gradients before averaging equal the single process's to the last bit. So the gradients of a correct
 strategy differ only by the rounding of the mean: 6e-8 in fp32, 5e-4 in fp16, 4e-3 in bf16. A mistake changes the
 gradient of some rank by a sixth or more, because the losses of micro-batches have different weights. Tolerances lie
-between both, with room for GPU kernels that add up in another order every time.
+between both, with a margin for GPU kernels that add up in another order every time.
 
 Errors are relative to the mean norm of the ranks' gradients of one parameter before averaging. Rounding affects each of
 these gradients, even if their sum nearly cancels. A norm over all parameters would hide errors of small gradients.

@@ -1,6 +1,6 @@
-"""Compares the traced first steps of the ranks with the steps of a single process, the twin. Pure functions.
+"""Compares the traced first steps of the ranks with the steps of a single process, the reference. Pure functions.
 
-Sketches (sums with random signs) stand for tensors. The distance of two sketches estimates the distance of the tensors,
+Sketches (sums with random signs) represent tensors. The distance of two sketches estimates the distance of the tensors,
 to about a fifth, and a sketch is small enough to be sent anywhere.
 """
 
@@ -19,27 +19,27 @@ _MOVED = 0.1  # of how far a step moves a parameter: Adam makes whole steps of e
 _ALIKE = 1e-3  # the same, between ranks
 
 
-def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
-    """Compares losses, gradients and parameters of each step on the ranks with a single process, ``twin``."""
-    discrepancy = next(_differences(ranks, twin), None)
-    if discrepancy is not None or len(twin.steps) >= TRACED_STEPS:
+def compared(ranks: Sequence[StepsTrace], reference: StepsTrace) -> Verification:
+    """Compares losses, gradients and parameters of each step on the ranks with a single process, ``reference``."""
+    discrepancy = next(_differences(ranks, reference), None)
+    if discrepancy is not None or len(reference.steps) >= TRACED_STEPS:
         return Verification(discrepancy=discrepancy)
-    calls, made = len(ranks[0].losses), len(twin.steps) or "no"  # equal losses alone do not prove equal training
+    calls, made = len(ranks[0].losses), len(reference.steps) or "no"  # equal losses alone do not prove equal training
     return Verification(
-        unverified=f"{calls} calls of the step made {made} optimizer step{'s' * (len(twin.steps) > 1)} of torch.optim, "
-        f"and {TRACED_STEPS} are compared"
+        unverified=f"{calls} calls of the step made {made} optimizer step{'s' * (len(reference.steps) > 1)} of "
+        f"torch.optim, and {TRACED_STEPS} are compared"
     )
 
 
-def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Discrepancy]:
+def _differences(ranks: Sequence[StepsTrace], reference: StepsTrace) -> Iterator[Discrepancy]:
     """Yields the differences between the ranks and the single process; one that may cause another comes before it."""
-    tolerance = tolerances.tolerance(twin.precision, *(rank.precision for rank in ranks))
-    made = [len(trace.steps) for trace in (*ranks, twin)]
+    tolerance = tolerances.tolerance(reference.precision, *(rank.precision for rank in ranks))
+    made = [len(trace.steps) for trace in (*ranks, reference)]
     if len(set(made)) > 1:
         fault = f"is {', '.join(map(str, made[:-1]))} on the ranks and {made[-1]} in the reference"
         yield from _beyond("optimizer steps", "their number", math.inf, 0.0, fault=fault)
         return
-    for number, expected in enumerate(twin.steps):
+    for number, expected in enumerate(reference.steps):
         steps = [rank.steps[number] for rank in ranks]
         models = list(_different_models(steps, expected))
         yield from models
@@ -47,28 +47,30 @@ def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Disc
             return
         if not number:
             yield from _different_starts(steps, expected)
-        yield from _different_losses(ranks, twin, number, tolerance)
+        yield from _different_losses(ranks, reference, number, tolerance)
         yield from _different_gradients(steps, expected, number, tolerance)
         yield from _different_parameters(steps, expected, number)
-    if not twin.steps:
-        for number in range(len(twin.losses)):
-            yield from _different_losses(ranks, twin, number, tolerance)
+    if not reference.steps:
+        for number in range(len(reference.losses)):
+            yield from _different_losses(ranks, reference, number, tolerance)
 
 
-def _different_models(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator[Discrepancy]:
+def _different_models(ranks: Sequence[TracedStep], reference: TracedStep) -> Iterator[Discrepancy]:
     """Yields differences between ranks and single process in the number or the shapes of parameters."""
     for rank, step in enumerate(ranks):
-        if len(step.before) != len(twin.before):
-            fault = f"is {len(step.before)} in the optimizer and {len(twin.before)} in the optimizer of the reference"
+        if len(step.before) != len(reference.before):
+            fault = (
+                f"is {len(step.before)} in the optimizer and {len(reference.before)} in the optimizer of the reference"
+            )
             yield from _beyond("reference start", "the number of parameters", math.inf, 0.0, rank=rank, fault=fault)
-        for ours, theirs in zip(step.before, twin.before, strict=False):
+        for ours, theirs in zip(step.before, reference.before, strict=False):
             if ours.shape != theirs.shape:
                 fault = f"has shape {ours.shape} instead of {theirs.shape}"
                 yield from _beyond("reference start", ours.name, math.inf, 0.0, rank=rank, fault=fault)
 
 
-def _different_starts(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator[Discrepancy]:
-    for quantity, others in (("start parameters", ranks[0]), ("reference start", twin)):
+def _different_starts(ranks: Sequence[TracedStep], reference: TracedStep) -> Iterator[Discrepancy]:
+    for quantity, others in (("start parameters", ranks[0]), ("reference start", reference)):
         for rank, step in enumerate(ranks):
             for ours, theirs in zip(step.before, others.before, strict=True):
                 error = _relative(_apart(ours, theirs), max(_norm(ours), _norm(theirs)))
@@ -76,11 +78,11 @@ def _different_starts(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator
 
 
 def _different_losses(
-    ranks: Sequence[StepsTrace], twin: StepsTrace, number: int, tolerance: float
+    ranks: Sequence[StepsTrace], reference: StepsTrace, number: int, tolerance: float
 ) -> Iterator[Discrepancy]:
-    *ours, theirs = (_losses(trace, number) for trace in (*ranks, twin))
+    *ours, theirs = (_losses(trace, number) for trace in (*ranks, reference))
     if any(len(losses) != len(theirs) for losses in ours):
-        return  # the twin accumulates over another number of calls
+        return  # the reference accumulates over another number of calls
     for expected, *found in zip(theirs, *ours, strict=True):
         told = [loss for loss in found if loss is not None]
         if expected is None or len(told) < len(found):
@@ -100,18 +102,18 @@ def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
 
 
 def _different_gradients(
-    ranks: Sequence[TracedStep], twin: TracedStep, number: int, tolerance: float
+    ranks: Sequence[TracedStep], reference: TracedStep, number: int, tolerance: float
 ) -> Iterator[Discrepancy]:
-    least = _ROUNDING * _whole(twin)
+    least = _ROUNDING * _whole(reference)
     for rank, step in enumerate(ranks):
-        for ours, theirs in zip(step.gradients, twin.gradients, strict=True):
+        for ours, theirs in zip(step.gradients, reference.gradients, strict=True):
             error = _relative(_apart(ours, theirs), max(_norm(theirs), least))
             yield from _beyond("gradients", ours.name, error, tolerance, rank=rank, step=number + 1)
 
 
-def _different_parameters(ranks: Sequence[TracedStep], twin: TracedStep, number: int) -> Iterator[Discrepancy]:
-    least = _ROUNDING * _whole(twin)
-    expected = zip(twin.after, twin.before, twin.gradients, ranks[0].after, strict=True)
+def _different_parameters(ranks: Sequence[TracedStep], reference: TracedStep, number: int) -> Iterator[Discrepancy]:
+    least = _ROUNDING * _whole(reference)
+    expected = zip(reference.after, reference.before, reference.gradients, ranks[0].after, strict=True)
     for i, (after, before, gradient, first) in enumerate(expected):
         moved = _apart(after, before)
         for rank, step in enumerate(ranks):

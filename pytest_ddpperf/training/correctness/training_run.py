@@ -187,7 +187,7 @@ def without_step_counts(settings: Settings) -> Settings:
 
 
 def disturb(module: nn.Module, rank: int) -> None:
-    """Changes every parameter and buffer, differently on each rank, except those of type float8."""
+    """Changes every parameter and buffer, differently on each rank, except tensors of type float8."""
     with torch.no_grad():
         fill(state(module), [_other(tensor, rank) for tensor in state(module)])
 

@@ -190,6 +190,11 @@ def test_ends_that_stay_too_uncertain_are_not_searched(probes: Any, printed: Run
     assert len(asked) == 4  # of the ends
 
 
+def test_ends_whose_difference_is_undecided_cannot_be_distinguished(bisected: Any) -> None:
+    told = bisected(lambda *_: outcome(timed(0.0, error=0.1)), status=1)
+    assert "\nHEAD cannot be distinguished from c0: there is nothing to search for\n" in told
+
+
 def test_an_end_that_cannot_run_is_reported(bisected: Any) -> None:
     assert bisected(lambda *_: outcome(broken="rank 0 raised"), status=1).endswith(
         "\nHEAD cannot be compared with c0: rank 0 raised\n"

@@ -47,7 +47,7 @@ QUEUE = written(f"{RANK.with_name('interleaving.py')}|9|wait", f"{RANK.parents[1
     [
         (ALL_REDUCE, StackPosition("/x/t.py:12 in step", "all_reduce", waits=True)),
         (BACKWARD, StackPosition("/x/t.py:14 in step", "backward", waits=True)),
-        (QUEUE, StackPosition("", "the queue for its turn", waits=True)),
+        (QUEUE, StackPosition("", "the queue of interleaved launches", waits=True)),
         (BUILD, StackPosition("/x/t.py:30 in build", "", waits=False)),
         (COMPILING, StackPosition("/x/t.py:24 in step", "forward", waits=False)),
         (
@@ -91,7 +91,12 @@ NO_STACK, IF_SLOW = "at an unknown place (no stack was received)", "if the launc
         ({0: BARRIER, 1: ALL_REDUCE, 2: ALL_REDUCE}, [], f"ranks 1, 2 of 3 {REDUCES}; rank 0 {ENDING}", None),
         ({0: BACKWARD, 1: BUILD}, [], f"rank 0 of 2 {GRADIENTS}; rank 1 {BUILDING}", 1),
         ({0: BACKWARD, 1: ALL_REDUCE}, [], f"rank 0 of 2 {GRADIENTS}; rank 1 {REDUCING}", None),
-        ({0: QUEUE, 1: BARRIER}, [], f"rank 0 of 2 {BLOCKED} in the queue for its turn; rank 1 {ENDING}", None),
+        (
+            {0: QUEUE, 1: BARRIER},
+            [],
+            f"rank 0 of 2 {BLOCKED} in the queue of interleaved launches; rank 1 {ENDING}",
+            None,
+        ),
         ({2: BARRIER}, [0, 1], f"rank 2 of 3 {BLOCKED} {ENDING}; ranks 0, 1 had finished", 2),
         ({0: BROADCAST}, [1], f"rank 0 of 2 {BLOCKED} in broadcast (/x/t.py:9 in build); rank 1 had finished", 1),
         ({0: ""}, [1], f"rank 0 of 2 {RUNS} {NO_STACK}; rank 1 had finished", 0),
@@ -305,7 +310,7 @@ def test_the_rank_to_blame_is_listed_first() -> None:
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}, guilty=1).startswith("rank 1:\n")
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}).startswith("rank 0:\n")
     assert stacks.listing({0: ALL_REDUCE}, guilty=1).startswith("rank 1:\n  had finished\n\nrank 0:\n")
-    assert stacks.listing({0: QUEUE}) == "rank 0:\n  in the queue for its turn"
+    assert stacks.listing({0: QUEUE}) == "rank 0:\n  in the queue of interleaved launches"
 
 
 def test_a_path_with_letters_beyond_ascii_is_read_from_a_stack(tmp_path: Path) -> None:

@@ -73,17 +73,9 @@ def test_verdicts_come_first() -> None:
 def test_each_benchmark_has_sections_with_all_its_facts() -> None:
     data = data_of(html(make_document(REGRESSED)))
     titles = [each["title"] for each in data["entries"][0]]
-    assert titles == [
-        "Verdict",
-        "Findings",
-        "Change",
-        "Distribution over launches",
-        "Counts",
-        "Environment",
-        "Settings",
-    ]
+    assert titles == ["Verdict", "Notes", "Change", "Distribution over launches", "Counts", "Environment", "Settings"]
     assert section(data, 0, "Verdict") == [{"lines": reasons(REGRESSED)}]
-    assert section(data, 0, "Findings") == [{"lines": list(findings(REGRESSED))}]
+    assert section(data, 0, "Notes") == [{"lines": list(findings(REGRESSED))}]
     (changes,) = section(data, 0, "Change")
     assert changes["table"]["rows"][0] == [
         *("step_time", "regressed", "41.8 ms -> 47.3 ms", "+13.2 % [95 % CI +11.9 .. +14.6]", "3 %", "2.1 %")
@@ -97,6 +89,13 @@ def test_each_benchmark_has_sections_with_all_its_facts() -> None:
     assert chart["series"][7] == {"name": "launch 8", "x": 1, "y": [50, 50, 50]}
     assert ["host", "runner-1"] in section(data, 0, "Environment")[0]["facts"]
     assert ["steps of a launch", "60, after 5 of warm-up"] in section(data, 0, "Settings")[0]["facts"]
+
+
+def test_settings_say_whether_launches_were_interleaved() -> None:
+    results = [make_result(comparisons=(), measured={"turns": turns}) for turns in (False, True)]
+    data = data_of(html(make_document(*results)))
+    interleaved = [dict(section(data, each, "Settings")[0]["facts"]).get("interleaved with others") for each in (0, 1)]
+    assert sorted(interleaved, key=str) == [None, "yes"]
 
 
 def test_phases_are_in_the_table_of_the_terminal_for_each_and_for_all() -> None:

@@ -306,7 +306,7 @@ def test_a_budget_that_was_too_small_names_one_that_would_do(monkeypatch: pytest
     budget.ask(CallId("a", 1), [], LOOK)
     budget.ask(CallId("a", 1), [], LOOK)
     assert (
-        budget.complaint == "--ddpperf-budget=20s had no time for the launches of a first look in 1 call; 23s would do"
+        budget.complaint == "--ddpperf-budget=20s had no time for the launches before a verdict in 1 call; 23s would do"
     )
 
 

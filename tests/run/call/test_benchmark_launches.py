@@ -296,7 +296,7 @@ def test_a_launch_that_runs_out_of_memory_or_time_among_others_may_run_alone(
     expected = type(failure()) if not other else ReferenceStopped if told else ReferenceFailed
     with pytest.raises(expected) as raised:
         run([(one, PLAN) for one in both], Purpose.TIMES)
-    hint = "\n2 launches ran at the same time, to take turns; --ddpperf-interleave=false runs one after the other"
+    hint = "\n2 launches ran at the same time, interleaved; --ddpperf-interleave=false runs one after the other"
     assert str(raised.value).endswith(hint) is told
     with pytest.raises(DdpperfError) as raised:
         run([(one, PLAN) for one in both if one.of_reference is other], Purpose.TIMES)

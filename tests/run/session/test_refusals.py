@@ -20,7 +20,7 @@ from pytest_ddpperf.settings import Settings
         (Settings(against="main", baseline_set="a"), "baseline_set", "--ddpperf-against=main uses no baselines, but"),
         (Settings(calibrate=3, history=Path("runs.db")), "history", "ddpperf calibrate measures benchmarks side by"),
         (Settings(simulate=(8, 1024), budget=60.0), "budget", "ddpperf simulate measures nothing, but --ddpperf-budg"),
-        (Settings(quick=True), "max_time", "--ddpperf-quick takes a first look, which has separate limits and is not "),
+        (Settings(quick=True), "max_time", "--ddpperf-quick has its own limits and stores nothing, so "),
     ],
 )
 def test_an_option_without_effect_is_refused_on_the_command_line_and_allowed_in_the_ini_file(
