@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import runpy
+import tarfile
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -63,3 +67,23 @@ def test_both_ends_of_torch_are_environments_of_tox() -> None:
     named = loaded(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["torch"]["strategy"]["matrix"]["environment"]
     assert named == ["oldest", "py311-pytest9"]
     assert "torch==2.6.0" in (ROOT / "tox.ini").read_text().partition("[testenv:oldest]")[2].partition("[testenv:")[0]
+
+
+@pytest.mark.parametrize(
+    ("shipped", "licence", "missing"),
+    [
+        (["LICENSE", "tests/test_a.py"], "licenses/LICENSE", []),
+        (["tests/test_a.py"], "licenses/LICENSE", ["a-1.tar.gz lacks LICENSE"]),
+        (["LICENSE"], "METADATA", ["a-1.tar.gz lacks tests/test_a.py", "a-1-py3-none-any.whl lacks LICENSE"]),
+    ],
+)
+def test_a_release_without_its_licence_or_a_file_of_the_repository_is_refused(
+    tmp_path: Path, shipped: list[str], licence: str, missing: list[str]
+) -> None:
+    with tarfile.open(tmp_path / "a-1.tar.gz", "w:gz") as sdist:
+        for name in shipped:
+            sdist.addfile(tarfile.TarInfo(f"a-1/{name}"), io.BytesIO())
+    with ZipFile(tmp_path / "a-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"a-1.dist-info/{licence}", "")
+    lacking = runpy.run_path(str(ROOT / ".ci" / "complete.py"))["lacking"]
+    assert lacking(tmp_path, ["tests/test_a.py"]) == missing
