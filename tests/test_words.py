@@ -42,10 +42,10 @@ MOST: Mapping[str, tuple[int, int, int]] = {
     "left out, for omitted": (0, 0, 0),
     "a clause for a noun": (0, 0, 0),
     "a docstring that begins with a question word": (0, 0, 1),
-    "turns, for interleaved": (5, 0, 1),
-    "homemade terms": (2, 0, 2),
+    "turns, for interleaved": (0, 0, 1),
+    "homemade terms": (1, 0, 2),
     "a passive": (103, 65, 957),
-    "clauses glued by a colon or semicolon": (40, 25, 604),
+    "clauses glued by a colon or semicolon": (39, 24, 604),
 }
 """In the pages for users, in the pages for maintainers, and in strings and docstrings of the package."""
 IN_NAMES = r"_(?:told|tells?|beside|held_against|left_out|those_of|that_of|of_its_own|anew|where)(?=_|$)"

@@ -204,6 +204,7 @@ def test_paths_are_relative_to_the_current_folder_below_the_root(
     assert out[:2] == ["train.py trains with torch: the test runs it unchanged", "wrote ../perf/test_training.py"]
     assert "wrote ../.github/workflows/performance.yml" in out
     assert [line.split()[:2] for line in out[-3:]] == [["pytest", "../perf"]] * 3
+    assert out[-3].endswith(" --ddpperf-quick     a first check, in seconds")
     assert '    ddpperf.check(Script("src/train.py", ' in (here / "perf" / "test_training.py").read_text()
     assert " pytest perf " in (here / ".github/workflows/performance.yml").read_text()
     assert "ddpperf: error: ../perf/test_training.py exists already: " in complaint("init")
