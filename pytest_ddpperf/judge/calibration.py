@@ -49,12 +49,12 @@ class Calibrated:
 
     @property
     def bound(self) -> float | None:
-        """The smallest slowdown of the step time that a run excludes: a fraction, the median over runs, or None."""
+        """The upper bound of the step time's slowdown, a fraction (median over runs); None if no run has a bound."""
         return self._median(result[STEP_TIME].bound for result in self.results)
 
     @property
     def mde(self) -> float | None:
-        """The slowdown of steps that a run finds with 95 % probability: a fraction, the median over runs, or None."""
+        """The step time's minimal detectable effect, a fraction (median over runs); None if no run has an estimate."""
         return self._median(result[STEP_TIME].mde for result in self.results)
 
     @property

@@ -49,7 +49,7 @@ def worsening_of_all_steps(series: Series, base: Series) -> float | None:
 
 
 def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
-    """Counts samples worse than the same round's in ``base``, or than its median if not ``paired``; None if unknown."""
+    """Counts samples worse than ``base`` in the same round (``paired``) or than its median; None if unknown."""
     new, old = series.samples, base.samples
     if len(new) < 2 or not old:  # noqa: PLR2004
         return None

@@ -206,8 +206,8 @@ def _same_data(ranks: tuple[int, ...], now: Counts, alike: Alike, *, paired: boo
 def gate_changed_work(every: Sequence[Comparison], now: Measurement, reference: Reference) -> tuple[Comparison, ...]:
     """Returns the comparisons. If a step's work has changed (smaller batches), most comparisons cannot fail a test.
 
-    Counts of work (batch rows, backward passes) can still fail a test. Counts that depend on no shape, such as calls of
-    collectives, can if only a batch's shape changed, or if they grew by a larger factor than the backward passes.
+    Counts of work (batch rows, backward passes) can still fail a test. Counts that no shape influences (calls of
+    collectives) can fail a test if only a batch's shape changed, or they grew by a larger factor than backward passes.
     """
     other = {each.series.metric: each for each in every if _is_other_work(each)}
     if not other:
@@ -241,7 +241,7 @@ def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[st
 
 
 def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding on counts that cannot fail a test, because they differ between steps on one of the sides."""
+    """Returns a finding on counts that cannot fail a test, because the values of one revision differ between steps."""
     then, now = ({} if counts is None else counts.unstable for counts in (counts_of(reference), measurement.counts))
     restless = {**then, **now}
     ungated = [
@@ -297,5 +297,5 @@ def _differs(metric: str, reference: Reference) -> tuple[str, ...]:
 
 
 def counts_of(reference: Reference) -> Counts | None:
-    """Returns the counts that a reference has for comparison; None if it has none."""
+    """Returns the counts that a reference has for comparison; None if the reference has no counts."""
     return None if reference.counted is None else reference.counted.counts

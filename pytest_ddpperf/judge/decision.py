@@ -91,15 +91,15 @@ def decide(change: Change, evidence: Evidence, context: DecisionContext) -> Verd
     """Returns the verdict on a change from the reference to the candidate.
 
     ``REGRESSED`` needs two conditions: the change is a significant worsening (zero lies outside the two-sided
-    ``1 - alpha`` interval), and the estimate exceeds the tolerance. On a logarithmic scale, the tolerance means the
-    same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput divided by 1.03. If the
-    metric looked worse, new launches follow. If the reference is a stored baseline, the new launches alone have to meet
-    both conditions. If launches are paired with launches of the reference, all launches together have to meet both
-    conditions, and the new launches have to look worse (``looks_worse``). ``IMPROVED`` has the mirrored conditions, for
-    all launches. ``UNCHANGED`` is a proof: the one-sided 95 % bound of the worsening is at most ``margin`` times the
-    tolerance, and the estimate is at most the tolerance. ``OK`` is a weaker proof: the bound is at most ``resolution``,
-    10 % by default. Otherwise the verdict is ``INCONCLUSIVE``. If the total time of all steps grew by more than both of
-    these limits, the verdict is ``REGRESSED`` or ``INCONCLUSIVE``, because the estimate may miss rare long steps.
+    ``1 - alpha`` interval), and the estimate exceeds the tolerance. On a logarithmic scale, the tolerance is a factor:
+    3 % worse is 1.03 times the step time, or the throughput divided by 1.03. If the metric looked worse, new launches
+    follow. If the reference is a stored baseline, the new launches alone have to meet both conditions. If launches are
+    paired with reference launches, all launches together have to meet both conditions, and the new launches have to
+    look worse (``looks_worse``). ``IMPROVED`` has the mirrored conditions, for all launches. ``UNCHANGED`` is a proof:
+    the one-sided 95 % bound of the worsening is at most ``margin`` times the tolerance, and the estimate is at most the
+    tolerance. ``OK`` is a weaker proof: the bound is at most ``resolution``, 10 % by default. Otherwise the verdict is
+    ``INCONCLUSIVE``. If the total time of steps grew by more than ``resolution`` and by more than ``margin`` times the
+    tolerance, the verdict is ``REGRESSED`` or ``INCONCLUSIVE``, because the estimate may miss rare long steps.
     """
     better, proofs, fresh = evidence.series.better, context.proofs, evidence.fresh
     alpha, resolution = context.alpha_of(evidence.series), context.resolution_of(evidence.series)
@@ -182,8 +182,8 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
 
     Changes up to ``CountRow.floor`` are ignored. So are changes that may come from counting other steps than before. If
     steps differ irregularly, a doubled count is ``inconclusive``. Counts of a step's work, such as the rows of a batch,
-    have other rules. If the FLOPs of forward change in the same direction or are unknown, less work is ``regressed``,
-    and more work is ``incompatible``. Equally many rows of another shape are ``incompatible``, too.
+    follow another rule if the FLOPs of forward are unknown or change in the direction of the count. Less work is then
+    ``regressed``, and more work ``incompatible``. An equal number of rows with another shape is ``incompatible``, too.
     """
     row = counts.count_row(metric)
     gone = row.needed and not now.totals[metric] and bool(counts.beyond_floor(metric, then, now))
@@ -215,11 +215,11 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
 
 
 def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool) -> tuple[Comparison, ...]:
-    """Returns the comparisons, in which the CPU time can fail the test only in place of an undecided step time.
+    """Returns the comparisons, changed so that the CPU time can fail the test only if the step time is undecided.
 
-    More CPU time is no regression if steps became shorter. ``proves``: whether this verdict on the launches so far may
-    prove metrics no worse. If it may not, a CPU time that got worse is ``inconclusive``. If the CPU time looks worse
-    before the ``last`` verdict, an ``unchanged`` step time becomes ``inconclusive``.
+    More CPU time is no regression if steps became shorter. ``proves``: whether this interim verdict may prove that
+    metrics are no worse. If ``proves`` is false, a CPU time that got worse is ``inconclusive``. If the CPU time looks
+    worse before the ``last`` verdict, an ``unchanged`` step time becomes ``inconclusive``.
     """
     step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
     if step is None:
@@ -248,11 +248,11 @@ def decide_benchmark(
 ) -> Verdict:
     """Returns the worst verdict of the gated metrics, which can fail a test.
 
-    Without gated metrics, the verdict is ``new``, ``incompatible`` or ``unchanged``, as the reference decides. The
-    verdict ``improved`` needs all gated metrics to improve. A single one is enough if the reference is another
-    revision, or if only counts are compared, and if no metric is worse and no time is undecided. ``lost``: whether the
-    candidate lacks gated metrics of the reference. ``untimed``: whether there was no time to measure. If a timed metric
-    passes, undecided metrics with the rule ``alarm_only`` are ignored.
+    Without gated metrics, the verdict is ``incompatible`` if the reference differs in environment or training, ``new``
+    if no reference exists, and otherwise ``unchanged``. The verdict ``improved`` needs all gated metrics to improve. If
+    the reference is another revision, or all metrics are counts, a single improved metric is enough. But then no metric
+    may be worse, and no time undecided. ``lost``: whether the candidate lacks gated metrics of the reference.
+    ``untimed``: whether no time was left to measure. If a time passes, undecided ``alarm_only`` metrics do not count.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.drifts and not each.series.rules.alarm_only}
@@ -273,7 +273,7 @@ def decide_benchmark(
 
 
 def unconfirmed(result: Result) -> Result:
-    """Returns the result with ``inconclusive`` for metrics that got worse, until further launches confirm this."""
+    """Returns the result with ``inconclusive``, not ``regressed``, for metrics that more launches have to confirm."""
     if result.verdict is Verdict.BROKEN:
         return result
     comparisons = tuple(
@@ -300,8 +300,8 @@ def _lost_metrics(result: Result) -> bool:
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
     """Returns the worst verdict in ``failing`` that a benchmark has; None if the benchmark has none of them.
 
-    The verdict ``incompatible`` on a gated metric, which can fail a test, counts, too. If the reference is a stored
-    baseline, ``new`` on a gated metric also counts. A worse verdict on another metric could hide these two.
+    Besides the overall verdict, the benchmark has ``incompatible`` if a gated metric (which can fail a test) has this
+    verdict. With a stored baseline, the rule applies to ``new``, too. A worse overall verdict could hide both.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}

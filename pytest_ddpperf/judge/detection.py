@@ -1,4 +1,4 @@
-"""Statistical tests of whether a metric looks worse, looks better or is proven no worse; the detectable effect."""
+"""Tests whether a metric looks worse, looks better or is proven no worse, and computes the detectable effect."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def worsening(change: Change, better: Better) -> float:
 class Proofs:
     """The error probability that interim verdicts on a benchmark have used to prove that metrics are no worse.
 
-    All verdicts together, each on the launches so far, may use ``UNPROVEN`` (5 %). The part that is permitted grows
-    linearly with the elapsed time (Lan and DeMets 1983).
+    An interim verdict sees the launches so far. All interim verdicts together may use ``UNPROVEN`` (5 %). At any
+    moment, they may have used a part of the 5 % that grows linearly with the elapsed time (Lan and DeMets 1983).
     """
 
     share: float = 0.0  # of the time, at the last look that could prove
@@ -146,7 +146,7 @@ class AlphaLedger:
         self._before = self._committed  # ``_committed`` when the present look began
 
     def __getitem__(self, key: Key) -> Proofs:
-        """Returns a benchmark's ``Proofs`` at the current interim verdict; before the first one, nothing is used."""
+        """Returns a benchmark's ``Proofs`` at the current interim verdict; before the first verdict, ``UNSPENT``."""
         return self._now.get(key, UNSPENT)
 
     def begin(self, launches: Mapping[Key, int], share: float, *, last: bool) -> None:
@@ -157,7 +157,7 @@ class AlphaLedger:
         self.spend(share, last=last)
 
     def spend(self, share: float, *, last: bool, over: float | None = None) -> None:
-        """Updates the ``Proofs`` of benchmarks with new launches (``at_interim``); if ``last``, of all benchmarks."""
+        """Applies ``Proofs.at_interim`` to each benchmark that has new launches or, if ``last``, to all benchmarks."""
         for key, launches in self._launches.items():
             of_launches, spent = self._before.get(key, (0, UNSPENT))
             now = spent.at_interim(share, last=last, over=over)
@@ -169,5 +169,5 @@ class AlphaLedger:
         self._committed = {key: (launches, self._now[key]) for key, launches in self._launches.items()}
 
     def keep(self) -> None:
-        """Keeps the used error probability when the test runs again, even if the next verdict has no new launches."""
+        """Prevents ``begin`` from refunding used error probability when the test runs again without new launches."""
         self._before = self._committed

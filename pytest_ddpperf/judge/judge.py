@@ -190,9 +190,9 @@ class Judge:
         return sequential.Action("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, interim: sequential.Interim) -> int:
-        """Returns the number of launches on which a verdict ``regressed`` could be based when the time is up.
+        """Returns how many launches a verdict ``regressed`` could use if measuring continues until the time is up.
 
-        Launches that are not paired with launches of the reference count only if the metric looked worse before them.
+        If the reference does not run in the same rounds, only launches after the first suspicion of a slowdown count.
         """
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)

@@ -111,7 +111,7 @@ def _compared(evidence: Evidence, decision: Decision, **more: Any) -> Comparison
 
 
 def _judged_alone(series: Series, measurement: Measurement) -> bool:
-    """Returns whether a metric can fail a test; False if, like throughput, it repeats a step time that can fail it."""
+    """Returns whether a metric can fail a test; False for throughput and other copies of a step time that can fail."""
     step = _series_in(measurement, STEP_TIME)
     return series.gated and not (series.rules.repeats_step_time and step is not None and step.gated)
 
@@ -165,7 +165,7 @@ def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> tuple[float | None, ...]:
-    """Returns a worsening's upper bound, and its error probability; None as the error of an earlier verdict's bound."""
+    """Returns (upper bound of a worsening, error probability), or (bound, None) if an earlier verdict set the bound."""
     if decision.note is not None and decision.note.code == "proven_earlier":
         return context.proven[series.metric][1], None
     most = detection.upper_bound(change, series.better, context.proofs.level)

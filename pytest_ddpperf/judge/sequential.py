@@ -137,7 +137,7 @@ def of_launches(result: Result) -> list[Comparison]:
 
 
 def _beyond(comparison: Comparison, gross: float) -> bool:
-    """Returns whether the estimate of a change exceeds the gross slowdown, significantly or not."""
+    """Returns whether the estimated worsening exceeds the threshold ``gross``, a fraction, significantly or not."""
     change, lower = comparison.change or 0.0, comparison.series.better == "lower"
     if comparison.series.scale == "difference":
         return (change if lower else -change) > gross * abs(comparison.baseline or 0.0)

@@ -74,7 +74,7 @@ def synchronisation_kept(measurement: Measurement) -> Finding | None:
 
 
 def _samples(measurement: Measurement, figure: Callable[[float, float], float]) -> Samples | None:
-    """Returns ``figure`` of the mean step time with and without averaging of gradients, by launch; None if unknown."""
+    """Returns ``figure(a, b)`` by launch; a, b: mean step with and without averaging of gradients. None if unknown."""
     return tuple(figure(*steps[0]) for steps in map(_steps, measurement.every) if steps) or None
 
 

@@ -136,9 +136,9 @@ def compute_to_communication(measurement: Measurement) -> Samples | None:
 
 
 class Peak(NamedTuple):
-    """Peak FLOP/s of one GPU by precision, at boost clocks and without sparsity; None if it does not have a precision.
+    """Peak FLOP/s of one GPU by precision, at boost clocks and without sparsity; ``tf32`` is None without TF32.
 
-    ``half`` is the peak of fp16 with fp32 accumulation. ``bf16`` says whether bf16 has the same peak.
+    ``half`` is the peak of fp16 with fp32 accumulation, and also of bf16 if ``bf16`` is true.
     """
 
     fp32: float

@@ -191,7 +191,7 @@ def moved_step(launch: Launch) -> Moved:
 
 @once
 def busiest_cpu(launch: Launch) -> float | None:
-    """Returns the CPU seconds of a step on the busiest rank, averaged over its cheapest blocks; None if unknown."""
+    """Returns the busiest rank's CPU seconds per step, in the third of steps with least CPU time; None if unknown."""
     times = complete(map(_cpu_of, launch.ranks))
     return None if times is None else max(times)
 

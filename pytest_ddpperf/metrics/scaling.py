@@ -48,8 +48,8 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
     """Adds speedup and memory ratio, relative to the measurement named ``over``, from the rounds that measured both.
 
     If ``over`` does not fit into memory, the first measurement is the base. A smaller speedup can fail a test only if
-    ``gated`` is true. ``gated`` must be false if the base is a strategy or a Workload of the test, because the speedup
-    also falls if the base becomes faster. Speedups of ranks that share cores or GPUs never fail a test.
+    ``gated`` is true. ``gated`` must be false if the call compares strategies or Workloads, because the speedup also
+    falls if the base becomes faster. Speedups of ranks that share cores or GPUs never fail a test.
     """
     base = next((point for point in measured if point.name == over), measured[0])
     # A replaced base makes the gain another one than before.
@@ -63,7 +63,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
-    """Wraps ``derive`` so that CPU time can fail a test. Callers do this if the reference runs in the same rounds."""
+    """Returns ``derive``, which adds metrics, extended so that CPU time can fail a test in paired comparisons."""
     return lambda measured: derive(
         tuple(_gated_if(point, lambda each: each.gated or each.rules.stands_in) for point in measured)
     )

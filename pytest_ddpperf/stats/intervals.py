@@ -1,4 +1,4 @@
-"""Confidence intervals: of a value over launches, of the change between two samples or of a suite, of a rate."""
+"""Confidence intervals of a value over launches, of a rate, and of the change between two samples or in a suite."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def possible(interval: Interval | None, least: float, most: float) -> Interval |
 
 
 def half_width(change: Change, alpha: float) -> float | None:
-    """Returns half the width of the two-sided ``1 - alpha`` interval around ``shift``; None if it is unknown."""
+    """Returns half the width of the two-sided ``1 - alpha`` interval around ``change.shift``; None if unknown."""
     if change.standard_error is None:
         return None
     return t_quantile(1 - alpha / 2, change.df) * change.standard_error
@@ -221,7 +221,7 @@ def _scatter(new: Center, base: Center) -> dict[str, Any]:
 
 
 def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
-    """Divides both means by the base's mean, and propagates the error of this mean to the quotient."""
+    """Divides both means by the base's mean. The base then has the variance that this mean causes in new / base."""
     size = abs(base.mean) or 1.0  # 0 only if both sides are nothing but zeros
     leverage = abs(new.mean) / size
     return (
@@ -274,7 +274,7 @@ between -4.6 % and +0.7 %; none of these runs is called slower.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonChange:
-    """The relative change of the step time that all tests of a run have in common."""
+    """The relative change that the step times of all tests of a run have in common."""
 
     tests: int  # number of tests
     change: float  # relative: 0.031 is +3.1 %
@@ -283,7 +283,7 @@ class CommonChange:
 
 
 def change_of_suite(results: Iterable[Result]) -> CommonChange | None:
-    """Returns the change of the step time that a run's tests have in common; None if it is unknown."""
+    """Returns the change that the step times of all tests of a run have in common; None if this change is unknown."""
     paired: dict[str, list[float]] = {}
     for result in results:
         for one in result.comparisons:

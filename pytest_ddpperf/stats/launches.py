@@ -144,8 +144,8 @@ def variance_of(moved: Sequence[float]) -> float:
 def paired_influences(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
     """Returns the ``influences`` of blocks on the difference between the estimates of two launches, new minus base.
 
-    ``new`` and ``base`` have the influences of the blocks on each launch's estimate. If there are equally many blocks,
-    they are subtracted in pairs, so that a disturbance of both launches cancels out.
+    ``new`` and ``base``: each launch's influences. If they are equally long, the result is their differences, in which
+    common disturbances cancel out. Otherwise it has all influences, scaled, or nothing if a launch has too few blocks.
     """
     if len(new) == len(base):
         return tuple(moved - partner for moved, partner in zip(new, base, strict=True))
@@ -211,7 +211,7 @@ def center_of(samples: Sequence[float], *, robust: bool = False) -> Center:
 def moderated(side: Center, expected: Expected | None) -> Center:
     """Returns the mean with an error that combines the measured and the expected scatter.
 
-    Both are weighted by their degrees of freedom. The expected scatter has less weight if there are more launches
+    The degrees of freedom are the weights. The expected scatter has less weight if there are more launches
     (Smyth 2004), or if launches differ by far more than expected.
     """
     if expected is None or expected.df <= 0:
@@ -283,9 +283,9 @@ def _beyond(ordered: Sequence[float], mean: float, reach: float) -> tuple[int, i
 
 
 def _solved(inside: Sequence[float], below: int, above: int) -> tuple[float, float] | None:
-    """Computes center and capping distance from the uncapped samples and the numbers of capped samples on each side.
+    """Computes the center and the capping distance from the uncapped samples, and how many are capped on each side.
 
-    Returns None if no capping distance fits these samples.
+    Samples farther from the center than this distance count as capped. Returns None if no distance fits the samples.
     """
     if not inside:
         return None

@@ -153,7 +153,7 @@ class SessionBudget:
 
     @property
     def call_left(self) -> float:
-        """The seconds that the call may still measure."""
+        """The seconds until the call's time limit, negative after the limit."""
         return self._call_ends - self.now()
 
     @property
@@ -186,7 +186,7 @@ class SessionBudget:
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
         """Records the time that a call needs in the second pass, in which undecided tests run again.
 
-        If only a proof that nothing changed is missing, the call's time ends now, unless it was given for this proof.
+        Ends the call's time if at most a proof that nothing changed is missing. A second run for this proof continues.
         """
         self._late.setdefault(call, -self.call_left - interim.round_seconds if interim.shared else 0.0)
         if not self.leaves_time:

@@ -69,7 +69,7 @@ class BenchmarkLaunches:
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
-        """Returns pairs for each revision and set of environment variables: fork servers, and the number to start."""
+        """Returns (fork servers, number to start) for each revision with each set of environment variables."""
         return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
 
     def start(self, variants: Sequence[Variant]) -> None:
@@ -117,7 +117,7 @@ class BenchmarkLaunches:
             side.abort()
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
-        """Returns limits for planning launches; ``shared``: whether the session's budget gave ``screening`` seconds."""
+        """Returns limits for plans of ``screening`` seconds; ``shared``: whether the session's budget gave them."""
         return LaunchLimits(
             settings=self.settings, screening=screening, slots=self._together, memory=self._memory, shared=shared
         )

@@ -208,14 +208,14 @@ class JudgedRun(BenchmarkRun):
     def _stored_times(
         self, variants: Sequence[Variant], baselines: Sequence[StoredBaseline], why: refs.Unpaired
     ) -> refs.StoredReferences:
-        """Returns the stored baselines as references; ``why``: the reason, for reports, not to measure their commit."""
+        """Returns the stored baselines as references. Reports state ``why`` no launch measures their commit."""
         if why.lacking:
             self._end_if_needed(why.reason)
         told = tuple(replace(stored, unpaired=why.reason) for stored in baselines)
         return refs.StoredReferences(baselines=told, both_sides=tuple(variants), derive=self._derive)
 
     def _learn(self, paired: PairedLaunches) -> None:
-        """Copies the imports and the reference's failures of the call's earlier run, if any, to ``paired``."""
+        """Copies the ranks' imports and the reference's failures to ``paired`` from the test's earlier run, if any."""
         if self.progress.kept.get("paired") is not paired:
             paired.learn(self.progress.kept.get("paired"))
         self.progress.kept["paired"] = paired

@@ -1,4 +1,4 @@
-"""Prepares a training in a launch: times a few steps, counts, verifies; results are kept during the session."""
+"""Prepares a training in a launch, which times a few steps, counts and verifies. The session keeps the results."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def prepared(
 def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> Prepared:
     """Launches a variant's preparation and returns its results.
 
-    If a launch that also times or counts fails, or its verification is doubtful, another launch only verifies.
+    One launch verifies, times and counts. If it fails or does not confirm correctness, another launch only verifies.
     Incorrect training is reported before other failures, because it is the most serious one.
     """
     if job.reference is not None:
@@ -149,7 +149,7 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
 def prepare_job(
     settings: Settings, variant: Variant, picked: tuple[str, str] | None = None, *, timed: bool = True
 ) -> PrepareJob:
-    """Returns the job of the launch that prepares a variant; ``picked``: what ``loader=auto`` chose, and the reason."""
+    """Returns the job of the launch that prepares a variant; ``picked``: choice of ``loader=auto``, and the reason."""
     timed = timed and settings.counts != "only"
     settings = variant.effective_settings(settings)
     counted = settings.counts != "off"

@@ -51,7 +51,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
 
 
 def grows(subject: object) -> bool:
-    """Returns whether ``subject`` makes a Workload for a number of ranks, judging by its first parameter's name."""
+    """Returns whether ``subject`` is a function ranks -> Workload, judging by the name of its first parameter."""
     if isinstance(subject, (Workload, Script)) or not callable(subject):
         return False
     with contextlib.suppress(TypeError, ValueError):
@@ -188,7 +188,7 @@ class VerbCall:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject
 
     def _reference(self, reference: Subject, resolved: Strategy | None) -> Subject:
-        """Returns the one-process training ``reference``; raises SettingError if the measured subject is a Workload."""
+        """Returns the checked ``reference`` of a step or Script; raises SettingError for Workloads, which need none."""
         if resolved is not None:
             raise SettingError(
                 "reference=... is only for a step or a Script; a Workload is its own reference: leave reference out"

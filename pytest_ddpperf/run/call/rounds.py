@@ -121,7 +121,7 @@ class Measuring:
         return replace(interim, last=last, screened=screened, over=self._time.over(last=last))
 
     def _launch(self, wanted: int, least: int) -> None:
-        """Launches rounds up to ``wanted``, or up to ``least`` if there is no time for more."""
+        """Launches until ``wanted`` rounds exist. If time runs out earlier, it stops once ``least`` rounds exist."""
         rounds, screening = self.rounds, not (self._confirming or self._screened)
         while rounds.made < wanted and (
             rounds.made < least or self._time.goes_on(self._round_seconds, screening=screening)
@@ -291,7 +291,7 @@ class Rounds:
         self._chosen = frozenset(i for i, one in enumerate(self._variants) if keys is None or one.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Makes only later launches confirm the metrics ``suspects``; returns the number of launches so far."""
+        """Lets only later launches confirm that the metrics ``suspects`` got worse; returns how many preceded."""
         seen = max(len(self._launches[i]) for i in self._chosen)
         for i in self._chosen:
             self._fresh_from[i] = len(self._launches[i])

@@ -26,7 +26,7 @@ class TimeSheet:
     def note_launch(self, begun: float, **worked: float) -> None:
         """Records the seconds of a launch from ``begun`` until now; seconds without a purpose count as starting time.
 
-        ``worked``: seconds by purpose, cut to the launch's duration, because tests may have patched the ranks' clocks.
+        ``worked``: seconds by purpose. Tests may patch the ranks' clocks, so the launch's duration limits their sum.
         """
         left = self.now() - begun
         for part, seconds in worked.items():

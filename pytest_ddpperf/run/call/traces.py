@@ -120,7 +120,7 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
 def pairs_of(before: Path, after: Path) -> list[tuple[NamedFiles, NamedFiles]]:
     """Pairs benchmarks at ``before`` and ``after`` that have equal names; raises TraceError if there is no pair.
 
-    If each path has a single benchmark, these two form a pair. A benchmark is its name and the files of its traces.
+    If each path has a single benchmark, these two form a pair. ``NamedFiles`` is (benchmark's name, trace files).
     """
     first, second = (
         {Path(name).name: (name, files) for name, files in groups_of([path]).items()} for path in (before, after)

@@ -54,7 +54,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     *,
     verb: str = "compare",
 ) -> NamedVariants:
-    """Returns the trainings to compare, with the base ``over``; ``more``: strategies that pytest hooks of users add."""
+    """Returns trainings to compare with the training ``over``; ``more``: strategies that pytest hooks of users add."""
     canonical: Callable[[Any], str] = str
     if variants is not None:
         return _with_settings(subject, strategies, over, strategy, variants, verb=verb)
@@ -101,7 +101,7 @@ def _named(
     *,
     verb: str,
 ) -> NamedVariants:
-    """Returns trainings with the base ``over`` (default: the first); raises SettingError for fewer than two."""
+    """Returns trainings to compare with ``over`` (default: the first); raises SettingError for fewer than two."""
     given = f"{list(named)}" if what == "subjects" else f"{what}={list(named)}"
     if len(named) < MIN_VARIANTS:
         raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
@@ -192,7 +192,7 @@ class Variant(BenchmarkId):
 
 
 def counted_only(variant: Variant, *, asked: bool = True) -> Measurement:
-    """Returns a variant's measurement with counts but no times. Unless ``asked`` for, it notes a lack of time."""
+    """Returns a measurement of counts alone. If no setting ``asked`` for this, a finding names the lack of time."""
     return measurement_of(variant, Plan(warmup=0, steps=0), findings=() if asked else (Finding("no_time_to_measure"),))
 
 

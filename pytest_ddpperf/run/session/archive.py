@@ -37,7 +37,7 @@ class Archive:
 
     @cached_property
     def code(self) -> git.Checkout | None:
-        """The measured checkout; changes in the folder of baselines do not count."""
+        """The measured checkout; changed baselines do not make it ``dirty``. None without git or a commit."""
         found = git.checkout(self._root, self._baselines)
         if found is None and self._settings.save is None and (why := git.unreadable(self._root)):
             self.complaints.append(f"the results name no commit: {why}")
@@ -134,7 +134,7 @@ class Archive:
         )
 
     def _came_with(self, test: str, record: BaselineRecord) -> str | None:
-        """Returns the commit that added a baseline's step times to a file, also if it moved; None if no commit did."""
+        """Returns the first commit that added a baseline's step times, in any folder; None if no commit did."""
         samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
         file = self._store.file(test, record.environment)
         return git.introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None

@@ -65,7 +65,7 @@ def _command_words(config: Any) -> Iterator[str]:
 
 
 class _Switched(argparse.Action):
-    """An argparse action for an option whose name contains the value to store, such as ``--ddpperf-NAME=off``."""
+    """An argparse action that treats ``--ddpperf-NAME=off`` as the name of an option; stores the word after ``=``."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
@@ -124,7 +124,7 @@ def counts_alone(config: pytest.Config) -> bool:
 
 
 def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
-    """Yields name and value of each setting in the ini file and in ``-o``, with the numbers and booleans of TOML."""
+    """Yields (name, value) of each setting in the ini file and ``-o``. Values from TOML stay numbers and booleans."""
     # getini refuses numbers and booleans of TOML for settings that may be texts, too.
     values: Mapping[str, object] = vars(config).get("_inicfg") or vars(config).get("inicfg", {})  # of pytest 9, and 8
     beside = dict(word.split("=", 1) for word in vars(config).get("_override_ini", ()) if "=" in word)  # -o of pytest 8

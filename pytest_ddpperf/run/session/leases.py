@@ -197,7 +197,7 @@ class Leases:
 
     @contextlib.contextmanager
     def sharing(self, gpus: Gpus, ranks: int) -> Iterator[None]:
-        """Reserves GPUs for ranks that do not measure; ranks of other runs that do not measure may share the GPUs."""
+        """Reserves GPUs for ranks that do not measure. Ranks of other runs may use them, too, without measuring."""
         names = [name for name in names_of(gpus)[:ranks] if not self._locks.holds(name)]
         if self._seconds is None or not names:
             yield

@@ -30,7 +30,7 @@ _SHOWN = 200  # characters of a value in an error
 
 @dataclass(frozen=True)
 class RankResults(Generic[T]):
-    """The ranks' values of a run; ``errors`` has, by rank, exceptions that did not fail the test (``check=False``)."""
+    """Each rank's return value in ``ddpperf_group.run``. With ``check=False``, ``errors`` has exceptions by rank."""
 
     _values: tuple[T, ...]
     errors: Mapping[int, RankError]

@@ -92,7 +92,7 @@ class Session:
         return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """Returns the settings, changed for quick runs, simulated ranks or bisections; ``counts``: keeps counting."""
+        """Returns settings, changed for quick runs, simulated ranks or bisections. If ``counts``, counting stays on."""
         stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
         if self.probe is not None:
             stronger = dict(self.probe.settings)

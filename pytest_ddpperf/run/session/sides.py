@@ -65,7 +65,7 @@ class Sides:
 
     @property
     def launchers(self) -> Launchers:
-        """The launchers that fork the ranks of this checkout; started at the first use."""
+        """The launchers that fork the candidate's ranks; created at the first use."""
         if self._launchers is None:
             self.threads.update(thread_variables(os.environ))  # of the ranks of all launches
             self._before_start()

@@ -31,7 +31,7 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
     """Returns whether the tests use the plugin's fixtures.
 
-    Raises SettingError if only some tests use the fixtures, or after a restart by torchrun, which repeats failed tests.
+    Raises SettingError if only some tests use the fixtures, or if torchrun has restarted and would repeat failed tests.
     """
     ours = [item for item in items if uses_ranks(item)]
     if not ours:
@@ -89,7 +89,7 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Returns whether this process only starts ranks for rank 0, which connects to it or raises UsageError."""
+        """Connects rank 0 to other processes; returns whether this process only helps rank 0. May raise UsageError."""
         config, task = session.config, self._task
         try:
             alone = task is None or config.option.collectonly or hasattr(config, "workerinput")
@@ -114,7 +114,7 @@ class UnderLauncher:
             pytest.fail(f"{reason}: leave -n out, or start one pytest without {self._task.launcher}", pytrace=False)
 
     def _let_go(self) -> None:
-        """Prints the output that was held back, because this suite does not use the plugin's fixtures."""
+        """Prints the held-back output of a process that runs tests by itself, not for rank 0."""
         if self._held is not None:
             (writer, file), self._held = self._held, None
             text, writer._file = writer._file.getvalue(), file  # noqa: SLF001 - the same
