@@ -15,7 +15,7 @@ NOT_MEASURED = 10  # pytest's exit status if nothing was found worse but not all
 class DdpperfError(Exception):
     """The base class of the errors that this plugin raises on purpose; ``benchmark`` names the failed benchmark.
 
-    The plugin shows only the text of such an error: first the fact, then the cure, then the place in the test.
+    The plugin shows only the text of such an error: first the problem, then the cure, then the line of the test.
 
     Attributes:
         benchmark: name and number of ranks of the benchmark that failed; None if unknown.
@@ -34,7 +34,7 @@ class DdpperfError(Exception):
 
     @property
     def headline(self) -> str:
-        """The first line of the message: the fact, without cure and details."""
+        """The first line of the message, which names the problem without the cure and the details."""
         first, *others = str(self).split("\n")
         return f"{first} {next(filter(None, map(str.strip, others)), '')}".rstrip() if first.endswith(":") else first
 
@@ -198,7 +198,7 @@ class TargetMissed(FoundWrong):
 
 
 class QualityLost(FoundWrong):
-    """Raised if a strategy trains a worse or another model than the first strategy; the message names both."""
+    """Raised if a strategy's model is worse than the first strategy's, or differs; the message names both."""
 
 
 class NotTimed(DdpperfError):

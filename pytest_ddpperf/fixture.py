@@ -387,7 +387,7 @@ class Ddpperf:
         Args:
             subject: a Workload; or a function ``batch_size -> Workload``, tried with each of ``batch_sizes``.
             memory: bytes of a rank, such as ``"80GB"`` (default: the accelerator's, else no limit).
-            strategies: as for ``compare`` (default: DDP, ZeRO 1, and FSDP that keeps parameters or frees them).
+            strategies: as for ``compare`` (default: DDP, ZeRO 1, FSDP with and without resharding after forward).
             precisions: some of ``fp32``, ``bf16``, ``fp16`` (default: fp32 and bf16).
             batch_sizes: samples of a rank, if ``subject`` is a function.
             measure: whether the three fastest also run on ranks of this machine.

@@ -198,7 +198,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Fails a rerun of a test that a verdict failed; skips a test's rest if it reads a time that was not measured."""
+    """Fails a rerun of a test after a failing verdict; skips the rest of a test that reads an unmeasured time."""
     if STANDS in item.stash:
         raise item.stash[STANDS].with_traceback(None)
     try:

@@ -146,7 +146,7 @@ def format_change(change: float) -> str:
 
 
 def signed_percent(change: float) -> str:
-    """Formats only the number of a relative change in percent, with its sign: 0.132 is ``+13.2``."""
+    """Formats a relative change in percent, with its sign but without the unit: 0.132 is ``+13.2``."""
     percent = 100 * change
     decimals = 0 if abs(percent) >= 999.5 else 1  # noqa: PLR2004 - from 1000 % on a decimal means nothing
     return f"{_rounded(percent, decimals):+.{decimals}f}"

@@ -56,16 +56,16 @@ def remove(tree: Path, root: Path, late: Callable[[str], object] = str) -> None:
 
 
 def _end_others(tree: Path) -> None:
-    """Ends processes that still work on the checkout: first with SIGTERM, so that git cleans up, then with SIGKILL."""
+    """Ends processes that still use the checkout ``tree``: first by SIGTERM, so that git cleans up, then by SIGKILL."""
     polls = int(_TERM_SECONDS / _POLL_SECONDS)
     for kill in [False] * polls + [True] * polls:
-        if not sum(_ended(file.parent, tree, kill=kill) for file in Path("/proc").glob("[0-9]*/environ")):
+        if not sum(_signalled(file.parent, tree, kill=kill) for file in Path("/proc").glob("[0-9]*/environ")):
             return
         time.sleep(_POLL_SECONDS)
 
 
-def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
-    """Sends SIGTERM (SIGKILL if ``kill``) to ``process`` if it works on the checkout; returns whether it does."""
+def _signalled(process: Path, tree: Path, *, kill: bool) -> bool:
+    """Sends SIGTERM (SIGKILL if ``kill``) to a process that uses the checkout ``tree``; returns False for any other."""
     with contextlib.suppress(OSError):
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         adds = Path(os.fsdecode(words[0])).name == "git" and os.fsencode(tree) in words
@@ -77,7 +77,7 @@ def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
 
 
 def await_end(tree: Path, pipe: TextIO) -> None:
-    """Waits until ``pipe`` is closed, and updates the mtime of the checkout's folder, which shows that it is in use."""
+    """Waits until ``pipe`` is closed; meanwhile updates the folder's mtime every hour, to show that it is in use."""
     while not select.select([pipe], [], [], _SIGN_SECONDS)[0]:
         with contextlib.suppress(OSError):
             os.utime(tree.parent)

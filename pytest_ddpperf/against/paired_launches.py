@@ -65,8 +65,8 @@ class PairedLaunches:
     ) -> LaunchResult[Any]:
         """Calls ``Launcher.run(*call, **group)`` for the candidate, or for the reference if ``reference`` is true.
 
-        ``launchers`` are the candidate's; ``number`` is a launcher's index on either side. The reference's ranks get
-        the environment variables ``variables``. Raises ReferenceFailed, with ``benchmark``, if the reference fails.
+        ``number`` is the index of the candidate's launcher in ``launchers``, or of the reference's launcher. Only the
+        reference's ranks get the environment ``variables``. If they fail, raises ReferenceFailed with ``benchmark``.
         """
         __tracebackhide__ = True
         if not reference:
@@ -186,7 +186,7 @@ def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _Referen
         id(value): (module, name)
         for module in modules
         for name, value in vars(sys.modules[module]).items()
-        if _defined_in(value, module, modules)
+        if _found_in(value, module, modules)
     }
     used: dict[str, str] = {}
     kept: dict[str, str] = {}
@@ -226,11 +226,11 @@ def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
     )
 
 
-def _defined_in(value: Any, module: str, modules: Mapping[str, str]) -> bool:
-    """Returns True for functions and classes of ``module``, Workloads, partials, and instances of tests' classes."""
+def _found_in(value: Any, module: str, test_modules: Mapping[str, str]) -> bool:
+    """Returns True for ``module``'s functions and classes, any Workload or partial, and instances of tests' classes."""
     if isinstance(value, FunctionType) or inspect.isclass(value):
         return bool(value.__module__ == module)
-    return isinstance(value, (Workload, functools.partial)) or type(value).__module__ in modules
+    return isinstance(value, (Workload, functools.partial)) or type(value).__module__ in test_modules
 
 
 def _name_of(value: Any, modules: Mapping[str, str]) -> tuple[str, str] | None:

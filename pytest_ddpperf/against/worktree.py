@@ -165,7 +165,7 @@ class Worktree(Guarded):
 
 @contextlib.contextmanager
 def _checked_out(made: Guarded, label: str, root: Path, cure: str = "") -> Iterator[None]:
-    """Removes ``made`` if the code in this context, a checkout, fails; turns git's errors into a LaunchError."""
+    """Removes the folder ``made`` if the code in this context fails; turns git's errors into a LaunchError."""
     try:
         yield
     except BaseException as error:

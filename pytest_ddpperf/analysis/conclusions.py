@@ -161,8 +161,8 @@ def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:
     """Compares the measured time of a step's collectives with the time that the network's ``fits`` predict.
 
-    Without a measured time, the finding has only the prediction; without a prediction, it has the reason. The result is
-    None if no collective moves bytes, or if nothing was timed.
+    If steps have a time but their collectives do not, the finding has only the prediction. If no prediction is
+    possible, the finding has the reason. Returns None if no collective moves bytes, or if no step has a time.
     """
     counts = measurement.counts
     if counts is None or not measurement.launches or not sum(counts.details.get("collective_bytes", {}).values()):
@@ -196,7 +196,11 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
 
 
 def _measured_seconds(measurement: Measurement) -> tuple[float | None, str, float | None]:
-    """Returns (seconds of collectives, source in words, None); if they are unknown, (None, "", exposed seconds)."""
+    """Returns (seconds of a step's collectives, source of this time as text, exposed seconds).
+
+    The exposed seconds are the part of the time that computing does not hide. They are None if the whole time is known,
+    or if they are unknown, too. If the whole time is unknown, the first two elements are None and empty.
+    """
     profile = measurement.profile
     if profile is not None and profile.transfer is not None:
         return profile.transfer, "the profiler saw", None

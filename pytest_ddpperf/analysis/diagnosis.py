@@ -95,14 +95,14 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
     return Cause(bottleneck=bottleneck, seconds=seconds, share=seconds / step if step > 0 else 0.0, facts=facts)
 
 
-def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
-    """Returns the causes of idle time outside of waits, such as shared cores; ``computing``: seconds without waits."""
+def _queued(evidence: StepEvidence, environment: Environment, without_waits: float) -> list[Cause]:
+    """Returns the causes of time in which a rank neither computes nor waits, such as cores that several ranks share."""
     step, short = evidence.step, _shortage(evidence, environment)
-    idle = 0.0 if evidence.cpu is None else computing - evidence.cpu
+    idle = 0.0 if evidence.cpu is None else without_waits - evidence.cpu
     if short:
         wanted, there = _threads(environment)
         facts = {"wanted": wanted, "there": there, "resource": "core" if environment.device == "cpu" else "GPU"}
-        return [_cause("oversubscribed", idle if idle >= IDLE * step else short * computing, step, **facts)]
+        return [_cause("oversubscribed", idle if idle >= IDLE * step else short * without_waits, step, **facts)]
     if idle < IDLE * step:
         return []
     if evidence.lost >= DISTURBED and _saturation(evidence, environment) >= SATURATED:

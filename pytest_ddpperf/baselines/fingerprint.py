@@ -195,7 +195,7 @@ def training_differences(
 
 
 def _with_variables(recipe: Mapping[str, str]) -> dict[str, str]:
-    """Returns a recipe with separate environment variables: ``{"env A": "1", "env B": "2"}`` for ``A=1 B=2``."""
+    """Returns a training's settings with ``env``, such as ``A=1 B=2``, split into ``{"env A": "1", "env B": "2"}``."""
     each = (text.partition("=") for text in re.split(r" (?=\w+=)", recipe.get("env", "")) if text)
     return {name: text for name, text in recipe.items() if name != "env"} | {
         _ENV + name: text for name, _, text in each

@@ -161,7 +161,7 @@ class Predictor:
         ]
 
     def training(self, call: VerbCall, variant: NamedVariant, name: str | None, ranks: int | None = None) -> Training:
-        """Returns the training to time, in order to predict ``variant`` on ``ranks`` ranks (default: the call's)."""
+        """Returns the training to run here for a prediction of ``variant`` on ``ranks`` ranks (default: the call's)."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
         _require_fit(call.settings, variant, ranks)
         session, settings = self.session, call.settings
@@ -177,13 +177,13 @@ class Predictor:
         settings = timed.effective_settings(call.settings)
         return Training(variant=timed, settings=settings, together=here.world_size)
 
-    def _require_network(self, settings: Settings, asked: Environment, room: int) -> None:
-        """Raises SettingError if no network is given or measured. The message depends on ``room`` (see ``_room``)."""
+    def _require_network(self, settings: Settings, asked: Environment, own_cores: int) -> None:
+        """Raises SettingError if no network is given or measured; ``own_cores``: the most ranks that share no core."""
         ranks = asked.world_size
         if settings.network is not None or ranks == 1 or self.session.archive.network(asked) is not None:
             return
         measure = f": measure the network with ddpperf network --world-size={ranks}, or give one of"
-        cure = f", and {ranks} ranks would share cores or GPUs here: give one of" if ranks > room else measure
+        cure = f", and {ranks} ranks would share cores or GPUs here: give one of" if ranks > own_cores else measure
         raise SettingError(
             f"no network is given, and none was measured for {environment_key(asked)}{cure} {', '.join(CLUSTERS)}"
         )

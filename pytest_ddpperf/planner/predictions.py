@@ -232,8 +232,8 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
     )
 
 
-def _computed(now: float, work: float, sent: float, taken: float) -> float:
-    """Returns the end of ``work`` seconds of computing from ``now`` on, slowed by a transfer until ``sent``."""
-    beside = max(0.0, sent - now)
+def _computed(start: float, work: float, sent: float, taken: float) -> float:
+    """Returns the end of ``work`` seconds of computing from ``start``, at a speed of 1 - ``taken`` until ``sent``."""
+    beside = max(0.0, sent - start)
     done = beside * (1 - taken)
-    return now + work / (1 - taken) if work <= done and taken < 1 else now + beside + work - done
+    return start + work / (1 - taken) if work <= done and taken < 1 else start + beside + work - done

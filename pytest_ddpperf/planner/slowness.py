@@ -93,7 +93,7 @@ def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float
 
 
 def interface_line(environ: Mapping[str, str], speeds: Mapping[str, float | None], backend: str) -> str:
-    """Returns a sentence if GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names an interface that is slow or not up; or "".
+    """Returns a sentence if GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names a slow or inactive interface, else empty.
 
     ``speeds`` has bits per second of each interface that is up, None if the speed is unknown.
     """

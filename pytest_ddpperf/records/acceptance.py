@@ -23,8 +23,8 @@ class Acceptance:
     def covers(self, worse: Comparison) -> bool:
         """Returns whether a metric's worsening is within the accepted limit.
 
-        A count's worsening is the growth of its total or, if larger, the summed growth of the parts that grew, on the
-        rank with the largest growth. A finite limit never accepts fewer batch rows or backward passes in a step.
+        A count's worsening is the growth of its total, or the summed growth of its growing parts if this sum is larger.
+        The rank with the largest growth counts. A finite limit never accepts fewer batch rows or backward passes.
         """
         if self.limit == math.inf or count_row(worse.series.metric).of_work:
             return self.limit == math.inf

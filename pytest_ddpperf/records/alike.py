@@ -41,6 +41,6 @@ class Alike:
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """For each rank, the number of different batches among ranks with equal parameters; empty if unknown."""
+        """For each rank, the number of different batches of the ranks with this rank's parameters; empty if unknown."""
         pairs = set(zip(self.copies, self.data, strict=False))
         return tuple(sum(first == copy for copy, _ in pairs) for first in self.copies) if pairs else ()

@@ -189,10 +189,11 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
 
 
 def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[Pair]) -> list[Pair]:
-    """Returns those (before, now) ``pairs`` whose difference cannot come from counting other steps than before.
+    """Returns those (before, now) ``pairs`` whose difference cannot come from the choice of the counted steps.
 
     The pairs are means over counted steps: of one ``part``, or of the total if ``part`` is empty. If two means prove
-    nothing, but every step of one side has more than most steps of the other side, the result has values of such steps.
+    nothing, but each step of one side exceeds most steps of the other side, the result has two values of steps
+    instead: the smallest value of the larger side, and the most frequent value of the other side.
     """
     more, less = _doubt(metric, part, then, now)
     found: list[Pair] = []
@@ -204,7 +205,7 @@ def surely_changed(metric: str, part: str, then: Counts, now: Counts, pairs: Ite
 
 
 def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """Returns (before, now) of each changed part of a count, overall and by rank, without uncertain changes."""
+    """Returns (before, now) pairs of the parts that ``surely_changed``: first of all ranks together, then by rank."""
     parts = {name: [pair] for name, pair in _parts(metric, then, now).items()}
     found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
     before, after = (sorted(counts.details.get(metric, {}).values()) for counts in (then, now))
@@ -233,33 +234,33 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     return math.ceil(needed - _ROUNDED)
 
 
-def _as_before(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> bool:
-    """Returns whether usual and unusual steps have the same values as before, so that only their frequency differs."""
+def _as_before(metric: str, part: str, then: Counts, now: Counts, means: Pair) -> bool:
+    """Returns whether steps have the same values as before, at most two, so that only their frequencies changed."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before, *_), (new, after, *_) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
     alike = levels <= _OF_RHYTHM and old == new and metric not in {**then.by_rank, **now.by_rank}
-    return alike and abs(pair[1] - after - (pair[0] - before)) <= _ROUNDED * max(pair)
+    return alike and abs(means[1] - after - (means[0] - before)) <= _ROUNDED * max(means)
 
 
-def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> list[Pair]:
-    """Returns [(most frequent value before, smallest value now)] if the second is surely larger, else an empty list."""
+def _grown_steps(metric: str, part: str, then: Counts, now: Counts, means: Pair) -> list[Pair]:
+    """Returns [(most frequent value before, smallest value now)] if chance cannot explain the growth; else empty."""
     varying = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     if any(len(set(values)) > _OF_TWO_RHYTHMS for values in (*varying[0], *varying[1])):
         return []  # neighbouring steps may be alike, as if lengths rise slowly
     (_, before, _, above), (_, after, least, _) = map(unusual_of, varying)
-    usual, every, first = pair[0] - before, then.steps + now.steps, pair[1] - after + least
+    usual, every, first = means[0] - before, then.steps + now.steps, means[1] - after + least
     others = every - math.floor(then.steps * max(0.0, 1 - above) + _ROUNDED)  # than the steps that are surely below
     chance = math.comb(others, now.steps) / math.comb(every, now.steps)
     by_rank = metric in {**then.by_rank, **now.by_rank}  # of which the values by step are one rank's
-    return [(usual, first)] * (first - usual > _ROUNDED * max(pair) and chance <= _BY_CHANCE and not by_rank)
+    return [(usual, first)] * (first - usual > _ROUNDED * max(means) and chance <= _BY_CHANCE and not by_rank)
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """Returns by how much the mean of ``part`` may have grown, and fallen, only because other steps were counted.
+    """Returns the largest growth and the largest fall of a mean that the choice of the counted steps may explain.
 
-    The values of steps are a sum of components, each with a period (see ``rhythm``). Equal components of ``then`` and
-    ``now`` cause no doubt. If one of both has more components, the counted steps of the other may lack a component.
+    The values of steps are a sum of components, each with a period (see ``rhythm``). Components that are equal in
+    ``then`` and ``now`` explain nothing. If one side has more components, the other's counted steps may lack one.
     """
     sides = [Counter(counts.varying.get(metric, {}).get(part, ())) for counts in (then, now)]
     old, new = (tuple((side - other).elements()) for side, other in (sides, sides[::-1]))

@@ -47,7 +47,7 @@ class GpuHealth:
 
     @property
     def disturbed(self) -> bool:
-        """Returns whether other processes used the GPU, which is assumed with MIG, or its clocks were reduced."""
+        """Returns True if other processes used the GPU, if its clocks were reduced, or if MIG hides other processes."""
         return self.mig or bool(self.others) or any(share > BUSY for share in self.throttled.values())
 
 

@@ -33,7 +33,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """The facts about machine, software and group that a result depends on; all but ``recorded`` select baselines."""
+    """The machine, software and process group of a result. All fields but ``recorded`` are part of a baseline's key."""
 
     device: str  # kind of device the ranks compute on: "cpu" or "cuda"
     device_model: str  # the GPU's name; on CPU the same as cpu_model
@@ -131,7 +131,7 @@ class Measurement(BenchmarkId):
     Attributes:
         plan: the number of steps of each launch.
         launches: timed launches, in the order measured.
-        fresh_from: number of launches that were made when a metric looked worse; only later launches can confirm this.
+        fresh_from: number of launches before a metric looked worse; only the later ones can confirm the worsening.
         diagnoses: launches after the timed ones, which measure phases, communication and growth of memory.
         findings: notes on the numbers; ``reports.findings`` has their sentences.
         series: the metrics; ``measurement["step_time"]`` is one of them.
@@ -154,7 +154,7 @@ class Measurement(BenchmarkId):
 
     @property
     def fresh(self) -> tuple[Launch, ...]:
-        """The launches since a metric looked worse, which have to confirm this; all launches if none looked worse."""
+        """The launches after a metric looked worse, which have to confirm it; all launches if none looked worse."""
         return self.launches[self.fresh_from :]
 
     @property
@@ -255,7 +255,7 @@ class MetricRules:
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether it is measured in launches after the verdict on times.
         repeats_step_time: whether its verdict only repeats the verdict on the step time.
-        stands_in: whether it decides instead of an undecided step time, if the reference runs in the same rounds.
+        stands_in: whether it can fail a test only if the step time is undecided, as the CPU time can.
         drifts: whether it changes with the machine's speed, as times and rates do, unlike bytes, counts and losses.
         usual_scatter: usual standard deviation between launches, for runs with few launches; None if unknown.
         negligible: the amount below which a difference is ignored.

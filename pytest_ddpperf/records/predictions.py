@@ -109,12 +109,12 @@ class Prediction(Replayed):
 
     @property
     def efficiency_low(self) -> float:
-        """The lowest efficiency of the extreme cases (``corners``)."""
+        """The lowest efficiency of the four extreme cases of computing time and transfer time (``corners``)."""
         return min(corner.efficiency for corner in self.corners)
 
     @property
     def efficiency_high(self) -> float:
-        """The highest efficiency of the extreme cases (``corners``)."""
+        """The highest efficiency of the four extreme cases of computing time and transfer time (``corners``)."""
         return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
@@ -222,7 +222,7 @@ Standing = Literal["best", "maybe as good", "slower", "not timed", "does not fit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A combination of strategy and settings that ``ddpperf.advise`` considers; ``ddpperf.check`` accepts both."""
+    """A strategy with settings that ``ddpperf.advise`` considers; ``ddpperf.check`` takes them as arguments."""
 
     name: str  # strategy and settings in one line
     strategy: str

@@ -140,8 +140,8 @@ def _shared(ranks: Sequence[RankCopy], values: Sequence[Hashable]) -> tuple[int,
 def _apart(ranks: Sequence[RankCopy]) -> tuple[tuple[int, ...] | None, str]:
     """Returns the ranks whose parameters differ but should be equal, and the name of the first such parameter.
 
-    Parameters should be equal on the ranks of one DDP or, without DDP, on ranks with the same ``place`` in a mesh. The
-    ranks are None if nothing can be compared.
+    DistributedDataParallel should keep parameters equal on all its ranks. Without it, they should be equal on ranks
+    with equal coordinates in the mesh dimensions that do not split data. None: nothing can be compared.
     """
     teams: dict[Hashable, list[int]] = {}
     for rank, each in enumerate(ranks):

@@ -35,9 +35,9 @@ def period_of(steps: Sequence[object]) -> int:
 def rhythm_of(values: Sequence[float]) -> Rhythm:
     """Returns the mean of a count in consecutive steps, with bounds for the mean over all steps.
 
-    If ``values`` contain two full periods, the mean is exact. Otherwise, with two different values, the number of the
-    rarer value is uncertain by one if its distances are regular; if not, a 99 % binomial interval gives the bounds.
-    With more different values, the smallest and the largest value are the bounds.
+    If ``values`` contain two full periods, the mean is exact. Otherwise, with two different values, the bounds allow
+    for one occurrence more or less of the rarer value if it occurs at regular distances, and else are a 99 % binomial
+    interval. With more than two different values, the bounds are the smallest and the largest value.
     """
     number, period, low, high = len(values), period_of(values), min(values), max(values)
     if period:
@@ -81,7 +81,7 @@ def rhythm_of_all(components: Components) -> Rhythm:
 
 
 def in_few_periods(components: Components, steps: int) -> float:
-    """Returns by how much the mean grows if each component with few periods has its largest value in one more step."""
+    """Returns the growth of the mean if each component with fewer than three periods had its peak in one more step."""
     periods = ((values, period_of(values)) for values in components)
     return math.fsum((max(values) - min(values)) / steps for values, each in periods if 0 < steps < 3 * each)
 
@@ -90,7 +90,7 @@ def unusual_of(components: Components) -> tuple[list[list[float]], float, float,
     """Returns how steps deviate from a usual step, in which each component has its most frequent value.
 
     The four results are: each component's sorted deviations other than 0; the mean deviation of a step; the smallest
-    deviation that a step can have; and the largest possible fraction of steps with more than a usual step.
+    deviation that a step can have; and the largest possible fraction of steps whose value exceeds a usual step's.
     """
     more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
     mean, above = (math.fsum(math.fsum(map(of, each)) / len(each) for each in more) for of in (float, (0.0).__lt__))
@@ -98,7 +98,7 @@ def unusual_of(components: Components) -> tuple[list[list[float]], float, float,
 
 
 class Levels(NamedTuple):
-    """The usual and the unusual value of a count, the number of unusual steps, and the number of all steps."""
+    """The more and the less frequent of a count's two values, the number of steps with the latter, and of all steps."""
 
     usual: float
     other: float
@@ -107,7 +107,7 @@ class Levels(NamedTuple):
 
 
 def levels_of(values: Sequence[float], mean: float) -> Levels:
-    """Returns a count's usual and unusual value, from its ``mean`` and from the ``values`` of its varying part."""
+    """Returns the Levels of a count with this ``mean``; ``values`` of steps may lack a constant part of the count."""
     period, rest = period_of(values), round(mean - rhythm_of(values).mean, 6)  # of sums of fractions
     seen = values[:period] if period else values
     at = _rarer(seen)

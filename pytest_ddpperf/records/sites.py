@@ -95,7 +95,7 @@ def _caller_of(site: CallSite) -> CallSite:
 
 
 def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSite]]:
-    """Groups sites with equal part, file, function and ``through`` (a function of another package), sorted by line."""
+    """Groups sites of one part of a count, file, function and ``through`` (line of another package), sorted by line."""
     places: dict[tuple[object, ...], list[CallSite]] = {}
     for site in sorted(sites, key=lambda site: (site.line, site.through)):
         through = re.sub(r":\d+ ", " ", site.through)
@@ -124,7 +124,7 @@ def same_lines(then: Iterable[CallSite], now: Iterable[CallSite]) -> dict[tuple[
 def _aligned(
     before: Sequence[CallSite], after: Sequence[CallSite], same: Mapping[tuple[str, int], int]
 ) -> list[SiteChange]:
-    """Pairs a function's sites before and after by equal text, and the sites between such pairs by order."""
+    """Pairs a function's earlier and present sites by equal text, else by order; ``same`` comes from ``same_lines``."""
     lines = {(site.source, same.get((site.file, site.line))) for site in before}  # their present lines
     there = {site.source for site in after if (site.source, site.line) in lines}
     copies = [site.source in there and (site.source, site.line) not in lines for site in after]
@@ -152,9 +152,9 @@ def _rank(change: SiteChange, lost: Collection[tuple[str, bool, float]]) -> tupl
     return kind + moved, -abs(after - before)
 
 
-def part_of(kind: str, name: str, value: object) -> str:
-    """Returns the name of a class's setting in the counts, such as ``DistributedDataParallel: static_graph=True``."""
-    return f"{kind}: {name}={value}"
+def part_of(kind: str, setting: str, value: object) -> str:
+    """Returns the part of a count for a setting of class ``kind``: ``DistributedDataParallel: static_graph=True``."""
+    return f"{kind}: {setting}={value}"
 
 
 def setting_of(part: str) -> tuple[str, str, str]:

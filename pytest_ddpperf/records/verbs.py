@@ -53,8 +53,8 @@ class SideBySide:
     """Several trainings for the same purpose, measured side by side.
 
     Attributes:
-        over: the name of the base: the given one, or the first one that fits into memory if the given one does not fit.
-        names: all names, in the given order: a strategy as text, or a name from the test.
+        over: name of the base of speedups; if the given base does not fit into memory, the first training that does.
+        names: names of all trainings, in the given order; a name is a strategy as text, or a name that the test gives.
         measurements: one for each of ``names``, in the same order.
         canonical: function that converts any spelling of a name to the spelling in ``names``.
     """
@@ -161,7 +161,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalValue:
-    """The mean last value of a strategy's trainings, with its interval."""
+    """The loss or metric at the end of a strategy's trainings: the mean over launches, with its interval."""
 
     value: float  # the mean over launches
     # 95 % interval over launches; None for a single launch. In Standings, all intervals together hold with 95 %.

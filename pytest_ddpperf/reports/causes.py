@@ -39,7 +39,7 @@ def general_cause(result: Result, verdict: Verdict) -> str:
 
 
 def grounds(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[list[str], tuple[Comparison, ...]]:
-    """Returns lines on a general cause of failure, such as a crash (else none), and failing metrics, worst first."""
+    """Returns lines, if the whole benchmark fails, as in a crash; and failing metrics, the worst one first."""
     general = general_cause(result, verdict)
     if general:
         unfit = phrases.decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
@@ -77,7 +77,7 @@ def _count_text(count: Comparison) -> str:
 
 
 def gains(result: Result, heads: Sequence[Comparison]) -> list[str]:
-    """Returns lines on counts that improved, if a count in ``heads`` regressed; the largest gain may have a note."""
+    """Returns lines on improved counts if a count among the failing metrics ``heads`` regressed, else an empty list."""
     if not any(head.series.scale == "exact" and head.verdict is Verdict.REGRESSED for head in heads):
         return []
     improved = [each for each in phrases.decisive(result, {Verdict.IMPROVED}) if each not in heads]

@@ -90,7 +90,7 @@ def whole_text(metric: str, then: Counts, now: Counts) -> str:
 
 
 def _part(metric: str, name: str) -> str:
-    """Returns a part of a count as text: the name of an operator, ``module 3.1``, ``FLOPs in float32``."""
+    """Returns the part ``name`` of a count as text: ``aten.mm``, ``module 3.1``, ``FLOPs in float32``."""
     if metric in words.LOADERS:
         return words.LOADERS[metric]
     if metric == "full_precision_flops":
@@ -173,7 +173,7 @@ def _rank_lines(
 ) -> list[str]:
     """Returns a line for each rank on which a part changed; ``parts`` has (before, now) pairs by rank for each part.
 
-    If the part changed on all ranks, ranks whose change equals the total's, at the same lines of code, are omitted.
+    If a part changed on all ranks, omits each rank with the change of the total at the total's changed lines of code.
     """
     lines, whole = list[str](), now.totals[metric] - then.totals[metric]
     for name, pairs in parts.items():

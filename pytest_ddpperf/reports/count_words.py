@@ -57,12 +57,12 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
     An empty ``part`` means the total. ``alone``: whether no other part changed in the opposite direction.
     """
     before, after = (value_of(metric, part, counts) for counts in (then, now))
-    rates = _rates(metric, part, then, now, alone=alone)
-    if rates is None:
+    levels = _levels(metric, part, then, now, alone=alone)
+    if levels is None:
         ((old_step, new_step),) = surely_changed(metric, part, then, now, [(before, after)]) or [(before, after)]
         elsewhere = " in most steps" * ((old_step, new_step) != (before, after))
         return f"{change_text(metric, old_step, new_step)}{elsewhere}"
-    old, new = rates
+    old, new = levels
     noun, unit = _NOUNS.get(metric, ""), count_row(metric).unit
     usual, rare, other, more = exact_texts(
         unit, [round(each, 6) for each in (old.usual, old.other, new.usual, new.other)]
@@ -80,20 +80,20 @@ def part_text(metric: str, part: str, then: Counts, now: Counts, *, alone: bool)
 
 def scale_of(metric: str, part: str, then: Counts, now: Counts) -> float:
     """Returns steps / unusual steps if a count changed only in unusual steps, such as every 10th step; else 1."""
-    rates = _rates(metric, part, then, now, alone=True)
-    if rates is None:
+    levels = _levels(metric, part, then, now, alone=True)
+    if levels is None:
         return 1.0
-    old, new = rates
+    old, new = levels
     rare = new if new.times else old
     same = (old.times, old.of) == (new.times, new.of) or not (old.times and new.times)
     return rare.of / rare.times if same and math.isclose(old.usual, new.usual) else 1.0
 
 
-def _rates(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
-    """Returns the usual and the unusual value of a ``part``, then and now; None unless steps have just two values.
+def _levels(metric: str, part: str, then: Counts, now: Counts, *, alone: bool) -> tuple[Levels, Levels] | None:
+    """Returns the Levels of a ``part`` (its two values by step), then and now; None unless steps have two values.
 
-    Some counts have values by step only for their total. Then the total's unusual steps are assigned to ``part``, but
-    only if ``alone`` is true (no other part changed in the opposite direction).
+    Some counts have values by step only for their total. Then ``part`` gets the total's less frequent steps, but only
+    if ``alone`` is true (no other part changed in the opposite direction).
     """
     named = part if count_row(metric).made_up else ""
     sides: list[Levels] = []
@@ -145,7 +145,7 @@ def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
 
 
 def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
-    """Returns a text on lines of code that changed the part ``name`` of a count; the total if ``name`` is None."""
+    """Returns a text on lines of code that changed the part ``name`` of a count, or its total if ``name`` is None."""
     every = _sites_of(metric, then, now)
     sides = [of_lines(sites) if name is None else [site for site in sites if site.part == name] for sites in every]
     (before, old), (after, new) = (
@@ -173,7 +173,7 @@ def changed_at(metric: str, name: str | None, then: Counts, now: Counts) -> str:
 
 
 def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[CallSite]) -> str:
-    """Returns a text on lines that call an operator and run more operators than in the baseline; may be empty."""
+    """Returns a text on lines that call the operator ``name`` and run more operators in total than before; or empty."""
     lines = {(site.file, site.line) for site in now if site.part == name}
     more = [
         place_text(new)
@@ -187,8 +187,8 @@ def _line_of_operator(name: str | None, then: Sequence[CallSite], now: Sequence[
 def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ...]]:
     """Returns the lines of code that cause a count, then and now.
 
-    For ``recorded_operators``, these are the lines that call models, if such a line is new; else the lines at which
-    autograd records operators.
+    For ``recorded_operators``, returns the lines that call models if one of these lines is new. Otherwise returns the
+    lines at which autograd records operators.
     """
     called, own = ([counts.sites.get(name, ()) for counts in (then, now)] for name in (metric, RECORDED_LINES))
     if metric != "recorded_operators" or not all(own):
@@ -228,7 +228,7 @@ def place_text(site: CallSite) -> str:
 
 
 def made_at(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns a text on the lines that make DDP buckets or objects that stay alive; if lines changed, on these only."""
+    """Returns one text on the lines that make DDP buckets or lasting objects, or on changed lines only; else empty."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
     return [f"made at {words_of(map(place_text, sites))}"] if sites and metric in _MADE else []

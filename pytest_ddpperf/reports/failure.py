@@ -83,7 +83,7 @@ def _under(label: str, texts: Sequence[str], width: int) -> list[str]:
 
 
 def _causes(told: Sequence[str], width: int, most: int | None) -> list[str]:
-    """Returns the lines of causes, at most ``most`` in total; the first two causes may have ``most`` lines each."""
+    """Returns the lines of causes: at most ``most`` for each, and in total ``most`` or all lines of the first two."""
     paragraphs = [cut_after(most, _under("" if i else "Cause", [text], width), width) for i, text in enumerate(told)]
     first = sum(map(len, paragraphs[:2]))
     return cut_after(most and max(most, first), [line for each in paragraphs for line in each], width)
@@ -162,14 +162,14 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
     return [(label, text) for label, text in labels.items() if text]
 
 
-def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
-    """Returns (label, text) pairs for ``-v`` on phases, undecided metrics and notes, without ``heads`` and ``told``."""
+def _details(result: Result, heads: Sequence[Comparison], shown: Collection[str]) -> list[tuple[str, str]]:
+    """Returns the (label, text) pairs that ``-v`` adds, without failing metrics (``heads``) and texts in ``shown``."""
     undecided = [c for c in phrases.decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
     notes = [finding_text(each) for each in phrases.every_finding(result, without=said)]
     opened = [("Open", phrases.open_text(c)) for c in undecided]
     every = [("Phases", parts_text(result)), *opened, *(("Note", note) for note in dict.fromkeys(notes))]
-    return [(label, text) for label, text in every if text and text not in told]
+    return [(label, text) for label, text in every if text and text not in shown]
 
 
 def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str]:

@@ -74,7 +74,7 @@ def write_text(path: Path, text: str, option: str, *, append: bool = False) -> N
 
 
 def document_text(document: Mapping[str, Any]) -> str:
-    """Returns the text of a document: a line for each field and each item of a list; numbers have nine digits."""
+    """Returns a document as text, with a line for each field and list item; floats have nine significant digits."""
     flat = msgspec.json.encode
 
     def text(value: Any) -> bytes:
@@ -85,6 +85,6 @@ def document_text(document: Mapping[str, Any]) -> str:
 
 
 def _short(token: re.Match[bytes]) -> bytes:
-    """Shortens a number to nine digits, and 4.0 to 4; returns a string unchanged."""
+    """Shortens a number to nine significant digits, and 4.0 to 4; returns a string unchanged."""
     found = token[0]
     return found if found[:1] == b'"' else b"" if found == b".0" else repr(rounded(float(found))).encode()

@@ -127,7 +127,7 @@ def interval_text(comparison: Comparison) -> str:
 
 
 def mean_change(comparison: Comparison) -> str:
-    """Returns a note on how a change was averaged, if it differs visibly from the change of the means; else empty."""
+    """Returns the kind of average as text if a change visibly differs from the quotient of both values; else empty."""
     series, base, change = comparison.series, comparison.baseline, comparison.change
     known = series.scale == "ratio" and comparison.verdict is not Verdict.INCOMPATIBLE
     if not known or not base or change is None or change <= -1:
@@ -137,7 +137,7 @@ def mean_change(comparison: Comparison) -> str:
 
 
 def meaning_of_mark(comparisons: Iterable[Comparison]) -> list[str]:
-    """Returns notes that explain the asterisk (``MARK``) after changes: one for each text of ``mean_change``."""
+    """Returns notes that explain the asterisk (``MARK``) after changes, one for each kind of average among these."""
     kinds = dict.fromkeys(map(mean_change, comparisons))
     return [f"{MARK} {kind}; both values are means of all launches" for kind in kinds if kind]
 
@@ -269,7 +269,7 @@ def commit_text(commit: str, *, dirty: bool) -> str:
 
 
 def counts_origin(record: BaselineRecord) -> str:
-    """Returns the origin of a baseline's counts, if another run made them: ``counts of 2026-01-12, 3f2a1c0``."""
+    """Returns the origin of a baseline's counts if its times are of another run: ``counts of 2026-01-12, 3f2a1c0``."""
     if record.counted is None:
         return ""
     commit = record.counted.commit

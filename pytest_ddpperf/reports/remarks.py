@@ -247,8 +247,7 @@ def _grounds(result: Result) -> list[str]:
 def undecided_lines(named: Sequence[tuple[str, Result]], *, every: bool = False) -> list[str]:
     """Returns lines on the undecided metrics of benchmarks, the largest possible worsening first.
 
-    Benchmarks with the same undecided metric share a line. With ``every``, each benchmark has a line, even if it
-    passed.
+    Benchmarks with the same undecided metric share a line; those that pass have none. With ``every``, each has a line.
     """
     alike: dict[object, list[tuple[str, Comparison]]] = {}
     for name, result in named:

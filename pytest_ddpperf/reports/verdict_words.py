@@ -1,4 +1,4 @@
-"""The words of findings on verdicts: on references, times and counts."""
+"""The sentences for findings (notes on a result) about verdicts, references, times and counts."""
 
 from __future__ import annotations
 

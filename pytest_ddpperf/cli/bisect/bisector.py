@@ -23,7 +23,7 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 MAX_ERROR = 0.05  # of all answers of a bisection together: the ends and the probes share it
 ATTEMPTS = 4  # at a probe that decides nothing, each with twice the launches of the one before
-MORE_LAUNCHES, MORE_TIME = 2, 4
+MORE_LAUNCHES, MORE_TIME = 2, 4  # factors; a run uses only half of its time before its first verdict
 COUNTED: Mapping[str, object] = {"counts": "only"}  # counts have no noise, so they need no launches
 
 Searched = CommitRange | PackageRange
@@ -56,7 +56,7 @@ class Classification:
     """The answer of a probe (the measurement of a commit): whether the commit is like the good or the bad one."""
 
     answer: Answer  # "skipped" if the commit cannot be said to be like one of the ends
-    error: float = 0.0  # the probability that the commit is like the other end
+    error: float = 0.0  # p-value: the probability of such a shift, or a larger one, if the commit is like the other end
     text: str = ""  # what was measured, or why nothing was
 
 
@@ -133,9 +133,9 @@ def expected_probes(commits: Searched) -> int:
     return (len(commits.suspects) - 1).bit_length()
 
 
-def error_share(left: float, commits: Searched) -> float:
-    """Returns the permitted error of the next answer: ``left``, divided equally among all answers to come."""
-    return left / (expected_probes(commits) + 1)
+def error_share(budget: float, commits: Searched) -> float:
+    """Returns the largest permitted p-value of the next answer: ``budget`` / (expected number of remaining answers)."""
+    return budget / (expected_probes(commits) + 1)
 
 
 def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:
@@ -151,8 +151,8 @@ def measured_ends(
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
     """Compares the bad commit with the good commit; returns the endpoints, the outcome, and all worsened metrics.
 
-    The first metric is the best to search by. The endpoints are None if no metric got worse. The measurement is
-    repeated until the two commits are distinguishable, because later answers depend on them.
+    The first metric is the best to search by. The endpoints are None if no metric got worse. Repeats the measurement,
+    up to a limit, until it is precise enough to classify the commits between the good and the bad one.
     """
     settings = {**FORCED, **(COUNTED if metric in COUNTS else {})}
     worse: list[Target] = []
@@ -184,10 +184,7 @@ def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) 
 
 
 def effort_of(outcome: Outcome, factor: int = 1) -> Mapping[str, float]:
-    """Returns settings for a run with the launches of ``outcome`` multiplied by ``factor``; empty if nothing was timed.
-
-    ``max_time`` is generous, because a run uses only half of ``max_time`` before its first verdict.
-    """
+    """Returns settings for a run with ``factor`` times the launches of ``outcome``; empty if nothing was timed."""
     launches = max((len(result.measurement.fresh) for result in outcome.results), default=0)
     if not launches:
         return {}
@@ -243,7 +240,7 @@ class Bisector:
         return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
-        """Classifies a measured commit; the answer is ``skipped`` if its error is unknown or above ``allowed``."""
+        """Classifies a measured commit; the answer is ``skipped`` if its p-value is unknown or above ``allowed``."""
         comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
             return Classification("skipped", text=comparison)

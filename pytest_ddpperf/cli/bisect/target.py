@@ -23,7 +23,7 @@ FORCED: Mapping[str, object] = {"fail_on": "none", "require_baseline": False, "v
 
 @dataclass(frozen=True)
 class Target:
-    """The metric of a benchmark that a bisection follows; ``test`` is the node id of the benchmark's test."""
+    """The metric of a benchmark by which a bisection searches; ``test`` is the node id of the benchmark's test."""
 
     test: str
     benchmark: BenchmarkKey
@@ -56,10 +56,10 @@ def require_known(metric: str, added: Iterable[str]) -> None:
 
 
 def targets(outcome: Outcome, metric: str | None) -> list[Target]:
-    """Returns the bad commit's regressed metrics, the best one to follow first.
+    """Returns the bad commit's regressed metrics; the first metric makes the easiest bisection.
 
-    Counts come first, because they need no repetition; then larger changes, because they are easier to follow. If
-    ``metric`` is given, no other metric is returned.
+    Counts come first, because they need no repetition. Metrics with a larger change follow, because fewer launches
+    show it. If ``metric`` is given, the result has no other metric.
     """
     worse = {
         Target(result.test, result.measurement.key, comparison.series.metric): abs(
@@ -72,7 +72,7 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
 
 
 def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
-    """Yields (result, comparison) for ``metric`` of each benchmark, or for all gated metrics if ``metric`` is None."""
+    """Yields (result, comparison) for ``metric`` of each benchmark, or, if None, for metrics that can fail a test."""
     for result in outcome.results:
         if _lack(result) is None:
             named = decisive(result, set(Verdict)) if metric is None else filter(None, [find(result, metric)])
@@ -80,7 +80,7 @@ def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Com
 
 
 def undecided(outcome: Outcome, metric: str | None) -> bool:
-    """Returns whether a comparison that ``compared`` yields is inconclusive."""
+    """Returns whether ``metric`` (if None, any metric that can fail a test) is inconclusive in any benchmark."""
     return any(comparison.verdict is Verdict.INCONCLUSIVE for _, comparison in compared(outcome, metric))
 
 

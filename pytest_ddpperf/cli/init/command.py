@@ -119,7 +119,7 @@ def from_here(file: Path) -> str:
 
 
 def found_lines(project: Project) -> list[str]:
-    """Returns lines on the training script that was found in a project, and on other scripts that train."""
+    """Returns messages about the training script that was found in a project, and about other scripts that train."""
     if not project.scripts:
         return [f"no training script in {project.root}: the test trains a small model; replace it by your own"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
@@ -137,7 +137,7 @@ def found_lines(project: Project) -> list[str]:
 
 
 def test_text(project: Project, folder: Path) -> str:
-    """Returns the text of a project's test file; ``folder`` is its folder, relative to the root."""
+    """Returns the text of a project's test file; ``folder`` is the test file's folder, relative to the root."""
     if not project.scripts:
         return _HEAD + _WORKLOAD
     script = project.scripts[0]

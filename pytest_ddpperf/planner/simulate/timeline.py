@@ -81,11 +81,11 @@ class TimelineRecorder:
             now.marks += [before if number == first else after, after]
 
     def results(self, value: Any, numbers: Sequence[int]) -> None:
-        """Records the tensors that transfers write to, so that the step's waits for them are recognised."""
+        """Records that transfers ``numbers`` write to the tensors in ``value``, to recognise waits for these."""
         self._results.update({_memory(tensor): numbers[-1] for tensor in collectives.tensors_in((value,)) if numbers})
 
     def begun(self, work: Any, numbers: list[int]) -> None:
-        """Records the work handle of transfers, so that the step's waits for it are recognised."""
+        """Records ``work``, the handle of the transfers ``numbers``, to recognise waits for this handle."""
         self._works[id(work)] = work, numbers
 
     @contextmanager
@@ -154,10 +154,10 @@ def timeline_of(recorder: TimelineRecorder, run: Callable[[], object], period: i
 
 
 def _moments(step: RecordedStep, times: Sequence[float]) -> Iterator[Moment]:
-    """Yields the points of a step at which a transfer starts or is waited for, even if C++ code waits.
+    """Yields the points of a step at which a transfer starts or the step waits for it.
 
-    DDP's C++ code waits for all buckets of a backward once the last one has started. Any other transfer blocks until it
-    ends.
+    Python code cannot record the waits of DDP's C++ code, which waits for all buckets of a backward once the last one
+    has started. Outside of backward, a transfer without a recorded wait blocks the step until the transfer ends.
     """
     for (number, waits), computed in zip(step.events, times, strict=False):
         yield Moment(computed=computed, transfer=number, waits=waits)
@@ -260,7 +260,7 @@ def streamed(moments: Sequence[Moment], step: RecordedStep) -> tuple[Moment, ...
 
 
 def _take(found: list[Moment], place: int) -> None:
-    """Removes the moment at index ``place``; adds its computing to the next moment."""
+    """Removes the Moment at index ``place``, and adds the computing time before it to the next Moment."""
     taken = found.pop(place)
     found[place] = replace(found[place], computed=found[place].computed + taken.computed)
 

@@ -230,7 +230,7 @@ class StrategyAdviceEntry(JsonEntry, frozen=True):
 
 
 class OverallEntry(JsonEntry, frozen=True):
-    """The entry on all benchmarks of a run: the number of each verdict, and the common change of all tests."""
+    """The entry on all benchmarks of a run: numbers of verdicts, and the step time's change that all tests share."""
 
     verdicts: dict[Verdict, Natural]  # how many benchmarks have each verdict
     common_change: CommonChange | None  # that tests measured side by side have; null for fewer than three

@@ -50,7 +50,7 @@ _METRIC: Mapping[str, Callable[[Comparison], Any]] = {
 
 
 def bencher(run: Run) -> str:
-    """Returns the gated metrics in Bencher's JSON format, with one measure for each metric."""
+    """Returns the gated metrics, which can fail a test, in Bencher's JSON format, with one measure for each metric."""
     measured = {
         printable(full_name(result))[-_NAME:]: {
             comparison.series.metric: _metric(comparison)
@@ -69,7 +69,7 @@ def _metric(comparison: Comparison) -> dict[str, float]:
 
 
 def benchmark_action(run: Run, better: Better) -> str:
-    """Returns gated metrics for github-action-benchmark; ``better``: whether lower or higher values are better."""
+    """Returns the gated metrics, which can fail a test, with this ``better``, in github-action-benchmark's format."""
     values = [
         _value(result, comparison)
         for result in run.results
@@ -96,8 +96,7 @@ def _value(result: Result, comparison: Comparison) -> dict[str, Any]:
 def comma_separated(run: Run) -> str:
     """Returns a row for each metric of each benchmark, with all digits; a benchmark without metrics has one row.
 
-    Benchmarks have different metrics. With one row for each metric, all files have the same columns. Unknown and
-    infinite values are empty cells. No text can act as a formula.
+    All files have the same columns. Unknown and infinite values are empty cells. No text can act as a formula.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
