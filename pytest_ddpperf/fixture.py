@@ -276,7 +276,8 @@ class Ddpperf:
             knobs: any setting of a test that changes the training or the group: ``precision``, ``world_size``.
 
         Returns:
-            ``found.curves["ddp"]``, the recorded values of each launch; ``found.final("ddp")``, the mean last value.
+            The results, here ``found``. ``found.curves["ddp"]`` has the recorded values of each launch, and
+            ``found.final("ddp")`` has the mean last value.
 
         Raises:
             QualityLost: a strategy's result is worse or differs, as described above, and ``fail_on`` has ``regressed``.
@@ -361,8 +362,8 @@ class Ddpperf:
             knobs: as for ``predict``.
 
         Returns:
-            ``found["large buckets"]``, the prediction of a variant; ``found.gain("large buckets")``, the
-            fraction by which the variant shortens the time of a sample, with ``low`` and ``high``.
+            The predictions, here ``found``. ``found["large buckets"]`` is a variant's prediction. The variant shortens
+            the time of a sample by the fraction ``found.gain("large buckets")``, with ``low`` and ``high``.
 
         Raises:
             SettingError: as for ``predict``, or variants that cannot be compared.
@@ -455,7 +456,7 @@ class Ddpperf:
             self._meet(targets(found, metrics))
 
     def _meet(self, wanted: Sequence[MetricTarget]) -> None:
-        """Reports the targets' outcomes; fails the test for missed and, by ``fail_on``, for inconclusive targets."""
+        """Reports targets' outcomes. Missed targets fail the test, and inconclusive targets if ``fail_on`` says so."""
         for target in wanted:
             unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
             self._session.outputs.remark(self._test, target.measurement.key, target.finding, *unmet)

@@ -94,7 +94,7 @@ def format_value(value: float, unit: str) -> str:
 
 
 def format_values(values: Iterable[float], unit: str) -> tuple[str, ...]:
-    """Formats several quantities in one unit (see ``scale``); a value below 0.01 of this unit gets a smaller one."""
+    """Formats several quantities in one unit (see ``scale``); a value below 0.01 of this unit gets a smaller unit."""
     group = tuple(values)
     common = scale(group, unit)
     texts = ((value, common.text(value)) for value in group)

@@ -89,7 +89,7 @@ def _scaling(points: Sequence[Result]) -> Iterator[Finding]:
 
 
 def _loss(points: Sequence[Result]) -> Iterator[Finding]:
-    """Yields a finding with the seconds that a step on the most ranks loses by each cause, unless the loss is small."""
+    """Yields a finding with lost seconds by cause, if a step on the largest number of ranks loses much time."""
     first, *others = points
     scaled = [
         (point, one.series.value) for point in others for one in point.comparisons if one.series.metric == EFFICIENCY

@@ -61,7 +61,7 @@ def network_file(root: Path, environment: Environment) -> Path:
 
 
 def read_network(file: Path) -> NetworkFile | None:
-    """Returns a file's content; None if there is no file, BaselineError if it is broken or of another environment."""
+    """Returns a file's content; None if there is no file. Raises BaselineError if the file is broken or misplaced."""
     text = jsonfile.read_text(file, NETWORK)
     if text is None:
         return None

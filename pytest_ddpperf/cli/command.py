@@ -106,7 +106,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
-    """Returns (test, baseline) pairs of the file or test ``text``, or else of all names that contain ``text``."""
+    """Returns (test, baseline) pairs of file or test ``text``, else of tests or benchmarks that contain ``text``."""
     if Path(text).suffix == ".json" and Path(text).is_file():
         content = Store(options.folder, options.set_name).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]

@@ -255,7 +255,7 @@ def abandoned(prefix: str) -> Iterator[Path]:
 def private_folder() -> Path:
     """Returns a folder that only this user can access, for files that several processes share; makes it if necessary.
 
-    The folder is temporary or, if another user has its name, ``XDG_RUNTIME_DIR``. Raises OSError if neither is private.
+    The folder is in the temporary directory, or else it is ``XDG_RUNTIME_DIR``. Raises OSError if neither is private.
     """
     folder = Path(tempfile.gettempdir(), f"pytest-ddpperf-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):

@@ -150,7 +150,7 @@ def decide_stored_times(evidence: Evidence, context: DecisionContext) -> Decisio
     """Returns the verdict on a machine-dependent metric by stored times alone, which show only gross slowdowns.
 
     ``REGRESSED``: the whole 99 % interval of the change is worse than ``context.gross``, a fraction. ``OK``: the
-    estimate is within the tolerance, and a smaller slowdown than ``context.gross`` may stay hidden.
+    estimate is within the tolerance. This method may miss slowdowns that are smaller than ``context.gross``.
     """
     base, change = evidence.base, evidence.change
     if evidence.doubt is not None and evidence.obstacle is None:

@@ -82,7 +82,7 @@ def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
 
 
 def worsening(change: Change, better: Better) -> float:
-    """Returns the size of a change on the scale of ``change.shift``; positive for a worsening."""
+    """Returns ``change.shift`` (for ratios, log(new / base)), negated if higher is better. A worsening is positive."""
     return change.shift if better == "lower" else -change.shift
 
 
@@ -137,7 +137,7 @@ def is_gross(change: Change, base: Series, gross: float) -> bool:
 
 
 class AlphaLedger:
-    """A ``Proofs`` object for each benchmark of a call: the error probability that its interim verdicts have used."""
+    """A record of the error probability that interim verdicts have used, for each benchmark of a call."""
 
     def __init__(self) -> None:
         self._launches: Mapping[Key, int] = {}  # of each benchmark at this look

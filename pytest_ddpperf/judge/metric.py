@@ -24,7 +24,7 @@ SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which the change f
 def compare_metric(
     series: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> Comparison:
-    """Compares one metric with the reference; returns change, verdict, and a note if it needs an explanation."""
+    """Compares a metric with the reference; returns change, verdict, and perhaps a note that explains the verdict."""
     if series.rules.diagnosed or not series.rules.weight:  # a single look, or nothing that differs between looks
         context = replace(context, proofs=detection.ONE_LOOK)
     judging, pair = reference, reference.pair if isinstance(reference, StoredBaseline) else None
@@ -126,10 +126,7 @@ def _by_stored_times(evidence: Evidence, base: Series, decision: Decision, *, ga
 
 
 def _beside_stored(series: Series, measurement: Measurement, stored: StoredBaseline) -> Evidence:
-    """Returns a metric's change from its stored values, and a doubt if hosts or clocks differ or a machine was busy.
-
-    The change is computed even if environments differ, or if launches were interleaved in only one measurement.
-    """
+    """Returns a metric's change from its stored values; ``doubt`` names another host or clock, or a busy machine."""
     record, base = stored.record, _series_in(stored.record, series.metric)
     found = Evidence(series=series, base=base, obstacle=_obstacle(series, base, measurement, stored))
     if record is None or base is None or (found.obstacle is not None and found.obstacle.code not in SHOWN):

@@ -214,7 +214,7 @@ class LaunchedRanks:
         self._wait(lambda: deadline)
 
     def fail_waiting(self, *suspects: int) -> None:
-        """Kills ``suspects`` and all ranks that have reported, so that ranks blocked in their collectives fail, too."""
+        """Kills ``suspects`` and ranks that have sent a result or error, so that ranks that wait for them fail, too."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
             reported = (rank.rank for rank in self.states if rank.report is not None)

@@ -1,10 +1,10 @@
 """The folder of a launch: a view of the project's files, in which ranks can write without changing the project.
 
-Folders are created, files are copied, and all other paths are links. An overlay would copy nothing, but Docker and
-Ubuntu 24.04 forbid it. The next launch of the same launcher only restores changed files, because ext4 takes a second to
-make thousands of files. At most ``_ENTRIES`` entries and ``_BYTES`` bytes are copied, outer folders first. A file with
-more than half of the remaining bytes becomes a link. Before Python, torch or safetensors write through a link, a rank
-copies the link's target. Targets over ``_BYTES`` bytes or ``_MOST`` entries stay links.
+The launcher makes folders, copies files, and makes links to all other paths. It copies at most ``_ENTRIES`` entries and
+``_BYTES`` bytes, outer folders first. A file with more than half of the remaining bytes becomes a link. Before Python,
+torch or safetensors write through a link, the rank replaces the link by a copy of its target, unless the target has
+over ``_BYTES`` bytes or ``_MOST`` entries. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid overlays.
+The same launcher's next launch restores only changed files, because ext4 takes a second to make thousands of files.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def finished(
 
     The command runs in a separate session, so it cannot ask the terminal for a password. After ``seconds``, or if this
     process is interrupted, the command and its child processes are killed. With ``patience``, the command first gets
-    SIGINT, and has ``patience`` seconds to end. If it takes too long, the stacks of this process are shown.
+    SIGINT, and has ``patience`` seconds to end. A timeout also prints the stacks of this process to stderr.
 
     Raises:
         OSError: the command cannot be started.

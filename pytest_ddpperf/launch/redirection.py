@@ -72,7 +72,7 @@ class Redirection:
         return mapped
 
     def dumps(self) -> str:
-        """Returns the redirection as a short text for a command line, without its untracked files."""
+        """Returns the redirection as a short text for a command line, without the field ``untracked``."""
         return json.dumps(asdict(replace(self, untracked=())))
 
     @classmethod

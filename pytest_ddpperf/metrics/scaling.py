@@ -105,7 +105,7 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: floa
 
 
 def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False) -> tuple[Series, ...]:
-    """Returns the ``speedup`` of ``other`` over ``base``; each round of launches with both gives a sample.
+    """Returns the ``speedup`` of ``other`` over ``base``, with a sample for each round that launched both benchmarks.
 
     Speedup compares samples per second, or steps per second if a rank's samples are unknown. It can fail a test only if
     ``gated`` is true, because it also falls if the base becomes faster.
@@ -119,7 +119,7 @@ def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False
 
 
 def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
-    """Returns ``memory_ratio``, the peak of ``other`` / the peak of ``base``, for each round of launches with both.
+    """Returns ``memory_ratio``, the peak of ``other`` / peak of ``base``, for each round that launched both benchmarks.
 
     On GPUs, the peak is of allocated memory; on the CPU, of resident memory. The result is empty if a peak is unknown
     or the devices differ.

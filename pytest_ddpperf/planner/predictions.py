@@ -100,7 +100,7 @@ class FittedNetwork:
 
     @property
     def band(self) -> Band:
-        """Returns factors of fitted times: 1 - e, ``usual`` and ``usual`` (1 + e), with e from the errors of fits."""
+        """Returns factors 1 - e, u, u (1 + e): u = median / fastest call time, e = twice the largest error of a fit."""
         error = _SPREAD * max((fit.error for fit in self.fits), default=0.0)
         return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
 

@@ -291,8 +291,8 @@ class Series:
         samples: one number for each launch.
         value: the value over all launches, in ``unit``.
         interval: confidence interval of ``value``; None if the scatter is unknown.
-        within: for each launch, the influence of each block of steps on the launch's sample (or on its logarithm, for
-            ratios), by jackknife: see ``influences`` in ``stats.launches``; empty if it is not computed from steps.
+        within: for each launch, the jackknife influence of each block of steps on the launch's sample (for ratios, on
+            the logarithm); see ``influences`` in ``stats.launches``. Empty if samples do not come from blocks of steps.
         own: the part of the standard deviation between launches that the scatter between blocks does not explain.
         rules: special rules of this metric.
     """

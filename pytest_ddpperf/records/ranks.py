@@ -78,9 +78,9 @@ def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[floa
 
 
 def _other_sites(metric: str, most: Sequence[CallSite], ranks: Sequence[Counts]) -> dict[str, tuple[CallSite, ...]]:
-    """Returns the lines of code of ranks, unless they equal ``most``: the lines of the rank with the largest count.
+    """Returns the lines of code that cause the count ``metric``, for ranks whose lines differ from ``most``.
 
-    A key such as ``"1 3"`` names the ranks with these lines.
+    The key ``"1 3"`` has the lines of ranks 1 and 3. ``most`` has the lines of the rank with the largest count.
     """
     found: dict[tuple[CallSite, ...], list[str]] = {}
     for rank, counts in enumerate(ranks):

@@ -68,7 +68,7 @@ def changed_sites(
 
 
 def _grouped(sites: Iterable[CallSite], **common: str) -> dict[CallSite, list[CallSite]]:
-    """Groups sites that are equal except for value and the fields in ``common``; a group's key has the summed value."""
+    """Groups sites that, with fields ``common``, differ only in value. A key has these fields and the summed value."""
     groups: dict[CallSite, list[CallSite]] = {}
     for site in sites:
         groups.setdefault(replace(site, value=0.0, **common), []).append(site)  # type: ignore[arg-type]  # all are str

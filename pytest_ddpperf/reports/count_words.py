@@ -199,7 +199,7 @@ def _sites_of(metric: str, then: Counts, now: Counts) -> list[tuple[CallSite, ..
 def _change_text(
     change: SiteChange, unit: str, scale: float, same: Mapping[tuple[str, int], int], *, alone: bool
 ) -> str:
-    """Returns the change of one line of code as text, such as ``the new one at train.py:41 in step``."""
+    """Returns the change of the count of one line of code as text, such as ``2 -> 3 at train.py:41 in step``."""
     (old, new), calls = change, unit == "1"
 
     def size(*values: float) -> str:

@@ -137,7 +137,7 @@ def influences(without: Sequence[float]) -> tuple[float, ...]:
 
 
 def variance_of(moved: Sequence[float]) -> float:
-    """Returns the squared standard error of a launch's estimate; ``moved``: the ``influences`` of its blocks."""
+    """Returns the squared standard error of a launch's estimate from its blocks' jackknife influences, ``moved``."""
     return math.fsum(influence * influence for influence in moved) / (len(moved) * (len(moved) - 1))
 
 
@@ -273,7 +273,7 @@ def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
 
 
 def _reach(deviations: Sequence[float]) -> float:
-    """Computes a new capping distance from deviations from the center, which were capped at the previous distance."""
+    """Estimates the distance from the center at which to cap samples, from (capped) deviations from the center."""
     squares = math.fsum([deviation * deviation for deviation in deviations])
     return CAP * math.sqrt(squares / (len(deviations) - 1) / CAPPED_VARIANCE)
 

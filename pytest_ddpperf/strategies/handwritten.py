@@ -85,7 +85,7 @@ class Slot:
 class Bucket:
     """Gradients that share an all-reduce.
 
-    A ``buffered`` bucket allocates a buffer when it is first filled. Another bucket sends its only gradient directly.
+    A ``buffered`` bucket allocates a buffer at its first use. An unbuffered bucket sends its only gradient directly.
     """
 
     def __init__(self, slots: Sequence[Slot], *, buffered: bool) -> None:
@@ -287,11 +287,11 @@ def small_together(slots: Sequence[Slot], cap: float) -> list[Bucket]:
 def bucketed(
     module: nn.Module, ctx: RankView, *, bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0
 ) -> Parallel:
-    """Averages gradients bucket by bucket during backward: each bucket is sent once it is full.
+    """Averages gradients bucket by bucket during backward, and sends each bucket once it is full.
 
-    Buckets are filled in the order in which gradients arrive; a bucket has gradients of one type. Buckets are allocated
-    once, and gradients are views of them, also while micro-batches accumulate. ``synchronise`` sends the buckets that
-    this backward did not fill, and waits for all. Sizes mean the same, and have the same defaults, as in torch's DDP.
+    Buckets fill in the order in which gradients arrive; a bucket has gradients of one type. Gradients are views of
+    buckets, also while micro-batches accumulate. After backward, the result's ``synchronise`` sends buckets that are
+    not full, and waits for all buckets. Sizes have the same meanings and the same defaults as in torch's DDP.
     """
     caps = bucket_cap_mb * MB, first_bucket_mb * MB
     return reducing(module, ctx, lambda slots: [Bucket(group, buffered=True) for group in by_kind(slots, *caps)])

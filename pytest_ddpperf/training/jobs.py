@@ -214,7 +214,7 @@ def growth_steps(steps: int) -> int:
 
 
 def blocks_for(steps: int, period: int = 1) -> tuple[int, int]:
-    """Returns the number of pairs of timed blocks, and the number of steps in a block, a multiple of ``period``."""
+    """Returns the number of pairs of blocks to time, with and without synchronisation, and the steps of a block."""
     periods = int(steps * _SHARE) // (2 * period)  # of blocks with, and of blocks without synchronisation
     pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))
     return pairs, max(1, periods // pairs - 1) * period

@@ -191,7 +191,7 @@ class ScriptRun:
             self._await_order()
 
     def _ending_late(self, backward: Callable[..., T]) -> Callable[..., T]:
-        """Wraps ``backward``; if an optimizer steps inside, the step ends after ``backward``, which resets modes."""
+        """Wraps ``backward``, so that an optimizer that steps inside ends the step only after ``backward`` returns."""
 
         @functools.wraps(backward)
         def run(*args: Any, **kwargs: Any) -> T:
@@ -200,7 +200,7 @@ class ScriptRun:
                 result = backward(*args, **kwargs)
             finally:
                 self._backward -= 1
-            if not self._backward and (late := self._late) is not None:
+            if not self._backward and (late := self._late) is not None:  # ``backward`` resets dispatch modes
                 self._late = None
                 self._stepped(late)
             return result
@@ -208,7 +208,7 @@ class ScriptRun:
         return uncompiled(run)
 
     def _joined(self, ask: Callable[[Join], T], join: Join) -> T:
-        """Returns how many ranks still have batches, as ``ask(join)`` says; raises WorkloadError if these train on."""
+        """Returns ``ask(join)``, how many ranks have batches. Raises WorkloadError if they train without this rank."""
         others = ask(join)
         if others and not join._throw_on_early_termination:  # noqa: SLF001  else the others end, too
             fact = f"{self._script.name}: rank {self._ctx.rank} has fewer batches than others and waits in Join"

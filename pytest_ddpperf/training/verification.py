@@ -58,7 +58,7 @@ class Discrepancy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement:
-    """The largest error of a quantity, its tolerance, and the name of the tensor that has it."""
+    """The largest error of a quantity, the tolerance for this error, and the name of the tensor with this error."""
 
     error: float
     tolerance: float

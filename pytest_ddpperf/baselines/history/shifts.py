@@ -124,7 +124,7 @@ def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[Shift
 
 
 def likely_steps(data: PenalisedSeries, others: list[Shift], excess: float) -> Indices:
-    """Returns all indices after which a step leaves a residual that exceeds the best step's by at most ``excess``."""
+    """Returns the index before each step of the level whose residual is at most the least residual + ``excess``."""
     before, after = _places(len(data.y), "step")
     gains = _gains(data, others)(before, after)
     likely: Indices = before[gains >= gains.max() - excess]

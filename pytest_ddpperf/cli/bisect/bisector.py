@@ -255,7 +255,7 @@ class Bisector:
 
 
 def shift_text(comparison: Comparison) -> str:
-    """Returns a comparison as text: ``+5.2 % [95 % CI +4.1 .. +6.3]``; for a count, ``2 -> 3 per step,``."""
+    """Returns a change as text: ``+5.2 % [95 % CI +4.1 .. +6.3]``, or for counts ``2 -> 3 per step,`` with a comma."""
     if comparison.series.scale != "exact":
         return change_text(comparison)
     as_many = comparison.note and comparison.series.value == comparison.baseline

@@ -142,7 +142,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, ...]:
-    """Returns sums of a parameter's elements, to compare ranks' copies of it; the first value is the rounding error."""
+    """Returns the largest rounding error of a sum, then sums of a parameter's elements, to compare ranks' copies."""
     flat = parameter.reshape(-1)
     whole = flat.numel() // _PARTS * _PARTS
     size, rest = (_PARTS, whole // _PARTS), flat[whole:].double()

@@ -223,7 +223,7 @@ def checksum(tensors: Iterable[Tensor], start: int = 0, most: int | None = None)
 def loading_left_out(
     paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
 ) -> Iterator[None]:
-    """Enters ``paused()`` while a DataLoader makes a batch or begins an epoch; calls ``loaded(iterator, batch)``."""
+    """Enters ``paused()`` while DataLoaders begin epochs or make batches. Calls ``loaded`` with iterator and batch."""
 
     def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
         @unnamed

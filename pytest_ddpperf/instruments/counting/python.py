@@ -68,7 +68,7 @@ def calls_counted(
 
     For a function that reads a tensor's value, ``waited(name, tensor)`` is called instead. ``device`` is the type of
     the step's device. A backward pass counts if it accumulates gradients and is not nested in another pass. Starts of
-    DataLoader workers do not count, because chance decides in which step an epoch begins.
+    DataLoader workers do not count. A new epoch may start workers, and chance decides in which step an epoch begins.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts

@@ -173,7 +173,7 @@ def made_at(made: object) -> Place | None:
 
 
 def without_callers(found: Mapping[tuple[str, Place], float]) -> dict[tuple[str, Place], float]:
-    """Returns counts by part and by place without the field ``caller``; adds up the counts of different callers."""
+    """Adds up each line's counts over its callers. Keys have a part of the count, such as an operator, and a line."""
     lines: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for (part, place), value in found.items():
         lines[part, place._replace(caller=None)] += value

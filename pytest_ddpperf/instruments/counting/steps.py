@@ -168,7 +168,7 @@ class CallWatch(LowestMode, TorchFunctionMode):
     """A mode that computes a checksum of the torch functions that Python calls, with their arguments.
 
     Of tensors, the checksum uses shape, dtype and device; of other arguments, dtypes, devices, strings and booleans. It
-    omits calls inside another call, and decisions in C++, such as in a scripted module.
+    omits calls inside another call. It does not see which branches C++ code takes, such as in a scripted module.
     """
 
     def __init__(self, paused: Callable[[], bool]) -> None:

@@ -218,7 +218,7 @@ class Ranges:
 
     @property
     def rates(self) -> tuple[LearningRates, ...]:
-        """Returns the learning rates of each optimizer, with times; optimizers with equal rates are returned once."""
+        """Returns each optimizer's learning rates, with timestamps in ns. Optimizers with equal rates appear once."""
         different = {tuple(rates for _, rates in notes): tuple(notes) for notes in self._rates.values()}
         return tuple(different.values())
 

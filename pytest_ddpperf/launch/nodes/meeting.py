@@ -105,7 +105,7 @@ class FileMeeting:
             raise SettingError(f"{reason}; name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR") from None
 
     def find(self) -> Card | None:
-        """Returns the card; None if it does not exist, SettingError if another user could have written it."""
+        """Returns the card, or None if there is none. Raises SettingError if another user could access the file."""
         try:
             descriptor = open_shared(self._path)
         except FileNotFoundError:

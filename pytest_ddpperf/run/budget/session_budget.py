@@ -106,7 +106,7 @@ class SessionBudget:
         return self._others * self._prepared / max(1, self._benchmarks)
 
     def note_preparation(self, begun: float, benchmarks: int) -> None:
-        """Adds the time since ``begun``, in which a call counted and verified ``benchmarks`` benchmarks."""
+        """Records that a call has counted and verified ``benchmarks`` benchmarks since the time ``begun``."""
         if not self.again:
             self._prepared += self.now() - begun
             self._benchmarks += benchmarks
@@ -171,7 +171,7 @@ class SessionBudget:
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def over(self, *, last: bool) -> float:
-        """Returns the spent fraction of a call's time in both passes. With ``last``, this pass counts as spent."""
+        """Returns the spent fraction of a call's time in all runs of its test. ``last`` counts this run as over."""
         # It limits the false alarms that interim verdicts may cause (alpha spending).
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.leaves_time:
@@ -199,7 +199,7 @@ class SessionBudget:
             self._progress[call].request = request
 
     def leave_untimed(self, call: CallId) -> None:
-        """Records that a call was only counted, so that the second pass may time its benchmarks."""
+        """Requests time in the second pass for a call that counted the work of its steps, but did not time steps."""
         if self.defers:
             self._progress[call].request = TimeRequest(priority=Priority.SEE, wanted=self._whole / self._tests)
 

@@ -112,7 +112,7 @@ class BenchmarkRun:
         return not (self._untimed or self.settings.counts == "only")
 
     def _ready(self) -> None:
-        """Waits until ranks can be launched; the first call of this method begins the measuring time."""
+        """Waits until launches are possible. The first call of this method starts the clock for ``max_time``."""
         self.launches.ready()
         self._begun = self._session.budget.now() if self._begun is None else self._begun
 

@@ -164,7 +164,7 @@ class Pilot:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(BenchmarkId):
-    """A training of the candidate or the reference to measure: what each rank builds, and in which process group."""
+    """The description of a training to measure, with the code of either the candidate or the reference."""
 
     subject: Any  # a training.subject.Subject
     resolved: Strategy | None  # None if the subject brings its own
