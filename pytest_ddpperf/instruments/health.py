@@ -110,7 +110,7 @@ def cpu_health(before: Counters, after: Counters, root: Path = _ROOT) -> CpuHeal
 
 
 def core_ticks(text: str, usable: Collection[int]) -> dict[str, int]:
-    """Returns usable cores' summed ``busy``, ``steal`` and ``total`` ticks, from /proc/stat; empty without cores."""
+    """Returns sums of the usable cores' ``busy``, ``steal`` and ``total`` ticks in /proc/stat; {} for unknown cores."""
     wanted = {f"cpu{core}" for core in usable}
     rows = [line.split() for line in text.splitlines()]
     found = [list(map(int, row[1 : _COUNTED + 1])) for row in rows if row and row[0] in wanted and len(row) > _COUNTED]

@@ -133,7 +133,7 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """Returns the bytes that this process can take without swapping, as control groups allow; None if unknown."""
+    """Returns the bytes that this process can take without swapping, within its control groups; None if unknown."""
     fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
     groups = map(_memory_left, group_folders("memory", root))
@@ -211,7 +211,7 @@ def core_list(numbers: Iterable[int]) -> str:
 
 
 def kernel_text(file: Path) -> str:
-    """Returns the text of a kernel file; empty if there is no such file."""
+    """Returns the text of a file in /proc or /sys; empty if there is no such file."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -219,7 +219,7 @@ def kernel_text(file: Path) -> str:
 
 
 def kernel_number(file: Path) -> int | None:
-    """Returns the number in a kernel file; None if there is no such file."""
+    """Returns the number in a file in /proc or /sys; None if the file does not exist or has no number."""
     text = kernel_text(file).strip()
     return int(text) if text.isdecimal() else None
 

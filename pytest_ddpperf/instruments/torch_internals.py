@@ -127,7 +127,7 @@ def uncompiled(function: F) -> F:
 
 
 def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, float]]:
-    """Runs steps; returns, by reason, ``graph_breaks`` of this process, and ``recompiles`` after the first step."""
+    """Runs steps; returns all ``graph_breaks``, and ``recompiles`` after the first step, each as {reason: number}."""
     first = compiled_graphs()
     for number in range(steps):
         run()
@@ -137,7 +137,7 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
 
 
 def compiled_since(known: int) -> dict[str, dict[str, float]]:
-    """Returns ``graph_breaks`` and ``recompiles`` by reason; all graphs after the first ``known`` are recompiles."""
+    """Returns ``graph_breaks`` and ``recompiles`` as {reason: number}; graphs after number ``known`` are recompiles."""
     again = compiled_graphs() - known
     told = Counter(reason for reason, _ in compilations()[known : known + again])
     unknown = again - told.total()

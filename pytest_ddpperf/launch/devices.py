@@ -104,8 +104,8 @@ def own_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, 
 def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[int]]:
     """Divides ``cores`` among ``ranks`` ranks by NUMA node, as evenly as possible; returns the cores of each rank.
 
-    All hardware threads of a physical core go to the same rank, unless some rank would then get no core. SettingError
-    if there are fewer cores than ranks.
+    All hardware threads of a physical core go to the same rank, unless some rank would then get no core. Raises
+    SettingError if there are fewer cores than ranks.
     """
     allowed = set(cores)
     if len(allowed) < ranks:

@@ -114,7 +114,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
 
 
 def _evidence(launch: LaunchedRanks, outcome: LaunchEnd) -> LateRanks | dict[int, str]:
-    """Returns facts about a late launch, or the ranks' stacks after gloo received unexpected sizes, else {}."""
+    """Returns ``LateRanks`` after the deadline, the ranks' stacks if gloo received unexpected sizes, and else {}."""
     if outcome is LaunchEnd.FINISHED:
         return {}
     for zygote in set(launch.here.zygotes):

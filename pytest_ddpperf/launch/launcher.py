@@ -184,7 +184,7 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
         the whole launch, in seconds; the first import of torch does not count. ``mode`` becomes ``ctx.mode``.
         ``preload`` names modules to import before ranks are forked. With ``own_group`` the function makes the group.
         With ``turns`` several launches exist at once, and run one after the other. With ``bind`` no two ranks share a
-        core. Ranks use copies of the files in the folders ``projects``.
+        core. The launch gives ranks copies of the files in the folders ``projects``.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first rank to fail.
@@ -268,9 +268,9 @@ class Launcher(contextlib.AbstractContextManager["Launcher"]):
 
     @contextlib.contextmanager
     def ranks(self, job: Job, echo: Echo | None, turns: TurnSlot | None = None) -> Iterator[RankProcesses]:
-        """Yields a job's ranks on this machine before their fork; raises LaunchError if it cannot start such ranks.
+        """Yields the processes of a job's ranks on this machine, before the fork of the ranks.
 
-        Other launches wait until this context ends.
+        Raises LaunchError if this machine cannot start the ranks. Other launches wait until this context ends.
         """
         with self._lock:
             zygote = self._ready()

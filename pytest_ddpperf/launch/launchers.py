@@ -43,7 +43,7 @@ class Launchers:
             return self._made[number]
 
     def with_variables(self, variables: Variables) -> Launchers:
-        """Returns launchers whose ranks get more environment variables; ``close`` of this list ends these launchers."""
+        """Returns launchers whose ranks also get these environment variables; ``close`` of ``self`` closes them too."""
         if not variables:
             return self
         if variables not in self._others:
@@ -89,7 +89,7 @@ class Launchers:
                     self._judged.note(one.module, one.refused)
 
     def why_not(self, one: SeenImport) -> str | None:
-        """Returns why ``one`` is not preloaded; "" if unknown, None if only modules that the user named can be."""
+        """Returns why no launcher preloads ``one``; "" if unknown, None if the setting ``preload`` lacks ``auto``."""
         if not one.installed:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None

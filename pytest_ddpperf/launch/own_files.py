@@ -47,7 +47,7 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
 
     If ``other`` leads to another checkout, the folder has that checkout's files, and untracked files of the project.
     ``mark`` is part of the folder's name. The fork server, the controller or, after a crash, a later launch removes the
-    folder. ``remarks`` gets a warning if the launch changed the project itself. Raises LaunchError if making it fails.
+    folder. ``remarks`` gets a warning if the launch changed the project. Raises LaunchError if making the folder fails.
     """
     base = f"{os.path.realpath(tempfile.gettempdir())}/{_PREFIX}{mark}"
     for folder in () if lexists(base) else abandoned(_PREFIX):
@@ -230,7 +230,7 @@ def _announce(owner: Any, name: str) -> None:
 
 
 def _own(path: str, base: str, *, empty: bool = False) -> str:
-    """Turns links along ``path`` that lead out of ``base`` into folders of links or a copied file; returns the path."""
+    """Replaces links on ``path`` that leave ``base`` by a folder of links or a copy of the file; returns the path."""
     if path == base or not within(path, base) or not {".git", "__pycache__"}.isdisjoint(path.split("/")):
         return path  # git's folder and bytecode are the project's own
     folder, _, name = path.rpartition("/")

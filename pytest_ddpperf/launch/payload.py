@@ -48,7 +48,7 @@ def dump_result(value: object, rank: int) -> bytes:
 
 
 def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
-    """Unpickles the values that ranks returned; raises PayloadError if this takes over ``seconds`` (at least 2 s)."""
+    """Unpickles the values that ranks returned; raises PayloadError if this takes more than ``max(seconds, 2)`` s."""
     deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
     return tuple(_value_of(end, deadline) for end in ends)
 

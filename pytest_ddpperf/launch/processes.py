@@ -36,7 +36,7 @@ def laid_out_alike() -> Iterator[None]:
     """Starts processes in this context without address space randomisation, if the kernel allows it.
 
     The addresses of code and data make steps several percent faster or slower, for all ranks forked from a process.
-    Without randomisation, all processes get the same addresses. Some containers forbid to switch it off.
+    Without randomisation, all processes get the same addresses. Some containers forbid this change.
     """
     library = ctypes.CDLL(None)
     personality: Callable[[ctypes.c_ulong], int] = getattr(library, "personality", lambda _: -1)
@@ -121,7 +121,7 @@ def finished(
 
 
 def printed_by(command: Sequence[str], seconds: float, **how: Any) -> tuple[int, str]:
-    """Runs a command by ``finished``; returns its exit status, and all that it wrote to stdout and stderr."""
+    """Runs a command like ``finished``; returns its exit status, and all text that it wrote to stdout and stderr."""
     # A server that the command has started would hold a pipe open.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         done = finished(command, seconds, stdout=output, stderr=subprocess.STDOUT, **how)

@@ -261,7 +261,7 @@ def _editable_installs() -> Iterator[dict[str, Any]]:
 
 
 def project_files(redirection: Redirection) -> dict[str, str]:
-    """Returns, by name, the files of imported modules from this project, the target or the target's environment."""
+    """Returns {module: file} for imported modules in this project, the other checkout or its environment."""
     folders: dict[str, str] = {}
     found = {}
     for name, module in list(sys.modules.items()):

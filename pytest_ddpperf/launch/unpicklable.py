@@ -21,7 +21,7 @@ _OF_SESSION = ("_pytest.", "pluggy.", f"{_PACKAGE}fixture", f"{_PACKAGE}run.")  
 
 @dataclass(frozen=True)
 class _HeldObject:
-    """An object that another object refers to; with an empty label, the error message omits it."""
+    """An object that another object refers to; the error message shows its ``label``, unless the label is empty."""
 
     label: str
     value: object

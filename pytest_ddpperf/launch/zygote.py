@@ -80,7 +80,7 @@ class Zygote:
         return None
 
     def _answer(self, ask: Ask, *, cut: bool) -> Birth | None:
-        """Executes and answers a request; returns a Birth in a new rank, else None. ``cut``: descriptors got lost."""
+        """Answers a request; returns a new rank's arguments in its process, else None. ``cut``: lost descriptors."""
         process, answer = os.getpid(), Answer(ask.number, None)
         try:
             if cut:
@@ -99,7 +99,7 @@ class Zygote:
         return None
 
     def fork(self, rank: int, modules: Sequence[str], folder: str) -> Birth | None:
-        """Forks a rank after importing ``modules``; returns a Birth in the rank. ``folder`` has the launch's files."""
+        """Imports ``modules`` and forks a rank; returns its arguments in the rank's process, None in this process."""
         preload(modules)
         self.folder, zygote = folder or self.folder, os.getpid()
         pid = os.fork()
@@ -120,7 +120,7 @@ class Zygote:
     def copy(self, mark: str) -> int | None:
         """Forks a copy of this fork server for another launcher, and returns the copy's pid.
 
-        ``mark``: the copy's value of the variable ``MARK``. The copy's socket and output file came with the request.
+        The copy's variable ``environment.MARK`` is ``mark``. Its socket and output file are ``self.descriptors``.
         """
         original, pid = os.getpid(), os.fork()
         if pid != 0:

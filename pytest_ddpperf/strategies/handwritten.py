@@ -214,7 +214,7 @@ def reducing(module: nn.Module, ctx: RankView, form: Callable[[Sequence[Slot]], 
 
 
 def by_kind(slots: Iterable[Slot], cap: float, first_cap: float = math.inf) -> list[list[Slot]]:
-    """Groups gradients of one type and device, up to ``cap`` bytes (the first group of each: ``first_cap``)."""
+    """Groups gradients by dtype and device. Groups have about ``cap`` bytes, the first of each kind ``first_cap``."""
     return packed(((slot, slot.kind, slot.nbytes) for slot in slots), cap, first_cap)
 
 
@@ -241,9 +241,9 @@ def naive(module: nn.Module, ctx: RankView) -> Parallel:
 
 
 def flat(module: nn.Module, ctx: RankView) -> Parallel:
-    """Averages all gradients at once after backward: one all-reduce for each type of parameter.
+    """Averages all gradients after backward by one all-reduce for each dtype of parameters.
 
-    ``synchronise`` sends a buffer with all gradients. The buffer is allocated once, and the gradients are views of it.
+    ``synchronise`` sends a buffer for each dtype. The first call allocates it, and gradients are views of it.
     """
     replica = replicate(module, ctx)
     buckets = [Bucket(group, buffered=True) for group in by_kind(map(Slot, replica.trained), cap=math.inf)]

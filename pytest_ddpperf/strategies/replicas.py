@@ -248,8 +248,8 @@ def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
 def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], AbstractContextManager[Any]]:
     """Returns a ``no_sync`` that has no effect on the first backward, from which torch learns the static graph.
 
-    Works around https://github.com/pytorch/pytorch/issues/143580. The result is the same, because averaging does not
-    change gradients that are equal on all ranks.
+    Works around https://github.com/pytorch/pytorch/issues/143580. The first backward then averages its gradients early.
+    A second average does not change these gradients, because they are equal on all ranks.
     """
     learned = False
 

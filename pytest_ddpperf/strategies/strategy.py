@@ -95,7 +95,7 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, Option]) -> Strategy:
-    """Returns a strategy with this name and these options; ``function`` is None for a name in the strategies' table."""
+    """Returns a strategy with this name and these options; ``function`` is None for a built-in strategy."""
     strategy = Strategy(name, **options)
     object.__setattr__(strategy, "function", function)
     return strategy
@@ -140,8 +140,8 @@ class Parallel:
     Attributes:
         module: the module that runs the forward pass.
         synchronise: called before the optimizer's step, after the last backward (with the setting ``no_sync=False``
-            after each backward). It makes every rank's gradients the mean over the ranks; on CUDA, it may only queue
-            the averaging on the current stream.
+            after each backward). It makes every rank's gradients the mean over the ranks. On CUDA it may return
+            before the averaging ends, if the averaging is on the current stream.
         no_sync: returns a context for a micro-batch whose gradients are only accumulated on the rank. None if backward
             sends nothing.
         unsynchronised: returns a context for a step that averages no gradients, but leaves gradients with which the

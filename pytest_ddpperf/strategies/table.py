@@ -99,7 +99,7 @@ def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
 
 
 def _whole_replicas(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Returns an error message if the ranks cannot be split into this number of equal replicas of the model."""
+    """Returns a message if ``world_size`` ranks cannot form ``options["replicas"]`` equal replicas, else None."""
     replicas = options.get("replicas")
     if replicas is not None and world_size % replicas:
         return (

@@ -78,7 +78,7 @@ class LaunchJob:
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def steps_to_diagnose(self, steps: int = 1) -> int:
-        """Returns how many steps to diagnose: 5, or a period of a PeriodicPlan, which is ``period * steps`` steps."""
+        """Returns how many steps to diagnose: 5, or a longer period of a ``PeriodicPlan``, ``period * steps`` steps."""
         period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
         return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 

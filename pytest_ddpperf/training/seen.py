@@ -40,7 +40,7 @@ class Seen:
             self.objects.take(ran)
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
-        """Returns the counts of a step after the warm-up, with ``compiled`` counts; adds findings to ``remarks``."""
+        """Returns a step's counts after the warm-up, including ``compiled`` (graph breaks, say), and adds findings."""
         watch, left, paused = CopyWatch(), self.objects.left_behind(), not gc.isenabled()
         subject = replace(countable(ctx, step, job), called=watch.called)
         plain = {**compiled, **left, "collector_paused": {"gc.disable()": float(paused)}}

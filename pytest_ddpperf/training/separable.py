@@ -23,7 +23,7 @@ class SynchronisationKept(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSynchronisation:
-    """A user's step that can skip its synchronisation; then ranks differ, so that only times are reported."""
+    """A user's step that can skip its averaging of gradients. Ranks then diverge, so only the times of steps count."""
 
     who: str  # the function that made the step, and where it stands
     unsynchronised: Callable[[], AbstractContextManager[Any]]
@@ -38,7 +38,7 @@ class OwnSynchronisation:
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:
-        """Returns in words what an ``unsynchronised()`` step sends; raises SynchronisationKept if it is as usual."""
+        """Returns in words how many collectives ``unsynchronised()`` keeps; raises SynchronisationKept if all stay."""
         whole = _collectives_of(run)
         with self.unsynchronised():
             alone = _collectives_of(run)

@@ -120,7 +120,7 @@ def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float)
 
 
 def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode | None) -> list[Finding]:
-    """Returns a finding if a user's step trains on another number of rows than the test gives as samples."""
+    """Returns a finding if the number of rows in a user's step contradicts the test's ``samples_per_step``."""
     rows, samples = counts.totals.get("batch_rows"), step.samples_per_step
     # A workload's batches are known before; and ranks may have parts of samples, or of batches.
     if not rows or samples is None or step.data is not None or settings.mesh is not None or mode == "strong":

@@ -1,4 +1,4 @@
-"""Runs untimed steps, timed blocks of steps, and blocks with and without synchronisation. Needs no torch."""
+"""Runs untimed steps, timed blocks of steps, and blocks with and without averaging of gradients. Needs no torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEVICE_BLOCKS, MIN_DEVICE_STEPS = 10, 5  # of a launch on CUDA; in the first ste
 
 
 def warmup_seconds(device: torch.device, job: LaunchJob) -> float:
-    """Returns the least duration of the warm-up in seconds: on CUDA, until the GPU's clocks have risen; else 0."""
+    """Returns the least seconds of the warm-up: 0.5 if times on CUDA matter, because GPU clocks rise slowly, else 0."""
     return CUDA_WARMUP_SECONDS if device.type == "cuda" and job.times_matter else 0.0
 
 
@@ -201,7 +201,7 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_P
 
 
 def device_sizes(steps: int, period: int) -> tuple[int, ...]:
-    """Returns the number of steps in each timed block of a launch on CUDA; each is a multiple of ``period``."""
+    """Returns each timed block's number of steps on CUDA, a multiple of ``period``, after which the work repeats."""
     return turn_sizes(steps, period, DEVICE_BLOCKS, least=math.ceil(MIN_DEVICE_STEPS / period))
 
 

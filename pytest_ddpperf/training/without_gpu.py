@@ -65,7 +65,7 @@ class GpuCalls:
             yield
 
     def _noted_kind(self, kind: type) -> type:
-        """Returns a subclass of ``kind``, which annotations can name; its constructor only records the call."""
+        """Returns a subclass of ``kind`` whose constructor only records the call. Annotations may need a class."""
         return type(kind.__name__, (kind,), {"__init__": lambda *_, **__: self._note(kind.__name__)})
 
     def _choose(self, device: Any) -> None:
@@ -83,7 +83,7 @@ class GpuCalls:
                 self._stack.callback(operators.pop, id(called))
 
     def _answer(self, owner: Any, **answers: Callable[..., Any]) -> None:
-        """Replaces functions by ``answers``, and records calls; libraries still call the originals in ``_ASKING``."""
+        """Replaces functions by ``answers``, and records calls. Libraries' calls of ``_ASKING`` reach the originals."""
 
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

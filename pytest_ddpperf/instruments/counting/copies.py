@@ -88,7 +88,7 @@ class CopyWatch:
                 self._batch = checksum(tensors, self._batch or 0, HEAD)
 
     def buckets(self, size: float) -> SiteCounts:
-        """Returns, by metric, the lines of code that made DDP's buckets; ``size`` is the bytes of the buckets."""
+        """Returns lines that made DDP wrappers, with 1.0 for ``ddp_buckets``, with ``size`` (bytes) for peak memory."""
         made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
         copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
         of_all = dict.fromkeys((("buckets", place) for place in made.values()), 1.0)
@@ -152,10 +152,10 @@ def _sums(parameter: Tensor) -> tuple[float, ...]:
 
 
 def _place(models: Iterable[nn.Module], of_data: tuple[str, ...], peers: Sequence[int]) -> tuple[str, ...]:
-    """Returns this rank's coordinates in the device meshes, without the dimensions that divide data.
+    """Returns this rank's coordinates (such as ``tp 1``) in device meshes, along dimensions that do not split data.
 
-    A dimension divides data if its name begins with a text in ``of_data``, or if it has as many ranks as ``peers``, the
-    group of DDP. A dimension without a name divides data if ``fully_shard`` uses its mesh.
+    A dimension splits data if its name begins with a text in ``of_data``, or if it has as many ranks as DDP's process
+    group, ``peers``. A dimension without a name splits data if ``fully_shard`` uses its mesh.
     """
     made: Any = sys.modules.get("torch.distributed.device_mesh")
     meshes = [] if made is None else [found for found in gc.get_objects() if type(found) is made.DeviceMesh]

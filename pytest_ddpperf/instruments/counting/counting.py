@@ -83,7 +83,7 @@ def count_warm_step(
         shown, others = pass_.seen[learning:], of_steps.OtherSteps(run, on_any_rank, most)
         if not pass_.watch(others, steps - learning - whole):
             with pass_.counting():
-                pass_.survey(others, steps, after=learning + whole)
+                pass_.survey(others, steps, counted=learning + whole)
     profiled: list[of_steps.Details] = []
     if subject.device.type == "cuda" and not others.ended:
         from pytest_ddpperf.instruments.counting.device_work import device_work
@@ -193,7 +193,7 @@ class _Pass:
         }
 
     def watch(self, others: of_steps.OtherSteps, steps: int) -> bool:
-        """Runs up to ``steps`` steps of ``others``; returns whether all steps call the same functions of torch."""
+        """Runs up to ``steps`` of ``others``; returns whether they call the same torch functions as earlier steps."""
         period, watched = self._subject.period, list[int]()
         calls = of_steps.CallWatch(lambda: self._operators.is_paused)
         if steps <= 0:
@@ -221,14 +221,14 @@ class _Pass:
         self._gap = any(others.run_one(look) for _ in range(steps) if not others.over)  # the same on all ranks
         return not self._gap
 
-    def survey(self, others: of_steps.OtherSteps, steps: int, *, after: int) -> None:
-        """Counts further steps, but not their memory; ``after`` is the number of steps that were counted before.
+    def survey(self, others: of_steps.OtherSteps, steps: int, *, counted: int) -> None:
+        """Counts ``steps - counted`` further steps, but not their memory; ``counted`` is the number of earlier steps.
 
-        With the earlier steps, ``steps`` steps are counted in all. If ``watch`` found a step that differs from earlier
-        steps, this method counts ``steps`` new steps, whose counts replace the earlier counts. If fewer than 8 new
-        steps can be run, the earlier counts stay, and ``self.after`` gets the new counts.
+        If ``watch`` found a step that differs from earlier steps, this method counts ``steps`` new steps, whose counts
+        replace the earlier counts. If training or the time limit ends before 8 new steps, the earlier counts stay, and
+        the attribute ``after`` gets the new counts.
         """
-        before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
+        before, wanted = (self.seen, self.sites), steps if self._gap else steps - counted
         if self._gap:
             self.seen, self.sites = [], []
         others.begin_anew()
@@ -301,7 +301,7 @@ def _differ(steps: Sequence[object], period: int) -> bool:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Returns, by category, the bytes of live tensors that a step adds; ``KEPT`` sums the categories in ``PASSING``."""
+    """Returns the bytes of live tensors that a step adds, by category; ``KEPT`` has activations and temporaries."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth

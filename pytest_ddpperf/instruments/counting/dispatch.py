@@ -133,7 +133,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
                 self._pausing.discard(thread)
 
     def add(self, metric: str, part: str, value: float = 1.0, place: Place | None = None) -> None:
-        """Adds ``value`` to a metric's count of ``part`` at ``place`` (None: the running line), except while paused."""
+        """Adds ``value`` to a metric by part (an operator, say) and line (None: running line), unless ``is_paused``."""
         if not self.is_paused:
             self._counts[metric][part] += value
             self._sites[metric][part, place or self._stack.call()] += value
@@ -173,7 +173,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
         return self._place
 
     def _is_recorded(self, args: Sequence[Any], *, decomposed: bool) -> bool:
-        """Returns whether autograd recorded the operator; False if it is ``decomposed``, because its parts follow."""
+        """Returns whether autograd recorded the operator; False if ``decomposed``, since torch dispatches its parts."""
         if not torch.is_grad_enabled():
             return False
         thread, now = threading.get_ident(), torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
@@ -311,7 +311,7 @@ def _changes_one_count(func: Any, out: Any) -> bool:
 
 
 def _asked_by_torch() -> bool:
-    """Returns whether torch reads a tensor's value, not the user: its C++ code in backward, or an optimizer."""
+    """Returns whether torch itself (its C++ code in backward, or an optimizer) reads a tensor's value, not the user."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
         frame = frame.f_back

@@ -60,7 +60,7 @@ class _Followed:
                 self.drawn.append(checksum(filter(torch.is_tensor, leaves), zlib.crc32(plain), HEAD))
 
     def unsharded(self) -> bool:
-        """Returns whether each batch comes from every worker in turn, because workers do not divide their data."""
+        """Returns whether all workers give equal batches, because the dataset does not split its data among workers."""
         many = max(1, self.workers)
         rounds = [{*self.drawn[i : i + many]} for i in range(0, len(self.drawn) - many + 1, many)]
         return many > 1 and self.data[1] == 0 and all(len(each) == 1 for each in rounds) and rounds[1:] != rounds[:-1]
@@ -157,14 +157,14 @@ class Loaders:
         return tuple(zlib.crc32(repr(each.drawn[:_COMPARED]).encode()) for each in used) if known else ()
 
     def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
-        """Returns {(type, line): 1.0} for the sampler of the first loader that feeds training; empty if none does."""
+        """Returns {(type of sampler, line that made it): 1.0} of the first loader that feeds training; {} if none."""
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
-        """Returns the lines of code that made slow DataLoaders, by metric, such as ``loaders_without_workers``.
+        """Returns, by metric (``loaders_without_workers``, say), the lines of code that made slow or wrong DataLoaders.
 
         ``workers_restarted`` is for loaders whose workers stop after each epoch. ``loaders_kept`` is for loaders that
-        stay in memory, and needs three epochs. ``loaders_repeating`` is for loaders that give samples in one order.
+        stay in memory, and needs three epochs. ``loaders_repeating`` is for equal orders of samples in all epochs.
         """
         found: dict[str, list[Place]] = {}
         used = self.used(steps)

@@ -85,9 +85,9 @@ def _recomputes() -> bool:
 
 
 def threads_of_step() -> Callable[[], bool]:
-    """Returns a function that returns whether it is called in this thread, the main thread or a thread of autograd.
+    """Returns a function that returns whether its caller's thread is this thread, the main one or one of autograd's.
 
-    Other threads do not count, because the clock decides how much they do in a step.
+    Other threads do not count, because their work in a step depends on timing.
     """
     own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
     return lambda: threading.get_ident() in own or backward_under_way() != -1
@@ -151,10 +151,10 @@ class ModuleTracker:
         return [leaf for leaf in (*tree_leaves(kept), *settings) if isinstance(leaf, torch.Tensor)]
 
     def state_bytes(self) -> dict[str, float]:
-        """Returns the bytes of parameters, of their present gradients and of optimizer states on this rank, by name.
+        """Returns this rank's bytes of ``parameters``, their present ``gradients`` and ``optimizer_state``, by name.
 
         Each storage counts once, with all its bytes: Adam in fp32 has 16 bytes a parameter, also under autocast.
-        Sharded tensors count with this rank's part. Scalars that optimizers keep (Adam's count of steps) are omitted.
+        Sharded tensors count with this rank's part. Scalars that optimizers keep (Adam's count of steps) do not count.
         """
         parameters = self.parameters
         known: set[int] = set()

@@ -57,7 +57,7 @@ class ObjectCensus:
         self._graphs.append(tuple(node.metadata.setdefault(_SEEN, len(self._taken)) for node in nodes))
 
     def left_behind(self) -> dict[str, dict[str, float]]:
-        """Returns how many objects each step leaves behind, by metric and type; empty before the third ``take``."""
+        """Returns ``python_objects`` and ``graphs_kept`` that each step leaves, by type; {} before the third count."""
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
             for (steps_before, before), (steps, after) in pairwise(self._taken)
@@ -117,8 +117,8 @@ def _waiting(objects: Iterable[object]) -> Iterator[object]:
 def lines_of_left(run: Callable[[], object], *, traces: bool, graphs: bool = False) -> dict[str, dict[Place, float]]:
     """Runs three more steps; returns, by metric and line of code, the memory blocks and graphs that a step leaves.
 
-    Lines of code are known only if ``traces`` is True; otherwise nothing is found. Graphs also need ``graphs``. Tracing
-    never stops, because its end can crash another thread (fixed in Python 3.12.9 and 3.13.2).
+    The result has lines only if ``traces`` is True, and lines of graphs only if ``graphs`` is True, too. Tracing never
+    stops, because its end can crash another thread (fixed in Python 3.12.9 and 3.13.2).
     """
     if traces and not tracemalloc.is_tracing():
         tracemalloc.start(_FRAMES)

@@ -173,7 +173,7 @@ def is_composite(func: Any) -> bool:
 
 
 def kernel_of(func: Any, given: Iterable[Any]) -> DispatchKeySet | None:
-    """Returns the dispatch key of a user's operator if the operators inside it are counted instead of it, else None."""
+    """Returns the key to redispatch a custom operator by, so that dispatch modes see its operators; None for others."""
     if not isinstance(func, OpOverload) or func.namespace in _CALLING_NONE or func._overloadpacket in flop_registry:  # noqa: SLF001  as above
         return None
     keys = [torch._C._dispatch_keys(tensor) for tensor in tensors_in(given)]  # noqa: SLF001  as above

@@ -174,7 +174,7 @@ def shape_of(*given: Any) -> tuple[int, ...]:
 
 
 def _tensors(given: Any) -> list[Tensor]:
-    """Returns all tensors with dimensions in a batch, also in a ``UserDict``, which is a leaf for torch's pytree."""
+    """Returns the tensors in a batch, except scalars; opens a ``UserDict``, which torch's pytree does not open."""
     leaves = [dict(leaf) if isinstance(leaf, UserDict) else leaf for leaf in tree_leaves(given)]
     return [leaf for leaf in tree_leaves(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
 
@@ -202,7 +202,7 @@ class BatchRows:
         self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
 
     def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> bool:
-        """Records the shape of a model's inputs, unless they were concatenated; returns whether the call trains."""
+        """Returns whether a model's call trains. If so, records the inputs' shape (``()`` for concatenated ones)."""
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as above
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:

@@ -84,7 +84,7 @@ def _parts(owner: object, kind: str, settings: Mapping[str, object]) -> list[tup
 
 
 def _of_module(module: nn.Module) -> tuple[object, str, Mapping[str, object]]:
-    """Returns the wrapper in a module, its name in counts ("" without a wrapper), and its settings."""
+    """Returns a module's DDP or FSDP wrapper, its name in counts and its settings; (None, "", {}) without a wrapper."""
     if isinstance(module, DistributedDataParallel):
         return module, "DistributedDataParallel", _of_ddp(module)
     if type(module).__name__ == "FullyShardedDataParallel":

@@ -87,7 +87,7 @@ class Stack:
         return sum((frame.f_code.co_filename, frame.f_code.co_name) == around for frame in self._frames())
 
     def is_compiled(self, captured: frozenset[tuple[str, int]]) -> bool:
-        """Returns whether a wrapper of torch.compile called a function in ``captured`` (file, line) on this stack."""
+        """Returns whether torch.compile's wrapper is on the stack, and inside it a (file, line) of ``captured``."""
         found, wrappers = False, compiled_wrappers()
         for code in (frame.f_code for frame in self._frames()):
             found = found or _is_captured(code, captured)

@@ -61,9 +61,9 @@ def _values(found: Sequence[Mapping[K, float]]) -> dict[K, tuple[float, ...]]:
 
 
 def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequence[Seen]) -> list[list[Details]]:
-    """Returns the steps in ``counted`` that do the same work as most steps, each step in a separate list.
+    """Returns the steps in ``counted`` that do the same work as most steps, each step as a list of one step.
 
-    ``counted`` has full counts of some steps. ``shown`` has cheap counts of the same steps, and ``seen`` of all steps.
+    ``counted`` has full counts of some steps. ``shown`` has their cheap counts, and ``seen`` all steps' cheap counts.
     """
     most = max(map(seen.count, seen))
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
@@ -72,8 +72,8 @@ def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequenc
 def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence[Seen], *, unusual: bool) -> Counts:
     """Returns a step's counts: the mean over steps for metrics in ``seen``, the largest count for other metrics.
 
-    ``seen`` has cheap counts of all steps. ``alike`` has full counts of steps that do the same work. ``of_device`` has
-    counts of the profiler. ``unusual``: whether the steps in ``alike`` do other work than most steps do.
+    ``seen`` has cheap counts of all steps. ``alike`` has full counts of some steps. ``unusual`` is True if most steps
+    do other work than the steps in ``alike``. ``of_device`` has counts of the profiler.
     """
     details: dict[str, Mapping[str, float]] = {}
     totals, unstable, varying = {}, {}, {}
@@ -138,7 +138,7 @@ def graph_so_far() -> tuple[int, int]:
 class LowestMode:
     """A mixin of torch modes that enter the mode stack below the user's modes, and can leave it from any position.
 
-    Below it stay the mode of ``torch.set_default_device``, and modes that say so by ``below_counts``.
+    Only two kinds stay lower: the mode of ``torch.set_default_device``, and modes with an attribute ``below_counts``.
     """
 
     def __enter__(self) -> Any:
@@ -235,7 +235,7 @@ class OtherSteps:
         self._until = time.monotonic() + self._seconds
 
     def run_one(self, look: Callable[[Callable[[], Any]], bool]) -> bool:
-        """Runs a step by ``look(run)``; returns whether ``look`` returned True on any rank before training ended."""
+        """Calls ``look(run)`` to run a step; returns whether it returned True on any rank and training goes on."""
         ended, last = False, False
         try:
             last = look(self._run)

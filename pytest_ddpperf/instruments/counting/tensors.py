@@ -37,7 +37,7 @@ class TensorTracker:
     holds this tensor. So the numbers depend only on the program. The tracker does not see memory that an operator
     allocates inside its kernel.
 
-    Only the optimizer shows which tensors are gradients. Then the peak is divided into gradients and temporaries.
+    Only the optimizer shows which tensors are gradients. Until then, a gradient at the peak counts as temporary.
     """
 
     def __init__(self, device: str, *, fake: bool = False) -> None:
@@ -199,7 +199,7 @@ class TensorTracker:
             yield
 
     def _storages(self, tensor: torch.Tensor) -> list[tuple[int, torch.UntypedStorage]]:
-        """Returns (key, storage) of each storage on the device; for a result of ``lend``, of ``lend``'s argument."""
+        """Returns (key, storage) of a tensor's storages on the device; if ``lend`` made it, the original's storages."""
         found: list[tuple[int, torch.UntypedStorage]] = []
         for storage in storages_of(tensor):
             key = storage._cdata  # noqa: SLF001  torch has no other identity for it

@@ -23,10 +23,10 @@ class Follower(Protocol):
     """A recorder that phase hooks call when a phase or a section begins, and when it ends."""
 
     def enter(self, phase: str, name: str = "") -> Any:
-        """Begins a phase, called ``name`` in a trace; returns the argument for ``go``, or None if no phase begins."""
+        """Begins a phase, ``name`` in a trace; returns the value for ``go`` to end it, or None if it cannot begin."""
 
     def enter_section(self, name: str) -> Any:
-        """Begins a section, a part that the user names; returns the argument for ``go``, or None if none begins."""
+        """Begins a section that the user named; returns the value for ``go`` to end it, or None if it cannot begin."""
 
     def go(self, place: Any) -> None:
         """Ends a phase or section; ``place`` is the value that ``enter`` or ``enter_section`` returned at its start."""
@@ -233,7 +233,7 @@ class Ranges:
 
 @contextmanager
 def named_ranges(run: Callable[[], object], hooks: Sequence[PhaseHook]) -> Iterator[Ranges]:
-    """Shows phases and sections as ranges of the profiler, in this context; calls ``run`` once before."""
+    """Calls ``run``, a step, once; shows phases and sections as ranges of the profiler until this context ends."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     ranges = Ranges()

@@ -36,7 +36,7 @@ class PhaseNode:
         self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
     def inside(self, name: str, *, section: bool = False) -> PhaseNode:
-        """Returns the node of a phase or section that begins in this node; a section ``forward`` is the phase, too."""
+        """Returns the node of a phase or section that begins in this node; a section ``forward`` counts as a phase."""
         if (name, section) not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
             sections = (*self.sections, path) if section else self.sections
@@ -78,7 +78,7 @@ class Recorder:
         return Trace(marks=self._marks, places=self._places[:-1], starts=starts)
 
     def enter(self, phase: str, _name: str = "") -> PhaseNode | None:
-        """Begins a phase; returns the ``PhaseNode`` around it, or None if this node or thread permits no such phase."""
+        """Begins a phase; returns the node before it, or None if the phase cannot begin in that node or this thread."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None
@@ -86,7 +86,7 @@ class Recorder:
         return before
 
     def enter_section(self, name: str) -> PhaseNode | None:
-        """Begins a user's section; returns the ``PhaseNode`` around it, or None if this is not the main thread."""
+        """Begins a user's section; returns the node before it, or None if this is not the main thread."""
         if get_ident() != self._thread:
             return None
         before = self._top

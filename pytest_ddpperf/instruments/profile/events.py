@@ -43,7 +43,7 @@ def length(spans: Sequence[Span]) -> float:
 
 
 def within(spans: Sequence[Span], window: Span) -> list[Span]:
-    """Returns the parts of a ``union`` of spans that lie in the window."""
+    """Returns the parts of ``spans`` in the window; ``spans`` must be ordered and separate, as ``union`` makes them."""
     first = bisect_right(spans, window[0], key=lambda span: span[1])
     last = bisect_left(spans, window[1], lo=first, key=lambda span: span[0])
     return [(max(start, window[0]), min(end, window[1])) for start, end in spans[first:last]]
@@ -202,11 +202,11 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 def notes_by_link(
     kernels: Iterable[int], copies: Collection[int], fields: Mapping[int, Mapping[str, Any]]
 ) -> dict[int, Note]:
-    """Returns a ``Note`` for each collective that ran as one NCCL kernel or by copies, by correlation id.
+    """Returns, by correlation id, the ``Note`` of each collective that ran as one NCCL kernel or as memory copies.
 
-    ``kernels`` and ``copies`` have correlation ids (0: unknown), and ``fields`` has torch's records by correlation id.
-    Collectives that are sent as a group get no note, because the bytes of a single collective are unknown. Notes of
-    copies have no bytes, because each copy is for one peer only.
+    ``kernels`` and ``copies`` have correlation ids of NCCL kernels and of memory copies (0: unknown). ``fields`` has
+    torch's records by correlation id. Collectives that are sent as a group get no note, because the bytes of a single
+    collective are unknown. A note for copies has no bytes, because each copy is for one peer only.
     """
     once = [number for number, times in Counter(kernels).items() if times == 1]
     noted = {number: note_of(fields[number]) for number in {*once, *copies} if number in fields}

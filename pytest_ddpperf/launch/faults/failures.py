@@ -199,7 +199,7 @@ def _wanted_memory(end: RankEnd) -> bool:
 
 
 def _sections(ends: Sequence[RankEnd], root: RankEnd | None = None) -> tuple[tuple[str, str], ...]:
-    """Returns titled output of ranks, without this plugin's frames and the stack of ``root``, the first cause."""
+    """Returns (title, output) pairs of ranks, without this plugin's frames and without a stack of rank ``root``."""
     shown = {end.rank: "".join(_dump(end)[: 1 if end is root else 2]) for end in ends}
     return titled((end.rank, replace(end.output, stderr=shown[end.rank])) for end in ends)
 

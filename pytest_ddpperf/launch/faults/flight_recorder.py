@@ -170,7 +170,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """Returns the ranks that a group waits for, keyed by a sentence about these ranks, or {} if no rank waits."""
+    """Returns {sentence for the error message: ranks that the others in the group wait for}; {} if no rank waits."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:

@@ -21,7 +21,7 @@ _CURES = {  # by a file of torch that all ranks stand in
 
 
 def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[StackPosition | None, list[int]]]:
-    """Returns (code position, ranks there) pairs: groups that wait for other ranks first, larger groups earlier."""
+    """Returns (code position, ranks there) pairs: waiting ranks before other ranks, then more ranks before fewer."""
     found = {rank: threads(text) for rank, text in sorted(stacks.items())}
     positions = grouped((rank, position(each[0], nccl=nccl) if each else None) for rank, each in found.items())
     return sorted(positions.items(), key=lambda item: (not _waits(item[0]), -len(item[1]), item[1]))
@@ -31,7 +31,7 @@ def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = F
     """Returns, by rank, whether the rank has moved between the stacks ``before`` and ``after``.
 
     A rank has not moved if both stacks show the same library function, and the same line of the user's code. A rank
-    without a stack in ``after`` has finished, so it moved. With ``nccl``, a wait for the GPU is a separate position.
+    without a stack in ``after`` has finished, so it moved. With ``nccl``, to begin or end a wait for the GPU is a move.
     """
     places = [
         {rank: where for where, ranks in _positions(each, nccl=nccl) for rank in ranks} for each in (before, after)

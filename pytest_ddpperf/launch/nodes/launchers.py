@@ -34,7 +34,7 @@ class NodeLaunchers:
         return self.cluster.interface
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """Returns the numbers of ranks on the nodes, first the controller's node; ``gpus``: its GPUs, 0 to use CPUs."""
+        """Returns each node's number of ranks, the controller's node first; it has ``gpus`` GPUs (0: use CPUs)."""
         nodes = self.cluster.nodes
         if not gpus:
             return spread(world_size, 1 + len(nodes))

@@ -46,7 +46,7 @@ class Hello:
 
     @classmethod
     def of(cls, plain: Any) -> Hello:
-        """Returns the facts from which ``Hello.plain()`` made this dict; TypeError or KeyError for other data."""
+        """Returns the facts in a dict that ``Hello.plain()`` made; raises TypeError or KeyError for other data."""
         fields = {**plain, "rank": int(plain["rank"]), "cores": frozenset(plain["cores"]), "gpus": (*plain["gpus"],)}
         return cls(**fields)
 

@@ -31,14 +31,14 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """The modules that must not be imported once for all ranks, with the reasons that earlier imports showed."""
+    """The modules for which a single import for all ranks is unsafe, with the reasons that earlier imports showed."""
 
     refused: dict[str, str] = field(default_factory=dict)  # module -> why ranks import it themselves
     of_rank: set[str] = field(default_factory=set)  # modules that read RANK or LOCAL_RANK
     inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # imports to preload in place of a module
 
     def note(self, module: str, answer: Preloaded) -> None:
-        """Records why a module cannot be imported once for all ranks."""
+        """Records why a single import of a module for all ranks is unsafe."""
         self.inner.setdefault(module, answer.inner)
         if answer.own_rank:
             self.of_rank.add(module)

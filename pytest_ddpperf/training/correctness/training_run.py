@@ -133,13 +133,13 @@ class TrainingRun:
         self.trainer.update()
 
     def gradients(self) -> Gradients:
-        """Returns full gradients of trained parameters on the CPU, by name; all ranks call this if they are sharded."""
+        """Returns trained parameters' full gradients on the CPU; for sharded parameters, all ranks must call this."""
         parallel = self.trainer.parallel
         found = gradients_of(parallel.module) if parallel.gradients is None else parallel.gradients()
         return {name: gradient for name, gradient in self._named(found).items() if name not in self._frozen}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns the full parameters on the CPU, by the model's own names; all ranks call this if they are sharded."""
+        """Returns full parameters on the CPU, by the model's names; for sharded ones, all ranks must call this."""
         parallel = self.trainer.parallel
         return self._named(parameters_of(parallel.module) if parallel.parameters is None else parallel.parameters())
 

@@ -1,4 +1,4 @@
-"""Verifies a strategy: its ranks and a single process must train the same, step by step."""
+"""Verifies a strategy: each step must have equal results on its ranks and in a single process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
 
 
 class StrategyVerifier:
-    """The training on all ranks, and in one process on rank 0; the other ranks begin with wrong weights."""
+    """The training on all ranks, and in one process. Only rank 0 begins with right weights, which strategies copy."""
 
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
         self._consensus = consensus
@@ -139,8 +139,8 @@ class StrategyVerifier:
     def compare_training(self) -> None:
         """Trains on one small batch to check that a lossy strategy, such as PowerSGD, still trains.
 
-        All ranks must have the same parameters after at least one of the steps, but not after each. The loss must fall
-        by at least the fraction ``FALL`` of its fall in a single process.
+        All ranks must have the same parameters after at least one step; after other steps they may differ. The loss
+        must fall by at least the fraction ``FALL`` of its fall in a single process.
         """
         losses, reference, alike = [], [], False
         for step in range(1, LOSSY_STEPS + 1):
