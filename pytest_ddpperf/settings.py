@@ -414,7 +414,7 @@ class Settings:
     accelerator: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(*ACCELERATORS), "none"),
-        "accelerator that predictions assume; none: time steps on this machine",
+        "accelerator that predictions assume; none: this machine, on which steps are timed",
         given="ini",
     )
     ranks_per_node: int = _knob(

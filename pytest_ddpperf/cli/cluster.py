@@ -121,8 +121,8 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
         line.clear()
     print(table.render(network_table(here, measured.fits), table.terminal_width()))
     print(
-        f"a usual call takes {measured.usual:.2f} times the fastest one; {format_percent(measured.taken)} of computing "
-        "stands still while an all-reduce is under way"
+        f"a usual call takes {measured.usual:.2f} times as long as the fastest one. During an all-reduce, ranks compute "
+        f"{format_percent(measured.taken)} less"
     )
     found: list[str] = []
     if options.check is not None:

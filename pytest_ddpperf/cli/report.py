@@ -37,7 +37,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     _add_results(parser, "results")
     for name, kind in KINDS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"{kind.help}; - is standard output")
-    text = "folder for pictures, as PNG files; needs matplotlib (in the extra plots)"
+    text = "folder for pictures, as PNG files; needs matplotlib (pip install pytest-ddpperf[plots])"
     parser.add_argument("--plots", type=Path, metavar="DIR", help=text)
     parser.set_defaults(run=report)
 

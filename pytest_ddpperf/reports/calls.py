@@ -42,7 +42,7 @@ _MEANINGS_OF_PREDICTIONS = {
     "step": "the most likely time; in brackets the best and the worst case",
     "sample": "the predicted time of a step divided by the samples of all ranks",
     "exposed": "communication that computing does not hide, as a share of the step",
-    "eff.": "the share of the step in which ranks compute: the efficiency of weak scaling from one rank",
+    "eff.": "the share of the step in which ranks compute, which is the efficiency of weak scaling from one rank",
     "gain": "how much less time a sample takes than with the first variant; in brackets the worst and the best case",
 }
 
