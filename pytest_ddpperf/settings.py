@@ -414,7 +414,7 @@ class Settings:
     accelerator: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(*ACCELERATORS), "none"),
-        "accelerator that predictions assume; none: this machine, on which steps are timed",
+        "accelerator that predictions assume, or none to time the steps on this machine",
         given="ini",
     )
     ranks_per_node: int = _knob(

@@ -121,8 +121,8 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
         line.clear()
     print(table.render(network_table(here, measured.fits), table.terminal_width()))
     print(
-        f"a usual call takes {measured.usual:.2f} times as long as the fastest one. During an all-reduce, ranks compute "
-        f"{format_percent(measured.taken)} less"
+        f"a usual call takes {measured.usual:.2f} times as long as the fastest one; during an all-reduce, computing "
+        f"loses {format_percent(measured.taken)} of the time"
     )
     found: list[str] = []
     if options.check is not None:
