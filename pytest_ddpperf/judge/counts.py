@@ -127,8 +127,8 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
     sent = then.totals.get("collective_bytes", 0.0) >= OF_GRADIENTS * gradients or _averages_rarely(then)
     if not sent or not gradients or not (metric == "collective_calls" or _sends_only_logs(then, now)):
         return ()
-    facts = {"ranks": ranks, "metric": metric, "pair": (before, after), "paired": reference.paired}
-    return (Finding("ranks_apart", facts),)
+    pair, paired = (before, after), reference.paired
+    return (Finding("ranks_apart", {"ranks": ranks, "metric": metric, "pair": pair, "paired": paired}),)
 
 
 def _sends_only_logs(then: Counts, now: Counts) -> bool:

@@ -234,12 +234,13 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
 
 
 def _as_before(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> bool:
-    """Returns whether usual and unusual steps have the same values as before, so that only their frequency differs."""
+    """Returns whether usual and unusual steps have the same values as before, and were seen as often."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before, *_), (new, after, *_) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
     alike = levels <= _OF_RHYTHM and old == new and metric not in {**then.by_rank, **now.by_rank}
-    return alike and abs(pair[1] - after - (pair[0] - before)) <= _ROUNDED * max(pair)
+    periods = [Counter(map(period_of, side)) for side in sides]  # whole periods are kept, two of each
+    return alike and periods[0] == periods[1] and abs(pair[1] - after - (pair[0] - before)) <= _ROUNDED * max(pair)
 
 
 def _grown_steps(metric: str, part: str, then: Counts, now: Counts, pair: Pair) -> list[Pair]:
