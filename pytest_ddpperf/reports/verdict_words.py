@@ -99,11 +99,12 @@ def _ranks_apart(*, ranks: int, metric: str, pair: tuple[float, float], paired: 
 def _parameters_apart(*, ranks: Sequence[int], parameter: str, sites: Sequence[CallSite], paired: bool | None) -> str:
     if paired is not None:
         before = f"had equal parameters after training in {reference_text(paired)}"
-        return f"ranks {words_of(ranks)} {before} and have different ones now: their gradients are no longer averaged"
-    cause = "not all gradients are averaged before each optimizer step: let a step's last micro-batch synchronise"
-    for site in sites:
-        cause = f"the last micro-batch of a step does not synchronise, because of {site.part} at {place_text(site)}"
-    return f"parameters of ranks {words_of(ranks)} differ after a few steps, first {parameter}: {cause}"
+        return f"ranks {words_of(ranks)} {before} and have different ones now"
+    causes = [
+        f": the last micro-batch of a step does not synchronise, because of {site.part} at {place_text(site)}"
+        for site in sites[-1:]
+    ]
+    return f"parameters of ranks {words_of(ranks)} differ after a few steps, first {parameter}{''.join(causes)}"
 
 
 def _other_environment(
