@@ -15,7 +15,7 @@ from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.phrases import decisive, findings
+from pytest_ddpperf.reports.phrases import counts_text, decisive, findings
 from tests.judge.made_up import ENVIRONMENT, judged, measured, stored
 
 MEASURED, BASELINE = measured(), stored()
@@ -132,6 +132,11 @@ def test_a_count_that_differs_between_steps_is_not_gated_and_is_reported(
     said = f"the count differs from step to step, so it is not compared exactly: {reason}"
     assert finding_text(result["operators"].note) == said
     assert findings(result) == (f"not compared exactly, because steps differ: operators ({reason}{more})",)
+    assert [counts_text(result, brief=brief) for brief in (True, False)] == [
+        "same, 1 vary",
+        "1 same, 1 vary over 2 steps",
+    ]
+    assert counts_text(counted(replace(now, unstable={}), now), brief=True) == "same"
 
 
 @pytest.mark.parametrize("now", [10.0, 50.0])
