@@ -132,10 +132,7 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
 
 
 def _sends_only_logs(then: Counts, now: Counts) -> bool:
-    """Returns whether ranks send too little for gradients, although each has a whole model and no wrapper sends for it.
-
-    A communication hook of DistributedDataParallel may compress gradients to any size.
-    """
+    """Returns whether ranks send too little for gradients, although each has a whole model and no DDP compresses."""
     before, after = (counts.details.get("model_state_bytes", {}) for counts in (then, now))
     whole = after.get("parameters", 0.0) >= before.get("parameters", 0.0)  # else ranks may divide the model now
     alone = now.alike is not None and not now.alike.wrapped and _of_same_kinds(then, now)

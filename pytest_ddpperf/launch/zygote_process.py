@@ -289,7 +289,6 @@ class ZygoteProcess:
         self._process.returncode = 0  # this process is not its parent and must never wait for it
 
     def _has_ended(self) -> bool:
-        """Waits for the end of the process, and returns whether it has ended."""
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -100,11 +100,10 @@ def _parameters_apart(*, ranks: Sequence[int], parameter: str, sites: Sequence[C
     if paired is not None:
         before = f"had equal parameters after training in {reference_text(paired)}"
         return f"ranks {words_of(ranks)} {before} and have different ones now"
-    causes = [
-        f": the last micro-batch of a step does not synchronise, because of {site.part} at {place_text(site)}"
-        for site in sites[-1:]
-    ]
-    return f"parameters of ranks {words_of(ranks)} differ after a few steps, first {parameter}{''.join(causes)}"
+    cause = ""
+    for site in sites:
+        cause = f": the last micro-batch of a step does not synchronise, because of {site.part} at {place_text(site)}"
+    return f"parameters of ranks {words_of(ranks)} differ after a few steps, first {parameter}{cause}"
 
 
 def _other_environment(

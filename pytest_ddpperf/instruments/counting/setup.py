@@ -114,7 +114,6 @@ def _of_fsdp1(wrapped: Any) -> dict[str, object]:
 
 
 def _of_fsdp2(state: Any) -> dict[str, object]:
-    """Returns the settings of ``fully_shard`` that differ from the defaults."""
     settings = _dtypes(state._mp_policy)  # noqa: SLF001  no public reader
     if state._is_root:  # noqa: SLF001  as above
         every = {parameter for module in state._modules for parameter in module.parameters()}  # noqa: SLF001  as above
