@@ -146,7 +146,6 @@ def _share(value: object, expected: str) -> float:
 
 
 def _number(value: object, expected: str) -> float:
-    """Parses a finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
     try:

@@ -18,6 +18,7 @@ from pytest_ddpperf.records.verdict import Verdict
 _ERRORS = 3.0  # standard errors by which the means of irregular steps may differ by chance
 _SHARE_OF_LEADER = 2.0  # most that a count grows because its leader does: float64 counts twice, a ring sends all twice
 OF_GRADIENTS = 0.25  # least share of the gradients' bytes that ranks send if they synchronise (compressed) gradients
+_OF_LOGS = 0.01  # share of the gradients' bytes below which ranks send no (compressed) gradients
 _OF_NO_SHAPE = {"collective_calls", "optimizer_steps", "synchronisations", "allocator_calls"}  # of a batch
 _ROUNDED = 1e-9  # relative rounding error of means
 
@@ -114,18 +115,29 @@ def count_findings(
 
 
 def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Returns a finding if ranks send nothing now, although the reference's ranks sent gradients or parameters."""
-    metric, then, now = "collective_calls", counts_of(reference), measurement.counts
-    if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
+    """Returns a finding if ranks that sent gradients or parameters in the reference send nothing, or only logs."""
+    then, now, ranks = counts_of(reference), measurement.counts, measurement.world_size
+    if then is None or now is None or ranks == 1 or reference.counted_differs:
         return ()
-    before, after = then.totals.get(metric, 0.0), now.totals.get(metric, 0.0)
-    if not surely_changed(metric, "", then, now, [(before, after)]):
+    metric = "collective_bytes" if now.totals.get("collective_calls") else "collective_calls"
+    before, after = (counts.totals.get(metric, 0.0) for counts in (then, now))
+    if metric in {**then.unstable, **now.unstable} or not surely_changed(metric, "", then, now, [(before, after)]):
         return ()
     gradients = then.details.get("model_state_bytes", {}).get("gradients", 0.0)
     sent = then.totals.get("collective_bytes", 0.0) >= OF_GRADIENTS * gradients or _averages_rarely(then)
-    if measurement.world_size == 1 or after or not sent or not gradients:
+    if not sent or not gradients or not (metric == "collective_calls" or _sends_only_logs(then, now)):
         return ()
-    return (Finding("ranks_apart", {"ranks": measurement.world_size, "calls": before, "paired": reference.paired}),)
+    pair, paired = (before, after), reference.paired
+    return (Finding("ranks_apart", {"ranks": ranks, "metric": metric, "pair": pair, "paired": paired}),)
+
+
+def _sends_only_logs(then: Counts, now: Counts) -> bool:
+    """Returns whether ranks send too little for gradients, although each has a whole model and no DDP compresses."""
+    before, after = (counts.details.get("model_state_bytes", {}) for counts in (then, now))
+    whole = after.get("parameters", 0.0) >= before.get("parameters", 0.0)  # else ranks may divide the model now
+    alone = now.alike is not None and not now.alike.wrapped and _of_same_kinds(then, now)
+    little = now.totals.get("collective_bytes", 0.0) < _OF_LOGS * after.get("gradients", 0.0)
+    return whole and alone and little and not _averages_rarely(now)
 
 
 def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:

@@ -191,7 +191,6 @@ def targets(measured: Measured, wanted: Mapping[str, object]) -> list[MetricTarg
 
 
 def _chosen(measured: Measured, metric: str, wanted: object) -> Iterable[tuple[str, Measurement, object]]:
-    """Returns the benchmarks that have a target, each with its name, measurement and target."""
     if isinstance(measured, Measurement):
         if isinstance(wanted, Mapping):
             raise SettingError(f"ddpperf.expect({metric}={wanted!r}): one benchmark was measured; give one number")
@@ -226,7 +225,6 @@ def _target_series(measurement: Measurement, metric: str) -> Series:
 
 
 def _target_number(metric: str, wanted: object, unit: str) -> float:
-    """Returns a target as a number in the metric's unit."""
     if unit == "B":
         try:
             return byte_count(int(wanted) if isinstance(wanted, float) and wanted.is_integer() else wanted)

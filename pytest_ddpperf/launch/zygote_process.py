@@ -289,7 +289,6 @@ class ZygoteProcess:
         self._process.returncode = 0  # this process is not its parent and must never wait for it
 
     def _has_ended(self) -> bool:
-        """Waits at most ``_END_SECONDS`` seconds for the end of the process; returns whether the process has ended."""
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -142,7 +142,6 @@ def _starts_slowly(launch: Launch) -> bool:
 
 
 def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
-    """Yields a finding for each activity on a node that could have changed the result."""
     cores = measurement.environment.cores
     if span := _above(measurement, node, LOAD, lambda cpu, _: cpu.others):
         yield Finding("cores_used_by_others", span)

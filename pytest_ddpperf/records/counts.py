@@ -215,7 +215,6 @@ def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, f
 
 
 def _parts(metric: str, then: Counts, now: Counts) -> dict[str, tuple[float, float]]:
-    """Returns the (before, now) values of each part of a count."""
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     return {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
 
@@ -235,12 +234,13 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
 
 
 def _as_before(metric: str, part: str, then: Counts, now: Counts, means: Pair) -> bool:
-    """Returns whether steps have the same values as before, at most two, so that only their frequencies changed."""
+    """Returns whether usual and unusual steps have the same values as before, and were seen as often."""
     sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
     (old, before, *_), (new, after, *_) = map(unusual_of, sides)
     levels = max((len(set(values)) for side in sides for values in side), default=0)
     alike = levels <= _OF_RHYTHM and old == new and metric not in {**then.by_rank, **now.by_rank}
-    return alike and abs(means[1] - after - (means[0] - before)) <= _ROUNDED * max(means)
+    periods = [Counter(map(period_of, side)) for side in sides]  # whole periods are kept, two of each
+    return alike and periods[0] == periods[1] and abs(means[1] - after - (means[0] - before)) <= _ROUNDED * max(means)
 
 
 def _grown_steps(metric: str, part: str, then: Counts, now: Counts, means: Pair) -> list[Pair]:

@@ -49,7 +49,6 @@ class LoaderSettings:
                 raise ValueError(f"{name} only with workers=1 or more, because workers=0 prefetches nothing")
 
     def __str__(self) -> str:
-        """Writes the settings in the form of the command line."""
         given = ((name, getattr(self, name)) for name in _PARSERS)
         words = [f"{name}={written(value)}" for name, value in given if value is not None]
         return ",".join(["auto", *words] if self.auto else words)

@@ -224,7 +224,6 @@ class Measurement(BenchmarkId):
         return None if not counts or None in counts else sum(filter(None, counts))
 
     def __iter__(self) -> Iterator[str]:
-        """Iterates over the names of the metrics."""
         return iter([series.metric for series in self.series])
 
     def __getitem__(self, metric: str) -> Series:

@@ -86,7 +86,6 @@ class Prediction(Replayed):
     lost: float = 0.0  # the share of the cores' time that others took while computing was timed
 
     def __repr__(self) -> str:
-        """Returns name, ranks and network, and the step with its band."""
         value, low, high = format_values((self.seconds, self.low, self.high), "s")
         where = f"{format_count(self.world_size, 'rank')} on {self.network}"
         share = format_percent(self.exposed / self.seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from pytest_ddpperf.errors import IncorrectTraining, RankFailed
 from pytest_ddpperf.metrics.communication import OVERHEAD
@@ -100,6 +101,8 @@ def _sections(
     most, (general, heads) = None if rows is None else _PARAGRAPH, grounds(result, verdict, failing)
     told, better = general or causes(result, heads), [] if general else _under("", gains(result, heads), width)
     shown, more = _in_table(result, heads, rows)
+    if verdict is Verdict.BROKEN:  # less work is no improvement of it
+        shown = [replace(each, gated=False) for each in shown]
     table = failure_table(shown, heads, width) if shown else []
     details = _details(result, heads, told) if rows is None else []
     paragraphs = [*_paragraphs(result, heads), *details]
@@ -224,4 +227,7 @@ def _judged(row: Comparison) -> tuple[str, str, str]:
     floor = count_row(metric)
     least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * base)
     change = "" if row.change is None else count_difference(metric, base, row.series.value)
-    return change, "exact", f"+{quantity_texts(metric, [least])[0]}" if least else "0"
+    limit = f"+{quantity_texts(metric, [least])[0]}" if least else "0"
+    if row.change is not None and change == limit:
+        change, limit = (f"+{text}" for text in quantity_texts(metric, [row.change, least]))
+    return change, "exact", limit

@@ -246,21 +246,20 @@ def counts_text(result: Result, *, brief: bool = False) -> str:
     """Returns a summary of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
 
     Returns an empty text if no counts are compared. The number of steps is the minimum of reference and candidate.
-    ``brief``: only ``changed`` or ``same``.
+    ``brief``: only ``changed`` or ``same``, and how many vary: ``same, 3 vary``.
     """
     accepted = [finding.facts["worse"].series.metric for finding in result.findings if finding.code == "acceptance"]
     gated = [c for c in result.comparisons if c.gated or c.series.metric in accepted]
     verdicts = [c.verdict for c in gated if c.series.scale == "exact" and c.verdict in _COMPARED]
     changed = sum(verdict is not Verdict.UNCHANGED for verdict in verdicts)
-    if brief:
-        return ("changed" if changed else "same") * bool(verdicts)
     counts = result.measurement.counts
     sides = [] if counts is None or result.reference.counted is None else [counts, result.reference.counted.counts]
     steps = min((side.steps for side in sides if side is not None), default=0)
     vary = sum(count_row(metric).gated for metric in counts.unstable) if counts is not None and sides else 0
-    told = f"{changed} changed" if changed else f"{len(verdicts)} same" if verdicts else ""
+    number, word = (changed, "changed") if changed else (len(verdicts), "same")
+    told = f"{'' if brief else f'{number} '}{word}" if verdicts else ""
     text = ", ".join(filter(None, (told, f"{vary} vary" if vary else "")))
-    return f"{text} over {steps} steps" if text and steps and not changed else text
+    return f"{text} over {steps} steps" if text and steps and not (changed or brief) else text
 
 
 def commit_text(commit: str, *, dirty: bool) -> str:

@@ -67,7 +67,7 @@ def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str
         elif verdict is Verdict.NEW and result.paired is not None:
             why = "not measured in the other revision" * bool(result.paired.lacking)
         elif verdict is Verdict.NEW:
-            counts = phrases.counts_text(result, brief=True)
+            counts = phrases.counts_text(result, brief=True).partition(",")[0]
             why = f"no times stored; counts {counts}" if counts else "no baseline" * (result.baseline is None)
         elif verdict is Verdict.INCOMPATIBLE:
             why = next(iter((*reference.counted_differs, *reference.differs)), "")

@@ -86,14 +86,24 @@ def _same_data(
     return f"ranks {words_of(ranks)} {what}{beside}: {cure}"
 
 
+def _ranks_apart(*, ranks: int, metric: str, pair: tuple[float, float], paired: bool) -> str:
+    before, after = (quantity_texts(metric, [each])[0] for each in pair)
+    what, words = f"only {after} per step and no gradients", "the bytes"
+    if metric == "collective_calls":
+        what, words = "nothing", "collective calls per step"
+    return (
+        f"{ranks} ranks send each other {what}, so each trains alone: {words} were {before} in {reference_text(paired)}"
+    )
+
+
 def _parameters_apart(*, ranks: Sequence[int], parameter: str, sites: Sequence[CallSite], paired: bool | None) -> str:
     if paired is not None:
         before = f"had equal parameters after training in {reference_text(paired)}"
-        return f"ranks {words_of(ranks)} {before} and have different ones now: their gradients are no longer averaged"
-    cause = "not all gradients are averaged before each optimizer step: let a step's last micro-batch synchronise"
+        return f"ranks {words_of(ranks)} {before} and have different ones now"
+    cause = ""
     for site in sites:
-        cause = f"the last micro-batch of a step does not synchronise, because of {site.part} at {place_text(site)}"
-    return f"parameters of ranks {words_of(ranks)} differ after a few steps, first {parameter}: {cause}"
+        cause = f": the last micro-batch of a step does not synchronise, because of {site.part} at {place_text(site)}"
+    return f"parameters of ranks {words_of(ranks)} differ after a few steps, first {parameter}{cause}"
 
 
 def _other_environment(
@@ -231,8 +241,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
         else f"the count differs from step to step, so it is not compared exactly: {reason}"
     ),
     "fewer_counted": _fewer_counted,
-    "ranks_apart": "{ranks} ranks send each other nothing, so each trains alone: collective calls per step were "
-    "{calls:g} in {paired:reference}",
+    "ranks_apart": _ranks_apart,
     "same_data": _same_data,
     "parameters_apart": _parameters_apart,
     "not_compared": "the baseline is older and has no {metrics:and}; --ddpperf-save renews it",

@@ -199,7 +199,6 @@ def from_log(shift: float) -> float:
 
 
 def _if_finite(change: Change) -> Change | None:
-    """Returns the change; None if one of its numbers is not finite."""
     return change if math.isfinite(change.shift) and math.isfinite(change.standard_error or 0.0) else None
 
 

@@ -96,8 +96,6 @@ class GpuCalls:
             self._replace(owner, name, call)
 
     def _move(self, owner: Any, *names: str) -> None:
-        """Replaces a GPU or NCCL in the arguments of functions by the CPU or gloo."""
-
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             moved = [_on_cpu(given, index=name == "to" and place == 1) for place, given in enumerate(args)]
@@ -121,7 +119,6 @@ class GpuCalls:
         init(*args, **{**kwargs, "device_id": _CPU})
 
     def _note(self, call: str) -> None:
-        """Records a call with the line of the script that leads to it."""
         from pytest_ddpperf.instruments.counting.sites import Stack, call_sites
 
         if not self._noted:

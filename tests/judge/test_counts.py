@@ -15,7 +15,7 @@ from pytest_ddpperf.records.ranks import merged
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.phrases import decisive, findings
+from pytest_ddpperf.reports.phrases import counts_text, decisive, findings
 from tests.judge.made_up import ENVIRONMENT, judged, measured, stored
 
 MEASURED, BASELINE = measured(), stored()
@@ -132,6 +132,11 @@ def test_a_count_that_differs_between_steps_is_not_gated_and_is_reported(
     said = f"the count differs from step to step, so it is not compared exactly: {reason}"
     assert finding_text(result["operators"].note) == said
     assert findings(result) == (f"not compared exactly, because steps differ: operators ({reason}{more})",)
+    assert [counts_text(result, brief=brief) for brief in (True, False)] == [
+        "same, 1 vary",
+        "1 same, 1 vary over 2 steps",
+    ]
+    assert counts_text(counted(replace(now, unstable={}), now), brief=True) == "same"
 
 
 @pytest.mark.parametrize("now", [10.0, 50.0])
@@ -375,6 +380,40 @@ def test_ranks_that_send_nothing_any_more_are_broken_and_not_improved(
         if apart
         else "the measurement failed"
     )
+
+
+LOG = counts(collective_calls=1.0, collective_bytes=4.0)
+STATE = {"gradients": 4096.0, "parameters": 4096.0}
+
+
+@pytest.mark.parametrize(
+    ("now", "state", "alike", "apart"),
+    [
+        pytest.param({}, {}, Alike(), True, id="only a loss"),
+        pytest.param({"collective_bytes": 0.0}, {}, Alike(), True, id="only a barrier"),
+        pytest.param({"collective_bytes": 128.0}, {}, Alike(), False, id="the signs of gradients"),
+        pytest.param({}, {}, Alike(wrapped=True), False, id="DDP compresses"),
+        pytest.param({}, {"parameters": 2048.0}, Alike(), False, id="ranks divide the model"),
+        pytest.param({}, {"gradients": 64.0}, Alike(), False, id="nearly all parameters are frozen"),
+        pytest.param({}, {}, None, False, id="ranks are not compared"),
+    ],
+)
+def test_ranks_that_send_only_logs_any_more_are_broken_and_not_improved(
+    now: dict[str, float], state: dict[str, float], alike: Alike | None, *, apart: bool
+) -> None:
+    before = counts(collective_calls=2.0, collective_bytes=4100.0)
+    before = replace(before, details={**before.details, "model_state_bytes": STATE})
+    after = replace(
+        LOG, totals={**LOG.totals, **now}, details={**LOG.details, "model_state_bytes": {**STATE, **state}}, alike=alike
+    )
+    result = counted(after, before)
+    assert result.verdict is (Verdict.BROKEN if apart else Verdict.IMPROVED)
+    reason = "and no gradients, so each trains alone: the bytes were 4.00 KiB in the baseline"
+    assert (reason in broken_reason(result)) is apart
+    averaged = {"collective_bytes": {"": ((4100.0,) + (4.0,) * 9,)}}
+    assert counted(replace(after, varying=averaged, steps=10), before).verdict is not Verdict.BROKEN
+    kinds = {**after.details, "collective_calls": {"all_to_all": 1.0}}
+    assert counted(replace(after, details=kinds), before).verdict is not Verdict.BROKEN
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def calls(values: tuple[float, ...]) -> Counts:
         details={CALLS: {"all_reduce": mean}},
         unstable={CALLS: "all_reduce varies"} if rhythm_of(values).irregular else {},
         steps=len(values),
-        varying={} if steady else {CALLS: {"": (values,), "all_reduce": (values,)}},
+        varying={} if steady else {CALLS: dict.fromkeys(("", "all_reduce"), components_of([values]))},
     )
 
 
@@ -48,6 +48,10 @@ STEADY = (1.0,) * 24
         pytest.param(every(5), every(6, first=4), Verdict.IMPROVED, 0, id="each 6th step in place of each 5th"),
         pytest.param(every(10)[:20], every(9)[:20], Verdict.UNCHANGED, 180, id="an epoch's end cuts a period short"),
         pytest.param(every(10)[:20], every(5)[:20], Verdict.REGRESSED, 0, id="each 5th step in place of each 10th"),
+        pytest.param(every(10)[:20], every(7)[:20], Verdict.UNCHANGED, 47, id="10 -> 7, each seen twice"),
+        pytest.param(every(9)[:20], every(7)[:20], Verdict.UNCHANGED, 63, id="9 -> 7, each seen twice"),
+        pytest.param(every(8)[:20], every(15)[:20], Verdict.UNCHANGED, 80, id="8 -> 15, each seen twice"),
+        pytest.param(every(10)[:20], every(10)[1:21], Verdict.UNCHANGED, 0, id="as often, in another phase"),
         pytest.param(every(10, more=3.0), every(10, more=4.0), Verdict.REGRESSED, 0, id="4 in place of 3"),
         pytest.param(every(5), every(13), Verdict.IMPROVED, 0, id="1.2 and 1 + 2/24, which is at most 1 + 3/24"),
         pytest.param(STEADY, every(10, first=9), Verdict.REGRESSED, 0, id="new in each 10th step"),

@@ -418,6 +418,14 @@ def test_others_that_moved_are_rows_without_a_verdict() -> None:
     assert rows["synchronisations"] == ["2", "1", "-1", "exact", "0", "improved"]
 
 
+def test_less_work_of_a_broken_benchmark_is_no_improvement() -> None:
+    fewer = counted("collective_calls", 1.0, 0.0, "all_reduce 1 -> 0 calls per step (-1)")
+    findings = (Finding("broken", {"reason": "ranks train alone"}),)
+    result = make_result(verdict=Verdict.BROKEN, comparisons=(fewer,), findings=findings)
+    assert rows_of(failure_text(result))["collective_calls"] == ["1", "0", "-1", "exact", "0"]
+    assert rows_of(failure_text(replace(result, verdict=Verdict.IMPROVED)))["collective_calls"][-1] == "FAIL"
+
+
 def test_a_change_that_is_the_quotient_of_both_values_is_not_marked() -> None:
     """The golden file has one that is another: 36.7 / 23.8 is 1.542, and the mean change of the rounds +57 %."""
     step = next(c for c in failing.BOTH.comparisons if c.series.metric == "step_time")
@@ -433,6 +441,8 @@ def test_a_change_that_is_the_quotient_of_both_values_is_not_marked() -> None:
         ("collective_bytes", (1e6, 1e6 + 4), ["+4 B", "0"]),
         ("peak_tensor_bytes", (1e8, 2e8), ["+100.0 %", "+97.7 KiB"]),  # 0.1 % of 100,000,000
         ("python_objects", (0.0, 20.0), ["+20", "+8"]),
+        ("retained_bytes", (0.0, 1028.0), ["+1,028 B", "+1,024 B"]),
+        ("retained_bytes", (0.0, 2048.0), ["+2.00 KiB", "+1.00 KiB"]),
     ],
 )
 def test_the_limit_of_a_count_is_its_floor(metric: str, values: tuple[float, float], told: list[str]) -> None:

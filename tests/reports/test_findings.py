@@ -160,6 +160,10 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {**SAME, "alone": True},
         {**SAME, "sites": (replace(SITE, part="DistributedSampler"),)},
     ],
+    "ranks_apart": [
+        {"ranks": 2, "metric": "collective_calls", "pair": (4.0, 0.0), "paired": False},
+        {"ranks": 2, "metric": "collective_bytes", "pair": (16.5 * 1024, 4.0), "paired": True},
+    ],
     "parameters_apart": [
         {"ranks": (0, 1), "parameter": "net.0.weight", "sites": (SITE,), "paired": None},
         {"ranks": (0, 1), "parameter": "net.0.weight", "sites": (), "paired": None},

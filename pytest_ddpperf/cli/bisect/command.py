@@ -131,7 +131,6 @@ def _bisect(commits: bisector.Searched, options: argparse.Namespace, run: bisect
 
 
 def _tell(*texts: str) -> None:
-    """Prints lines without delay, wrapped to the width of the terminal."""
     lines = [line for text in texts for line in text.split("\n")]
     print(*wrapped(lines, terminal_width()), sep="\n", flush=True)
 

@@ -63,7 +63,6 @@ def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
 
 
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
-    """Returns the FLOPs of a grouped matrix product in which every row belongs to a group."""
     groups = rows.shape[0] if rows.dim() > columns.dim() else 1  # each group has its own columns
     return 2 * rows.numel() * columns.shape[-1] // groups
 
@@ -91,7 +90,6 @@ def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -
 
 
 def _encoder_layer(inputs: Tensor, width: int, _heads: int, *others: Any, **_: Any) -> int:
-    """Returns the FLOPs of torch.nn.TransformerEncoderLayer in inference."""
     stacked, _bias, projection, *_norms = others
     return _self_attention(inputs, width, (stacked, projection, others[11], others[13]))
 

@@ -102,7 +102,7 @@ def _changed(wrapped: object, defaults: Mapping[str, object]) -> dict[str, objec
 
 def _of_ddp(wrapped: Any) -> dict[str, object]:
     settings, size = _changed(wrapped, _OF_DDP), getattr(wrapped, "bucket_bytes_cap", 0) / 2**20
-    settings |= {"bucket_cap_mb": f"{size:g}"} if size not in {0, _BUCKET} else {}
+    settings |= {"bucket_cap_mb": f"{round(size, 4):g}"} if size not in {0, _BUCKET} else {}
     hooks = [getattr(hook, "__name__", type(hook).__name__) for hook, _ in wrapped._comm_hooks]  # noqa: SLF001  as above
     return {**settings, **({"comm_hook": hooks[-1]} if hooks else {}), **_dtypes(wrapped.mixed_precision)}
 
@@ -114,7 +114,6 @@ def _of_fsdp1(wrapped: Any) -> dict[str, object]:
 
 
 def _of_fsdp2(state: Any) -> dict[str, object]:
-    """Returns the settings of ``fully_shard`` that differ from the defaults."""
     settings = _dtypes(state._mp_policy)  # noqa: SLF001  no public reader
     if state._is_root:  # noqa: SLF001  as above
         every = {parameter for module in state._modules for parameter in module.parameters()}  # noqa: SLF001  as above

@@ -137,7 +137,6 @@ def _calls(
 
 
 def _words(entry: Mapping[str, Any]) -> str:
-    """Returns a recorded collective as text, such as ``all_reduce of float[8, 4]``."""
     sizes = zip(entry.get("input_dtypes", ()), entry.get("input_sizes", ()), strict=False)
     tensors = [f"{dtype.lower()}{list(size)}" for dtype, size in sizes]
     several = f"{len(tensors)} x " if len(tensors) > 1 else ""

@@ -119,7 +119,6 @@ class TimelineRecorder:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Returns a number that identifies the memory of a tensor."""
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  tensors without values have no address
 
 

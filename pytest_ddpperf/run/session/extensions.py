@@ -125,7 +125,6 @@ class Extensions:
         return parts
 
     def _called(self, name: str, **arguments: Any) -> list[Any]:
-        """Returns the results of all implementations of a hook, without None."""
         if self._hook is None:
             return []
         try:

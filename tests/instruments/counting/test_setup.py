@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.instruments.counting.counting import Countable
+from pytest_ddpperf.instruments.counting.setup import _of_ddp
 from pytest_ddpperf.instruments.counting.sites import making_noted
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.sites import CHECKPOINT, SETTINGS, CallSite
@@ -103,3 +105,8 @@ def test_bytes_of_the_peak_have_the_lines_that_made_them() -> None:
     assert text_of(site) == linecache.getline(__file__, PLAIN.__code__.co_firstlineno).strip()
     activations = counts.details["peak_tensor_bytes"]["activations"]
     assert 3 * 256 * 16 * 4 <= site.value <= activations
+
+
+def test_the_size_of_buckets_is_what_the_script_gave() -> None:
+    wrapped = SimpleNamespace(bucket_bytes_cap=int(0.05 * 2**20), _comm_hooks=(), mixed_precision=None)
+    assert _of_ddp(wrapped) == {"bucket_cap_mb": "0.05"}

@@ -57,6 +57,13 @@ def section(data: Any, entry: int, title: str) -> list[Any]:
     return next(each["blocks"] for each in data["entries"][entry] if each["title"] == title)
 
 
+@pytest.mark.parametrize("verdict", [Verdict.BROKEN, Verdict.IMPROVED])
+def test_less_work_of_a_broken_benchmark_is_no_improvement(verdict: Verdict) -> None:
+    fewer = make_comparison("collective_calls", 0.0, Verdict.IMPROVED, baseline=1.0, change=-1.0)
+    entries = data_of(html(make_document(make_result(verdict=verdict, comparisons=(fewer,)))))["entries"]
+    assert ("improved" in str(entries)) is (verdict is Verdict.IMPROVED)
+
+
 def test_verdicts_come_first() -> None:
     text = html(make_document(UNCHANGED, REGRESSED))
     page = Read(text)
