@@ -66,7 +66,9 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
     """
     verdict = decide_count(metric, then, now)
     restless = [counts for counts in (now, then) if metric in counts.unstable]
-    judged = verdict is not Verdict.UNCHANGED and all(metric in counts.varying for counts in restless)
+    known = {counts.varying.get(metric, {}).get("") for counts in (then, now)}
+    mixed = () in known and any(known)  # the usual step of one side, and the mean of all steps of the other
+    judged = verdict is not Verdict.UNCHANGED and not mixed and all(metric in counts.varying for counts in restless)
     if restless and (not judged or verdict is Verdict.INCONCLUSIVE):
         reason = restless[0].unstable[metric]
         return judged, Finding("unsteady_count", {"reason": reason, "doubled": judged})
@@ -256,11 +258,7 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
     """Returns a finding on counts that cannot fail a test, because the values of one revision differ between steps."""
     then, now = ({} if counts is None else counts.unstable for counts in (counts_of(reference), measurement.counts))
     restless = {**then, **now}
-    ungated = [
-        comparison
-        for comparison in exact
-        if comparison.series.gated and not comparison.gated and comparison.series.metric in restless
-    ]
+    ungated = [c for c in exact if c.series.gated and not c.gated and c.series.metric in restless]
     told = []
     for comparison in ungated:
         metric, baseline, value = comparison.series.metric, comparison.baseline, comparison.series.value
@@ -290,7 +288,7 @@ def _mean_moved(metric: str, then: Counts, now: Counts) -> bool:
     """Returns whether a count differs irregularly between steps, and its mean changed by more than chance explains."""
     sides = [(counts.varying.get(metric, {}).get("", ()), counts.steps) for counts in (then, now)]
     error = math.hypot(*(math.fsum(map(pstdev, values)) / math.sqrt(steps) for values, steps in sides))
-    irregular = any(metric in counts.unstable and metric in counts.varying for counts in (then, now))
+    irregular = any(metric in counts.unstable and counts.varying.get(metric, {}).get("") for counts in (then, now))
     return irregular and abs(now.totals[metric] - then.totals[metric]) > _ERRORS * error
 
 

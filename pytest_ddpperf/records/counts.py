@@ -132,14 +132,15 @@ class Counts:
     alike: Alike | None = field(default=None, compare=False)  # None if no ranks were compared
     steps: int = 2  # the number of steps in which the cheap counts, such as calls of collectives, were taken
     # By metric and part (``""``: the total), the values in these steps, if they differ, as components (see ``rhythm``).
-    # Only collectives, optimizer steps and similar counts have parts here.
+    # Only collectives, optimizer steps and similar counts have parts here. A total without components is that of the
+    # usual step: one step, which nothing counted, did other work.
     varying: Mapping[str, Mapping[str, Components]] = field(default_factory=dict)
 
     @property
     def differing(self) -> dict[str, str]:
         """The metrics that differ between steps, each with a description of the difference."""
         found = ((metric, next(filter(None, parts), ""), parts) for metric, parts in self.varying.items())
-        told = {metric: f"{part} {rhythm_text(parts[part][0])}".strip() for metric, part, parts in found}
+        told = {metric: f"{part} {rhythm_text(parts[part][0])}".strip() for metric, part, parts in found if parts[part]}
         return {**told, **self.unstable}
 
     def __repr__(self) -> str:

@@ -255,3 +255,18 @@ def test_more_work_in_nearly_every_step_is_no_change_if_neighbouring_steps_are_c
     late = (94, 94, 99, 94, 87, 102, 106, 115, 116, 136, 137, 127, 132, 134, 113, 112, 119, 124, 121, 110)
     then, now = (calls(tuple(map(float, side))) for side in (early, late))
     assert decide_count(CALLS, then, now) is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("now", "gated"),
+    [
+        pytest.param((2.0,) * 20, True, id="more in each step"),
+        pytest.param((5.0, 1.0, 1.0, 1.0, 1.0) * 4, False, id="more in each fifth step"),
+    ],
+)
+def test_the_usual_step_of_one_side_is_not_compared_with_the_mean_of_all_steps(
+    now: tuple[float, ...], *, gated: bool
+) -> None:
+    usual = replace(calls((1.0,) * 9), unstable={CALLS: "one step did other work"}, varying={CALLS: {"": ()}})
+    assert decide_count(CALLS, usual, calls(now)) is Verdict.REGRESSED
+    assert change_of(CALLS, usual, calls(now))[0] is gated

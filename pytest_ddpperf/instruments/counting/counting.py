@@ -106,9 +106,10 @@ def count_warm_step(
         few, usually = format_count(len(pass_.after), "step"), pass_.seen[-1]
         reason = f"one step did other work, and the {few} counted after it are too few for a pattern"
         told = len(pass_.after) >= _WHOLE_STEPS  # else no step shows whether the usual work follows
-        steady = {each for each in pass_.alike if told and all(step[each] == usually[each] for step in pass_.after)}
-        unstable = {each: reason for each in usually if each not in steady and count_row(each).gated}
-        found = replace(found, unstable={**unstable, **found.unstable})
+        again = {each for each in usually if told and all(step[each] == usually[each] for step in pass_.after)}
+        unstable = {each: reason for each in usually if each not in again & pass_.alike and count_row(each).gated}
+        varying = {each: {"": ()} for each in again & unstable.keys()}  # only in the one step, which nothing counted
+        found = replace(found, unstable={**unstable, **found.unstable}, varying={**varying, **found.varying})
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
     settings = pass_.settings | settings_of(pass_.used.roots, pass_.used.optimizers)  # some optimizers step rarely
