@@ -497,7 +497,7 @@ def test_a_script_is_no_regression_of_itself_if_one_run_ends_soon_after_a_step_w
 @pytest.mark.parametrize("metric", ["allocator_calls", "synchronisations"])
 @pytest.mark.parametrize("odd", ["", "wait, collect"])
 @pytest.mark.parametrize(("left", "gated"), [(1, False), (2, True), (7, True)])
-def test_what_is_in_each_step_is_compared_although_few_steps_follow_another_one(
+def test_work_of_each_step_is_compared_although_few_steps_follow_another_one(
     metric: str, odd: str, left: int, *, gated: bool
 ) -> None:
     """Whatever the odd step does. One step does not show whether the script does the same on."""
