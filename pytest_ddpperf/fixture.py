@@ -276,8 +276,7 @@ class Ddpperf:
             knobs: any setting of a test that changes the training or the group: ``precision``, ``world_size``.
 
         Returns:
-            The results, here ``found``. ``found.curves["ddp"]`` has the recorded values of each launch, and
-            ``found.final("ddp")`` has the mean last value.
+            The results ``found``: ``found.curves["ddp"]`` has each launch's values, ``found.final("ddp")`` the mean last one.
 
         Raises:
             QualityLost: a strategy's result is worse or differs, as described above, and ``fail_on`` has ``regressed``.

@@ -293,7 +293,7 @@ def test_every_metric_is_described() -> None:
         "worse in the last launches, but not in the first ones",
         "stored times cannot decide: ",
         "they were measured on another machine",
-        "slower than the stored times, but not surely by more than ",
+        "slower than the stored times, but perhaps by less than ",
         "times: only gross slowdowns can fail",
         "with a single launch, the run-to-run variation is unknown",
     ],

@@ -683,7 +683,7 @@ def test_a_run_that_sigterm_ends_writes_its_results(inner: pytest.Pytester) -> N
 
 def test_baselines_that_are_saved_without_a_commit_say_so(inner: pytest.Pytester) -> None:
     inner.makepyfile(COUNTED)
-    told = "these baselines name no commit with this code, so only stored times can be compared: {}"
+    told = "no commit has the code of these baselines, so later runs compare only stored times: {}"
     run = inner.runpytest("--ddpperf-save")
     run.stdout.fnmatch_lines([told.format("* is in no git*")])
     git(inner.path, "init")

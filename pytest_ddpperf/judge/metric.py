@@ -174,7 +174,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
     if base is None or record is None:
         return None if record is None else Finding("not_in_reference", {"paired": reference.paired})
     if _kind(series) != _kind(base):
-        return Finding("other_kind", {"then": " ".join(_kind(base)), "now": " ".join(_kind(series))})
+        return Finding("other_kind", {"then": ", ".join(_kind(base)), "now": ", ".join(_kind(series))})
     if reference.differs:
         return Finding("incomparable", {"differs": reference.differs})
     if record.typical and series.drifts:

@@ -24,14 +24,14 @@ _QUALITIES = ("equal", "within tolerance", "inconclusive", "differs", "worse")  
 _EFFICIENCY = ("efficiency", "efficiency_low", "efficiency_high")
 _MEANINGS_OF_CONVERGENCE = {
     "worse": "how much worse the last value is than with the first strategy, in the same launches; below 0 is better",
-    "equal": "no difference beyond rounding, whose size the first strategy shows with weights changed by rounding",
-    "within tolerance": "surely not worse by more than the tolerance; gradients are not exact, or buffers differ",
+    "equal": "the values differ no more than if rounding errors change the first strategy's initial weights",
+    "within tolerance": "if gradients are inexact, or buffers of ranks differ: the whole interval is in the tolerance",
     "inconclusive": "may be worse by more than the tolerance: use more launches or steps",
     "differs": "the values differ by more than rounding explains, although both strategies declare exact gradients",
 }
 _MEANINGS_OF_CALIBRATION = {
-    "red": "runs in which unchanged code was called slower",
-    "green": "runs that were unchanged or ok",
+    "red": 'runs of the unchanged code with the verdict "regressed" (false alarms)',
+    "green": 'runs with a verdict that passes, such as "unchanged" or "ok"',
     "at most": "the slowdown that a run rules out (median of the runs)",
     "finds": "the smallest slowdown that a run finds in 95 of 100 cases (median of the runs)",
     "gross": "a suitable value of ddpperf_gross: 1.5 times the largest difference between two runs",

@@ -114,6 +114,6 @@ def _slowest(measurement: Measurement) -> str:
         max(launch.ranks, key=lambda rank: statistics.median(rank.step_times)).rank for launch in measurement.launches
     )
     if not slowest:
-        return "ranks differ more than before; no launch says which one is slow"
+        return "step times of ranks differ more than before; the slowest rank is unknown"
     rank, times = slowest.most_common(1)[0]
     return f"rank {rank} was the slowest in {times} of {format_count(len(measurement.launches), 'launch')}"

@@ -18,7 +18,7 @@ LOADERS = {
     "loaders_repeating": "DataLoaders that give all epochs in one order",
     "loaders_without_workers": "DataLoaders without workers",
     "loaders_unpinned": "DataLoaders without pinned memory",
-    "loaders_unsharded": "DataLoaders whose workers all load the same samples, as without get_worker_info()",
+    "loaders_unsharded": "DataLoaders whose workers load equal samples, as if the dataset ignored get_worker_info()",
 }
 _MOST_PERCENT = 1000  # in a text: a larger change has only its two values
 _NOUNS = {

@@ -153,7 +153,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
     if not red:
         return []
     metric, seen = red[0].series.metric, phrases.seen_in(red[0])
-    told = [f"{f'{metric} ' * (metric != 'step_time')}{seen}{', side by side' * red[0].paired}" if seen else ""]
+    told = [f"{f'{metric} ' * (metric != 'step_time')}{seen}" if seen else ""]
     told += [
         f"the first {format_count(each.facts['launches'], 'launch')} raised the suspicion, the later ones confirm it"
         for each in phrases.every_finding(result)

@@ -203,7 +203,7 @@ def open_text(*comparisons: Comparison, values: bool = False) -> str:
 
 
 def seen_in(comparison: Comparison) -> str:
-    """Returns in how many rounds or launches a regressed metric was worse, as text: ``slower in 18 of 20 rounds``."""
+    """Returns how often a regressed metric was worse: ``slower than the reference in 18 of 20 rounds``."""
     series = comparison.series
     if comparison.verdict is not Verdict.REGRESSED or comparison.worse_in is None:
         return ""
@@ -211,7 +211,7 @@ def seen_in(comparison: Comparison) -> str:
     in_rounds = comparison.paired and len(comparison.base_samples) == len(series.samples)
     of = units.format_count(len(series.samples), "round" if in_rounds else "launch")
     whose = "the reference's" if comparison.paired else "the baseline's"
-    return f"{how} {'' if in_rounds else f'than {whose} median '}in {comparison.worse_in} of {of}"
+    return f"{how} than {'the reference' if in_rounds else f'{whose} median'} in {comparison.worse_in} of {of}"
 
 
 def change_line(comparison: Comparison) -> str:

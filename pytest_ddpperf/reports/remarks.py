@@ -30,7 +30,7 @@ _EACH = 3  # benchmarks; if more have one kind of remark, only one's figures are
 _UNSAID = APART | {"broken", "target_met", "suspected", "effective_batch_size", "told_late", "measured_beside"}
 """Codes of findings that the summary omits, as they add nothing to it; the JSON file has them."""
 _FIGURE = re.compile(r"\d[\d.,]*")
-_STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
+_STALE = ": the baseline is stale; renew it with --ddpperf-save if the improvement is intended"
 _PLACE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
 
 
@@ -106,8 +106,8 @@ def green_meanings(results: Sequence[Result]) -> dict[str, str]:
     margins = [each.margin for each in steps if each and each.verdict is Verdict.UNCHANGED and each.margin is not None]
     stored = {phrases.by_stored_times(one) for one in results if one.verdict is Verdict.OK}
     meanings = {
-        "unchanged": f"shown not to be slower by {span(format_percent, margins)} or more" if margins else "",
-        "ok": "shown not to be slower by the resolution (--ddpperf-must-detect) or more" if False in stored else "",
+        "unchanged": f"the run rules out a slowdown of {span(format_percent, margins)} or more" if margins else "",
+        "ok": "the run rules out a slowdown of --ddpperf-must-detect or more" if False in stored else "",
         STORED_TIMES: "not slower by more than the tolerance; stored times show only gross slowdowns"
         * (True in stored),
     }
@@ -147,7 +147,7 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
     told = [f"{number} {word}" for word, number in numbers.items() if number]
     targets = [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
     bound = ruled_out(results)
-    return [*targets, *([f"passed: {bound} (the highest upper limit, one-sided)"] if bound else [])]
+    return [*targets, *([f"passed: {bound} (95 % confidence for each benchmark)"] if bound else [])]
 
 
 def cause_in_words(result: Result, *, below: bool = False) -> str:

@@ -94,7 +94,7 @@ def _scaling_law(  # noqa: PLR0917 - called by name
     ends = "" if interval is None else f" [{100 * interval.low:.1f} .. {100 * interval.high:.1f}]"
     share = f"{format_percent(min(max(0.0, serial), 1.0))}{ends} ({law.capitalize()})"
     end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, one more rank adds under half a rank's work"
-    out = f"; the fit omits {' and '.join(map(str, sharing))} ranks, which share cores or GPUs" if sharing else ""
+    out = f"; omitted: runs with {' and '.join(map(str, sharing))} ranks, which share cores or GPUs" if sharing else ""
     return f"{told} ranks; serial fraction {share}{end}{out}"
 
 
@@ -135,12 +135,12 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
         f"begins with {', '.join(names[:-1])} or {names[-1]}; if their samples differ, rename the dimension"
     ),
     # How it was verified, launched and timed.
-    "simulated_with_values": "simulated with real tensors, not with tensors without memory: {reason}",
+    "simulated_with_values": "simulated with real tensors instead of FakeTensors: {reason}",
     "ranks_send_nothing": "{ranks} ranks send each other nothing, so each trains alone: let the script call "
     "init_process_group, as under torchrun, and wrap its model (DistributedDataParallel, FSDP); or give world_size=1",
     "unverified": "gradients were not compared with a single process: {reason}",
     "lenient_verification": lambda precision, exact_steps: (
-        f"compared with a single process only by how far the loss falls{', after exact steps' * bool(exact_steps)}"
+        f"compared with a single process only by how the loss falls{', once gradients are inexact' * bool(exact_steps)}"
         if precision is None
         else f"compared with a single process by the tolerance of {precision}, the precision of the gradients"
     ),
@@ -168,7 +168,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
     "memory; measure fewer in one call",
     "short_of_gpu_memory": "{paired:turns}: all benchmarks together would take more than nine tenths of a GPU's "
     "memory, or the memory that one of them needs is unknown; measure fewer in one call",
-    "suspected": "{metrics:and} looked worse in the first {launches:launch}; later launches had to confirm it",
+    "suspected": "{metrics:and} looked worse in the first {launches:launch}; only later launches can confirm a failure",
     "not_diagnosed": "the step was not diagnosed: {reason}",
     "no_time_to_diagnose": "the step was not diagnosed, because {setting} left no time for it",
     "no_time_to_measure": "steps were not timed, because no time was left: raise --ddpperf-budget",
@@ -182,8 +182,8 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
     "unsettled_warmup": "warm-up was too short: in {slow} of {launches:launch} the first quarter of the timed steps "
     "was more than {slower:%} slower than the rest; raise the warm-up (now {warmup:step})",
     "tf32_override": "NVIDIA_TF32_OVERRIDE={value} is set, so NVIDIA's libraries ignore precision={precision}",
-    "unseen_work": "CUDA events and wall time of a block differ by up to {share:%} in {seen} of {launches:launch}, so "
-    "wall time is used there; if the step computes on other streams, let the current stream wait for them",
+    "unseen_work": "CUDA events and wall time differ by up to {share:%} over blocks of steps in {seen} of "
+    "{launches:launch}, so wall time counts; if steps compute on other streams, let the current stream wait for them",
     "outlying_launches": _outlying_launches,
     "negative_scaling": "negative scaling: {world_size} ranks do less work per second than {base_size} "
     "(x{speedup:.2f})",
@@ -198,7 +198,7 @@ WORDS_OF_RUNS: Mapping[str, str | Callable[..., str]] = {
         )
         if names
     ),
-    "grown_work": "a rank computes {work:.2f} times as many FLOPs as with {base_size:rank}; efficiency counts that",
+    "grown_work": "a rank computes {work:.2f} times as many FLOPs as with {base_size:rank}; efficiency includes this",
     "idle_gpus": "GPUs were busy for {share:%} of the time, less than {busy:%}: a larger batch, more workers of the "
     "loader or pin_memory=true may keep them busier; the diagnosis shows what they wait for",
     "strided_gradients": "gradients of shape {shape} have other strides than DDP's buckets, so DDP copies them, which "

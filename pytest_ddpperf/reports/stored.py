@@ -106,7 +106,7 @@ def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
         for folder, each in folders.items()
     ]
     why = stored.without_commit
-    alone = [f"these baselines name no commit with this code, so only stored times can be compared: {why}"] * bool(why)
+    alone = [f"no commit has the code of these baselines, so later runs compare only stored times: {why}"] * bool(why)
     of = len(stored.saved) + len(stored.unfit) + len(stored.removed)
     unfit, removed = ([name for name, _ in with_names(each)] for each in (stored.unfit, stored.removed))
     left_out = {

@@ -38,7 +38,7 @@ _WARNINGS = frozenset(
 )
 """Codes of findings that make a result doubtful whatever its verdict, and so are shown as warnings."""
 _NOT_COMPARED = frozenset({Verdict.NEW, Verdict.INCOMPATIBLE})
-_DO = "what to do: each failure above says the cause, and what to do if it is intended"
+_DO = "what to do: each failure above says the cause, and what to do if the change is intended"
 _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=html:FILE"
 _TOLD = 3  # counts of a benchmark that are not red
 _MOST = 30  # benchmarks that are not red and have a row of their own
@@ -307,7 +307,7 @@ def _meanings(results: Sequence[Result]) -> dict[str, str]:
         "calls": "calls of collectives by a rank in a step",
         "sent": "bytes that a rank sends in a step's collectives",
         "peak": "of the bytes in live tensors",
-        "inconclusive": "a slowdown larger than the resolution (--ddpperf-must-detect) may be hidden",
+        "inconclusive": "the run may hide a slowdown of more than --ddpperf-must-detect",
         "does_not_fit": "a rank ran out of memory; only the other benchmarks were measured",
         **remarks.green_meanings(results),
     }

@@ -20,7 +20,7 @@ _SUMMARY = {
     "overlap": "the share of the communication time in which something was computed",
     "idle": "time in which nothing was computed or sent; on the CPU this includes Python between two operators",
 }
-_DIFFERENCE = {"time": "time of a step, mean over steps and ranks, or of an operator without the operators in it"}
+_DIFFERENCE = {"time": "mean time in a step, over steps and ranks; an operator's time excludes operators that it calls"}
 
 
 def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
@@ -80,7 +80,7 @@ def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> st
     ][1:]
     if len(moved) > _NAMED:
         most = _s(max(map(abs, alignment.shifts)))
-        moved = [f"{len(moved)} ranks by at most {most} +- at most {_s(max(alignment.uncertainties))}"]
+        moved = [f"{len(moved)} ranks by up to {most}, uncertain by up to {_s(max(alignment.uncertainties))}"]
     by = format_count(alignment.collectives, "common collective")
     return f"merged on the clock of rank {traces[0].rank}, aligned by the ends of {by}; moved: {', '.join(moved)}"
 

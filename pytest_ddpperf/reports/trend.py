@@ -138,7 +138,7 @@ def _remarks(trend: Trend) -> tuple[str, ...]:
     if trend.outliers:
         named = ", ".join(place_of(trend.points[i].run) for i in trend.outliers[-_LISTED:])
         more = f"{len(trend.outliers) - _LISTED} more and " if len(trend.outliers) > _LISTED else ""
-        remarks.append(f"out of line with their neighbours (x), so they count less: {more}{named}")
+        remarks.append(f"values far from their neighbours (marked x) count less in the fitted level: {more}{named}")
     branches = sorted({point.run.branch or "a detached HEAD" for point in trend.points})
     if len(branches) > 1:
         remarks.append(f"runs of several branches ({', '.join(branches)}); --branch selects one")

@@ -29,7 +29,7 @@ def two_runs(before: Run, after: Run, both: Sequence[Result]) -> Table:
         if (obstacle := result.reference.differs)
     ]
     if same := [name for name, _, rows in told if not rows]:
-        notes.append(f"no gated metric of {format_count(len(same), 'benchmark')} differs: {', '.join(same)}")
+        notes.append(f"no metric that can fail a test differs in {', '.join(same)}")
     shared = set(map(key_of, both))
     for which, run in (("first", before), ("second", after)):
         if alone := [result for result in run.results if key_of(result) not in shared]:

@@ -20,7 +20,7 @@ _MOST_STEPS = 1000  # that somebody may be asked to count
 
 def _cure_of_steps(needed: int) -> str:
     if not 0 < needed <= _MOST_STEPS:
-        return "steps vary, so only times can decide"
+        return "these counts vary between steps, so only step times can show a slowdown"
     return f"at least {needed} steps of both sides would decide (--ddpperf-counts=only --ddpperf-steps={needed})"
 
 
@@ -139,8 +139,8 @@ def _other_work(  # called by name
     there, rows = reference_text(paired), metric == "batch_rows"
     counted = f"{format_count(round(now), 'row' if rows else 'backward pass')}, {before:g} in {there}"
     told = f"{some_of(shapes[1])}, {some_of(shapes[0])} in {there}" if shapes else f"{'batches of ' * rows}{counted}"
-    what = "nothing else is compared" if rows or now < before else "only calls and waits that grew more are compared"
-    return f"a step has {told}: batches differ, so {what}"
+    what = "nothing else" if rows or now < before else "only collective calls and waits that grew by a larger factor"
+    return f"a step has {told}: batches differ, so the plugin compares {what}"
 
 
 def _ungated_counts(
@@ -165,8 +165,8 @@ def _ungated_counts(
 
 WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     # The baseline that the result becomes.
-    "thin_baseline": "the stored baseline has only {launches:launch}: comparisons of memory and losses with it may be "
-    "inconclusive, and of times if its commit cannot be measured; save again with a larger max_time",
+    "thin_baseline": "the stored baseline has only {launches:launch}, so comparisons of memory and losses may be "
+    "inconclusive (if its commit cannot be measured, also of times): save again with a larger max_time",
     "busy_baseline": lambda lost: (
         "the machine was busy while the baseline was saved"
         f"{f' (other processes took {format_percent(lost)} of the cores)' if lost else ''}: the stored times cannot "
@@ -176,8 +176,8 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "unconfirmed": "worse in the last launches, but not in the first ones, so not confirmed: run the test again",
     "to_confirm": "worse, but the session ended before fresh launches could confirm it: run the test again",
     "no_change_from": "no change can be computed from a baseline of {baseline:g}",
-    "proven_earlier": "the first {launches:launch} showed that the metric is not worse by the margin; more "
-    "launches followed, because the metric looked better",
+    "proven_earlier": "the first {launches:launch} showed that the metric is not worse; more launches could "
+    "not confirm an apparent improvement",
     "stale_baseline": "better than the baseline by more than the tolerance: the baseline is stale, save again",
     "looks_better": "probably better, but not significantly",
     "told_late": "measured only after the verdict, in {launches:launch}",
@@ -193,7 +193,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "other_clock": "stored times cannot decide: the GPU's clock was {then:MHz} then and is {now:MHz} now",
     "gross": "a gross slowdown compared with the stored times, on a machine that was not busy",
     "stored_times": "compared with stored times, which can show only gross slowdowns",
-    "not_gross": "slower than the stored times, but not surely by more than {gross:%}, the least that these can show",
+    "not_gross": "slower than the stored times, but perhaps by less than {gross:%}, which stored times cannot show",
     "not_the_code": "not caused by this repository's code: the commit of the baseline takes as long now ({change:+%} "
     "from the stored times); packages, data or the machine have changed: --ddpperf-against-python compares packages",
     "slower_than_stored": lambda change, differ: (
@@ -209,7 +209,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "acceptance": _acceptance,
     # What cannot be compared.
     "incomparable": "the baseline is not comparable: {differs:list}",
-    "other_kind": "the baseline has this metric as {then}, but this run as {now}: save again",
+    "other_kind": "unit, direction or scale of the metric was ({then}) in the baseline and is ({now}) now: save again",
     "other_step_time": "the baseline was saved before step_time was the mean of all steps: save again",
     "other_base": "the baseline's speedup is relative to {then}, this run's to {now}: save again",
     "timed_otherwise": lambda then_in_turns: (
@@ -236,7 +236,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
     "count_changed": lambda metric, then, now: "; ".join(difference_text(metric, then, now)),
     "unsteady_count": lambda reason, doubled: (
-        f"the mean has doubled, but steps differ irregularly ({reason}), so only times can decide"
+        f"the mean has doubled, but the count varies irregularly ({reason}), so only step times can show a slowdown"
         if doubled
         else f"the count differs from step to step, so it is not compared exactly: {reason}"
     ),

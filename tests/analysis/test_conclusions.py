@@ -119,7 +119,7 @@ def test_the_fit_omits_points_whose_ranks_share_cores() -> None:
     curve = [point(1, cores=2), point(2, 0.8, cores=2), point(4, 0.1, cores=2)]
     (line,) = told(*curve)
     assert line.startswith("negative scaling with 2 ranks; serial fraction 100 % (")
-    assert line.endswith("; the fit omits 4 ranks, which share cores or GPUs")
+    assert line.endswith("; omitted: runs with 4 ranks, which share cores or GPUs")
     assert told(curve[0], curve[2]) == []
 
 

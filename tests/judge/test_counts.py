@@ -270,8 +270,8 @@ def test_a_step_with_more_backward_passes_is_another_one_and_its_calls_are_as_ma
     assert result.verdict is Verdict.INCOMPATIBLE
     assert [one.series.metric for one in result.comparisons if one.gated] == ["backward_passes"]
     assert findings(result)[0] == (
-        "a step has 4 backward passes, 1 in the baseline: batches differ, so only calls and waits that grew more are "
-        "compared"
+        "a step has 4 backward passes, 1 in the baseline: batches differ, so the plugin compares only collective calls "
+        "and waits that grew by a larger factor"
     )
     fewer = counted(
         counts(backward_passes=1.0, collective_calls=1.0), counts(backward_passes=4.0, collective_calls=4.0)
@@ -308,7 +308,7 @@ def test_a_step_with_larger_batches_is_another_one_if_forward_computes_more_too(
     assert (more.verdict, less.verdict) == (Verdict.INCOMPATIBLE, Verdict.REGRESSED)
     assert [one.series.metric for one in less.comparisons if one.gated] == ["batch_rows"], "nothing is improved"
     assert findings(more)[0] == (
-        "a step has batches of 16 rows, 8 in the baseline: batches differ, so nothing else is compared"
+        "a step has batches of 16 rows, 8 in the baseline: batches differ, so the plugin compares nothing else"
     )
     flat = counts(backward_passes=1.0, batch_rows=32.0, flops_forward=1024.0, flops=3072.0)
     assert counted(flat, small).verdict is Verdict.UNCHANGED, "the same samples, flattened before forward"
@@ -690,7 +690,7 @@ def test_rows_of_another_shape_are_another_step() -> None:
     assert counted(then, now).verdict is Verdict.REGRESSED  # the number of calls depends on no shape
     more = replace(of(64, 5.0), totals={"batch_rows": 9.0, "flops_forward": 5.0})
     assert decide_count("batch_rows", of(128, 10.0), more) is Verdict.UNCHANGED
-    told = "a step has 8 x 64 int64, 8 x 128 int64 in the baseline: batches differ, so nothing else is compared"
+    told = "a step has 8 x 64 int64, 8 x 128 int64 in the baseline: batches differ, so the plugin compares nothing else"
     assert told in findings(result)
     assert decide_count("batch_rows", of(128), of(64)) is Verdict.UNCHANGED  # the model does as much as before
 

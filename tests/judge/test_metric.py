@@ -45,8 +45,10 @@ def test_a_metric_that_changed_its_unit_is_not_compared() -> None:
     milliseconds = replace(series("step_time", STEADY, factor=1000.0), unit="ms")
     one = judged(measured(series("step_time", STEADY)), found(milliseconds))["step_time"]
     assert (one.verdict, one.change) == (Verdict.INCOMPATIBLE, None)
-    then, now = "ms lower is better ratio", "s lower is better ratio"
-    assert finding_text(one.note) == f"the baseline has this metric as {then}, but this run as {now}: save again"
+    then, now = "ms, lower is better, ratio", "s, lower is better, ratio"
+    assert finding_text(one.note) == (
+        f"unit, direction or scale of the metric was ({then}) in the baseline and is ({now}) now: save again"
+    )
 
 
 @pytest.mark.parametrize("turns", [False, True])

@@ -145,17 +145,16 @@ def test_a_count_that_varies_irregularly_is_gated_only_if_all_steps_agree(
 def test_a_doubled_mean_is_a_suspect_that_times_have_to_clear() -> None:
     result = counted(calls((2.0, 7.0, 3.0)), calls((3.0, 1.0, 2.0)))
     assert finding_text(result[CALLS].note) == (
-        "the mean has doubled, but steps differ irregularly (all_reduce varies), so only times can decide"
+        "the mean has doubled, but the count varies irregularly (all_reduce varies), so only step times can "
+        "show a slowdown"
     )
 
 
 def test_a_mean_that_grew_by_half_is_reported_although_steps_vary() -> None:
     short, long = ([float(length * each % 97 + 100) for each in range(20)] for length in (13, 29))
     then, now = calls(tuple(short)), calls(tuple(1.5 * each for each in long))
-    words = (
-        "may have changed: collective_calls 141.05 -> 221.325 calls per step (+80.275); steps vary, so only times can "
-    )
-    words += "decide"
+    words = "may have changed: collective_calls 141.05 -> 221.325 calls per step (+80.275); these counts vary between "
+    words += "steps, so only step times can show a slowdown"
     assert words in findings(counted(now, then))
     assert words.partition(":")[0] not in " ".join(findings(counted(calls(tuple(long)), then)))
 

@@ -35,7 +35,7 @@ def test_each_column_is_explained_below_the_table() -> None:
     assert title == "ddpperf calibration"
     assert text == render(calibration_table([make_calibrated()]), 100)
     for meaning in (
-        "red: runs in which unchanged code was called slower",
+        'red: runs of the unchanged code with the verdict "regressed" (false alarms)',
         "gross: a suitable value of ddpperf_gross: 1.5 times the largest difference between two runs",
     ):
         assert meaning in " ".join(text.split())

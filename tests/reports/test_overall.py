@@ -131,7 +131,7 @@ def test_the_facts_that_make_benchmarks_incompatible_are_named() -> None:
 
 def test_the_largest_bound_of_passed_benchmarks_is_shown_if_all_have_one() -> None:
     ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.092, -0.01)]
-    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (the highest upper limit, one-sided)"]
+    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (95 % confidence for each benchmark)"]
     assert overall_lines([*ok, timed(Verdict.OK)]) == []  # by stored times
     assert overall_lines([*ok, timed(Verdict.INCONCLUSIVE, 0.5)]) == overall_lines(ok)
 

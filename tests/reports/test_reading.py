@@ -114,12 +114,12 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         (
             "diagnosis/advice/0/code",
             "later",
-            "diagnosis: has a code or facts that this version does not know ('later')",
+            "diagnosis: has a cause or advice that this version of the plugin does not know ('later')",
         ),
         (
             "diagnosis/advice/0/code",
             "bucket_size",
-            "diagnosis: has a code or facts that this version does not know ('megaby",
+            "diagnosis: has a cause or advice that this version of the plugin does not know ('megaby",
         ),
     ],
 )

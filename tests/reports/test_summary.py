@@ -181,7 +181,7 @@ def test_an_undecided_benchmark_names_the_launches_that_would_decide_it() -> Non
         )
 
 
-STALE = ": the baseline is stale, --ddpperf-save renews it if that is intended"
+STALE = ": the baseline is stale; renew it with --ddpperf-save if the improvement is intended"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_verdict_that_no_row_has_is_not_explained() -> None:
     step = make_comparison("step_time", 0.04, Verdict.UNCHANGED, margin=0.05)
     assert "unchanged" not in summary_table([make_result(comparisons=(step,), verdict=Verdict.REGRESSED)]).legend
     legend = summary_table([make_result(comparisons=(step,), verdict=Verdict.UNCHANGED)]).legend
-    assert legend["unchanged"] == "shown not to be slower by 5 % or more"
+    assert legend["unchanged"] == "the run rules out a slowdown of 5 % or more"
 
 
 def test_a_result_that_is_ok_by_stored_times_is_marked() -> None:
@@ -230,7 +230,7 @@ def test_a_result_that_is_ok_by_stored_times_is_marked() -> None:
     )
     assert [row[-1] for row in both.rows] == ["ok (stored times)", "ok"]
     assert "stored times" in both.legend
-    assert both.legend["ok"] == "shown not to be slower by the resolution (--ddpperf-must-detect) or more"
+    assert both.legend["ok"] == "the run rules out a slowdown of --ddpperf-must-detect or more"
     memory = make_comparison("peak_resident", 463 * 2.0**20, Verdict.REGRESSED, baseline=412 * 2.0**20, change=0.124)
     assert summary_table([make_result(comparisons=(step, memory))]).rows[0][-1] == "regressed"
 

@@ -13,7 +13,7 @@ def test_shifts_of_many_clocks_are_summarised() -> None:
     found = ClockAlignment(shifts=shifts, uncertainties=(0.0, 5e-3, *[1e-3] * 8), collectives=1)
     assert alignment_line(ranks, found) == (
         "merged on the clock of rank 0, aligned by the ends of 1 common collective; "
-        "moved: 9 ranks by at most 3.00 ms +- at most 5.00 ms"
+        "moved: 9 ranks by up to 3.00 ms, uncertain by up to 5.00 ms"
     )
     two = ClockAlignment(shifts=shifts[:2], uncertainties=(0.0, 5e-3), collectives=4)
     assert alignment_line(ranks[:2], two).endswith("4 common collectives; moved: rank 1 by -1.00 ms +- 5.00 ms")

@@ -164,7 +164,7 @@ def test_a_trend_table_has_notes_on_branches_changes_and_outliers() -> None:
     assert table.rows[1][-1].startswith("x.")
     assert table.rows[2][0] == "-"
     assert table.notes[1:] == (
-        "out of line with their neighbours (x), so they count less: 1111111+changes (2026-10-02)",
+        "values far from their neighbours (marked x) count less in the fitted level: 1111111+changes (2026-10-02)",
         "runs of several branches (a detached HEAD, main, topic); --branch selects one",
     )
 

@@ -268,8 +268,8 @@ def memory_phases(result: Result) -> Iterator[Chart]:
         x=Axis(name="phase", labels=tuple(phase.replace("_", " ") for phase, _ in known)),
         y=Axis(name=" and ".join(kinds) or "memory", unit="B"),
         series=(
-            numbered("more after it than before", [use.change for _, use in known]),
-            numbered("most inside it", [use.peak for _, use in known]),
+            numbered("change over the phase", [use.change for _, use in known]),
+            numbered("peak in the phase", [use.peak for _, use in known]),
         ),
         note="the largest figures over ranks and launches",
     )

@@ -204,7 +204,7 @@ def _result(number: int, data: entries.ResultEntry, read: _Read) -> results.Resu
     try:
         _ = data.diagnosis and in_words(data.diagnosis)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # advice of another version
-        problem = f"has a code or facts that this version does not know ({error})"
+        problem = f"has a cause or advice that this version of the plugin does not know ({error})"
         raise msgspec.ValidationError(f"{problem} - at `$.results[{number}].diagnosis`") from None
     environment = read.environments.get(data.environment_key, read.environment)
     if environment is None:

@@ -109,11 +109,14 @@ def _of_benchmark(result: Result, charts: Sequence[Chart]) -> Sections:
     return {
         "Verdict": [tuple(reasons(result))],
         "Notes": [() if result.verdict is Verdict.BROKEN else phrases.findings(result)],
-        "Change": [_changes(result, others, "metrics; the deciding ones come first")],
+        "Change": [_changes(result, others, "metrics, first those that can fail the test")],
         "Distribution over launches": _drawn(charts, ("launches", "steps")),
         "Phases": _of_one(result, breakdown.phase_table, breakdown.section_table),
         "Memory": _drawn(charts, ("memory", "memory_phases")),
-        "Counts": [_changes(result, exact, "counts of a step; the deciding ones come first"), _parts(measured.counts)],
+        "Counts": [
+            _changes(result, exact, "counts of a step, first those that can fail the test"),
+            _parts(measured.counts),
+        ],
         "Communication": _of_one(result, breakdown.communication_table, breakdown.collective_table),
         "Diagnosis": [] if diagnosis is None else _diagnosis(diagnosis),
         "Environment": [{"machine": phrases.environment_text(environment), **recorded}, _health(measured.launches)],
@@ -134,7 +137,7 @@ def _changes(result: Result, comparisons: Sequence[Comparison], title: str) -> T
         {
             "metric": lambda each: each.series.metric,
             "verdict": lambda each: (
-                f"{each.verdict.value.replace('_', ' ')}{'' if each.gated else ', decides nothing'}" * judged
+                (each.verdict.value.replace("_", " ") + ", cannot fail the test" * (not each.gated)) * judged
             ),
             "value": phrases.values_text,
             "change": lambda each: (

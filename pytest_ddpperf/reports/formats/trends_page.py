@@ -75,7 +75,7 @@ def trend_chart(trend: Trend) -> Chart:
     """Returns a chart of a metric's values by commit, with their intervals and the fitted level."""
     metric = trend.benchmark.metric
     values = [point(i, each.value, each.interval) for i, each in enumerate(trend.points)]
-    outlying = ChartSeries("out of line with its neighbours", tuple(values[i] for i in trend.outliers))
+    outlying = ChartSeries("far from its neighbours", tuple(values[i] for i in trend.outliers))
     others = ChartSeries(metric, tuple(one for i, one in enumerate(values) if i not in trend.outliers))
     return Chart(
         kind="trend",

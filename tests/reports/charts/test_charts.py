@@ -202,7 +202,7 @@ def test_a_trend_is_a_chart() -> None:
     chart = trend_chart(Trend(benchmark=BENCHMARK, points=(first, second), changes=(), outliers=(1,)))
     assert [(each.name, points(each)) for each in chart.series] == [
         ("step_time", [(0, 1.0, 0.9, 1.1)]),
-        ("out of line with its neighbours", [(1, 2.0)]),
+        ("far from its neighbours", [(1, 2.0)]),
     ]
     assert [points(each) for each in chart.references] == [[(0, 1.01), (1, 1.01)]]
     assert chart.x.labels == ("a1b2c3d (2026-10-02)", "2026-10-02 10:00")
