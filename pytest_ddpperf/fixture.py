@@ -352,7 +352,7 @@ class Ddpperf:
         """Predicts the gain of changes in training; ``compare(variants=...)`` measures it.
 
         Args:
-            subject: as for ``predict``; or, without ``variants``, a dictionary of several subjects by name.
+            subject: as for ``predict``; or, without ``variants``, a dictionary of Workloads or functions by name.
             variants: settings by name, as for ``compare``; each may also have a ``network``. The others are compared
                 with the first: ``{"now": {}, "large buckets": {"strategy": "ddp[bucket_cap_mb=100]"}}``.
             strategy: strategy of variants without one.

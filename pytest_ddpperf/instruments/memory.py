@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 LABELS: Mapping[str, str] = {
-    "peak_resident": "peak resident memory above the level before the model was built, without program files",
-    "peak_allocated": "peak of the bytes in live tensors, in the caching allocator's blocks",
+    "peak_resident": "peak resident memory above the level before the model was built, without mapped files",
+    "peak_allocated": "peak of the bytes in live tensors, rounded up to the caching allocator's blocks",
     "peak_reserved": "peak of the bytes that the caching allocator held",
     "peak_active": "peak of the bytes in live tensors and in those that a stream may still use",
     "peak_requested": "peak of the bytes in live tensors as they were asked for, not rounded up to blocks",

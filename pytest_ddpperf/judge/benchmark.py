@@ -66,7 +66,7 @@ def acceptances(test: str, settings: Settings, added: Iterable[table.Metric]) ->
     ]
     known = {*COUNTS, scaling.EFFICIENCY, scaling.SPEEDUP, *(row.name for row in (*table.METRICS, *added))}
     for name in (each.metric for each in found if each.metric not in known):
-        raise SettingError(f"accept or allow: no metric {name!r}; {instead(closest(name, known), sorted(known))}")
+        raise SettingError(f"{option} or accept: {name!r} is no metric; {instead(closest(name, known), sorted(known))}")
     return found
 
 

@@ -126,9 +126,9 @@ def lost(found: Convergence) -> list[str]:
             )
         elif kept.agreement == "differs":
             lines.append(
-                f"{ends}: they differ by {significant(kept.apart)} {of_all}, and rounding explains "
+                f"{ends}: the largest difference is {significant(kept.apart)} {of_all}, and rounding explains "
                 f"{significant(kept.allowed or 0.0)}; {kept.name} declares that it averages gradients exactly "
-                "(lossy=True of Parallel declares that it does not)"
+                "(if this strategy is lossy, give Parallel(..., lossy=True))"
             )
     return lines
 

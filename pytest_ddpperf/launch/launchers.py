@@ -91,7 +91,7 @@ class Launchers:
     def why_not(self, one: SeenImport) -> str | None:
         """Returns why no launcher preloads ``one``; "" if unknown, None if the setting ``preload`` lacks ``auto``."""
         if not one.installed:
-            return "is not of an installed package"
+            return "belongs to no installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None
 
     def follow(self, other: Launchers) -> None:

@@ -100,7 +100,7 @@ class Link(Channel):
             super().send_bytes(body)
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:  # the kernel's has a number, and comes earlier
-                late(f"{self.name} took nothing of what it was sent for {_SEND_SECONDS:g} s")
+                late(f"{self.name} read nothing for {_SEND_SECONDS:g} s, while a message waited")
             raise self._ended(error) from None
 
     def receive(self, seconds: float | None = None) -> object:
@@ -211,7 +211,7 @@ def _proving(connected: socket.socket) -> Iterator[float]:
     except BaseException as error:
         connected.close()
         if isinstance(error, (OSError, GarbledMessage, LinkEnded, ValueError)):
-            raise ForeignPeer(f"the other end does not know the key: {error}") from None
+            raise ForeignPeer(f"the peer did not prove that it has this run's key: {error}") from None
         raise
 
 

@@ -174,7 +174,7 @@ def overwrite_variable(name: str, value: str) -> None:
     get.argtypes, get.restype = [ctypes.c_char_p], ctypes.c_void_p
     place = get(name.encode())
     if place is None or len(ctypes.string_at(place)) != len(encoded):
-        raise ValueError(f"{name} is not set, or is not as long as {value!r}")
+        raise ValueError(f"the environment variable {name} must have as many bytes as its new value {value!r}")
     ctypes.memmove(place, encoded, len(encoded))
     os.environ[name] = value
 

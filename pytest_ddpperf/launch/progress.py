@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.messages import grouped, numbers
 
 _SLOT = struct.Struct("=dq40s")  # seconds of the machine's monotonic clock, the step, the stage
 FUNCTION = "its function"  # the stage of a rank whose function names no other
-START, LOAD, BUILD = "the start", "the load of its function", "the build of its step"
+START, LOAD, BUILD = "the start", "the import of the function to run", "the build of its step"
 WARM_UP, TIMED = "warm-up step", "timed step"
 _BRIEF = 1.0  # seconds; a shorter time is not reported
 

@@ -148,8 +148,8 @@ def _require_own(redirection: Redirection, revision: str, module: str, file: str
         why = "which is not part of that revision" if revision else "an installed copy"
         raise SameCode(
             f"the ranks of {revision or 'this checkout'} imported {module} from {file}, {why}: both sides would run "
-            "the same code. Install the project with pip install -e; if this install builds on import "
-            "(meson-python, scikit-build-core), use --ddpperf-against-setup='pip install .', for the revision alone"
+            "the same code. Install the project with pip install -e. If that install builds on import (meson-python, "
+            "scikit-build-core), install only the revision, by --ddpperf-against-setup='pip install .'"
         )
 
 

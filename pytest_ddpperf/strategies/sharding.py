@@ -82,8 +82,8 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
             if home != unit:
                 raise SettingError(
                     f"{strategy} cannot shard {home or 'the rest of the model'} and {unit or 'the rest of the model'} "
-                    f"separately, because they share the parameter {name}: choose blocks that share none, or no blocks "
-                    "by Workload(blocks=lambda model: [])"
+                    f"separately, because they share the parameter {name}: choose blocks that share no parameter, or "
+                    "give Workload(blocks=lambda model: [])"
                 )
     return units
 

@@ -196,7 +196,7 @@ def choose(
         prefetch_factor=max(2, math.ceil(4 / workers)),  # four batches ahead even out a slow one
         persistent_workers=True,
     )
-    left = f"and {shared} each has {spare} to spare" if spare else "which is mostly waiting and needs no separate core"
+    left = f"and {shared} a rank has {spare} free" if spare else "which is mostly waiting and needs no separate core"
     return settings, f"{took}, {left}"
 
 

@@ -242,7 +242,7 @@ def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: i
     kept = tuple(time for i, time in enumerate(times) if i not in without)
     if not kept:
         steps = format_count(len(times) * period, "timed step")
-        of_each = "" if period == 1 else f", at least once in every {period} of them"
+        of_each = "" if period == 1 else f", at least one in each update of {period} steps"
         reason = f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so no complete update was timed"
         raise WorkloadError(f"{reason}: raise the warm-up, in which the loss scale falls, or use precision=bf16")
     return kept

@@ -241,5 +241,5 @@ def scheduler_for(
         )
     problem = unfit(step)
     if problem is not None:
-        raise WorkloadError(f"{gave}, whose step cannot follow every optimizer step: {problem}")
+        raise WorkloadError(f"{gave}, whose step() cannot run after each optimizer step: {problem}")
     return scheduler  # type: ignore[no-any-return]  # nothing more is needed of it

@@ -141,7 +141,7 @@ class ScriptRun:
         raise TrainingEnded(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "
             f"{max(self._needed, self.made + 1)}, to warm up, to time and to diagnose: let it train for longer "
-            "(more epochs, more data); steps=... and warmup=... need fewer"
+            "(more epochs, more data), or lower steps=... and warmup=..."
         )
 
     def close(self) -> None:
@@ -224,8 +224,8 @@ class ScriptRun:
             if by:
                 raise WorkloadError(
                     f"{self._script.name} starts ranks itself, by {by}: the plugin has already started them, and sees "
-                    "no steps of other processes. If RANK is set, let the script train in its own process, as under "
-                    "torchrun, with the numbers in RANK, LOCAL_RANK and WORLD_SIZE"
+                    "no steps of other processes. If RANK is set, let the script start no ranks, and train in the "
+                    "process that runs it, with the numbers in RANK, LOCAL_RANK and WORLD_SIZE, as under torchrun"
                 )
             return start(*args, **how)
 

@@ -47,8 +47,8 @@ class OwnSynchronisation:
         kept = next(((whole, alone) for whole, alone in of_ranks if whole and alone >= whole), None)
         if kept is not None:
             raise SynchronisationKept(
-                f"within unsynchronised() a step of {self.who} makes {format_count(kept[1], 'collective call')}, and "
-                f"{kept[0]} without it"
+                f"unsynchronised() skips no collective: a step of {self.who} makes "
+                f"{format_count(kept[1], 'collective call')} inside this context, and {kept[0]} outside"
             )
         return f"{alone} of {format_count(whole, 'collective call')}" if alone else ""
 

@@ -226,7 +226,7 @@ class Script:
         passes_on = getattr(target, "__code__", self.run.__code__).co_flags & inspect.CO_VARARGS
         completed = not passes_on and unfit(inspect.unwrap(target))
         if arguments and not (problem or completed or unfit(target, *map(str, arguments))):
-            problem = f"{located(target)} takes arguments, but values after a function go to sys.argv"
+            problem = f"{located(target)} takes arguments, but Script puts the values after the function into sys.argv"
         if problem is not None:
             given = ", ".join(map(repr, arguments)) or "..."
             name = getattr(target, "__name__", "function")

@@ -119,5 +119,5 @@ def test_two_ranks_that_contradict_each_other_need_no_guilty_one() -> None:
     }
     assert verdict(two, rank=None, **hangs).properties["guilty rank first"] is None
     assert failed(verdict(replace(two, world_size=3), rank=None, **hangs)) == {"guilty rank first"}
-    innocent = hangs["text"] + "\n\nrank 1 in the load of its function for 6 s\n\nrank 0:\n  stack"
+    innocent = hangs["text"] + "\n\nrank 1 in the import of the function to run for 6 s\n\nrank 0:\n  stack"
     assert failed(verdict(two, rank=0, error="RanksTimedOut", text=innocent)) == {"guilty rank first"}

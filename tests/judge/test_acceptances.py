@@ -224,7 +224,9 @@ def test_other_worsenings_and_tests_are_refused(read: Callable[[object], object]
 
 
 def test_an_accepted_metric_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"^accept or allow: no metric 'step_tim'; did you mean step_time\?"):
+    with pytest.raises(
+        SettingError, match=r"^--ddpperf-allow or accept: 'step_tim' is no metric; did you mean step_time\?"
+    ):
         acceptances("t.py::test", Settings(allow=(("t.py", "step_tim"),)), ())
 
 

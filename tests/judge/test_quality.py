@@ -119,9 +119,9 @@ def test_a_failure_names_both_ends_and_why_they_have_to_agree() -> None:
     assert lost(convergence(ending("flat", (0.5, 0.6, 0.7)), exact=True)) == []
     apart, worse = lost(convergence(ending("flat", (0.53, 0.6, 0.72), (0.7, 0.7, 0.7)), exact=True))
     assert apart == (
-        "flat ends with loss 0.617, ddp with 0.600: they differ by 0.030 in 3 launches of 10 steps, and rounding "
-        "explains 0.008; flat declares that it averages gradients exactly (lossy=True of Parallel declares that it "
-        "does not)"
+        "flat ends with loss 0.617, ddp with 0.600: the largest difference is 0.030 in 3 launches of 10 steps, and "
+        "rounding explains 0.008; flat declares that it averages gradients exactly (if this strategy is lossy, give "
+        "Parallel(..., lossy=True))"
     )
     assert worse == (
         "flat ends with accuracy 0.700, ddp with 0.800: worse by 12.5 % [97.5 % CI +11.3 .. +13.8] in 3 launches of "

@@ -139,7 +139,7 @@ def test_an_extra_thread_of_the_fork_server_is_reported_if_ranks_hang(
     code = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
     (tmp_path / "starts_a_thread.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    hint = "the process that forks ranks has 1 more thread: a lock that one of them held stays locked"
+    hint = "the process that forks ranks has 1 extra thread: ranks would wait forever for a lock"
     with Launcher(preload=["starts_a_thread"]) as launcher, pytest.raises(RanksTimedOut, match=hint):
         launcher.run(lambda _: signal.pause(), world_size=1, device="cpu", backend="gloo", timeout=2)
 

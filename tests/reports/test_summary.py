@@ -22,7 +22,7 @@ BOUND = (
     "upper limit of the slowdown, one-sided, with 95 % confidence; includes long steps that recur at least every 60th "
     "step"
 )
-MEMORY = "peak resident memory above the level before the model was built, without program files"
+MEMORY = "peak resident memory above the level before the model was built, without mapped files"
 
 
 def remarks_on(*results: Result, accepting: bool = False) -> tuple[str, ...]:

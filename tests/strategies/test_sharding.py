@@ -151,7 +151,7 @@ class Half(Net):
 
 REFUSED = {
     ("fsdp1", Sharing): "fsdp1 cannot shard blocks.2 and blocks.0 separately, because",
-    ("fsdp2", Sharing): "they share the parameter blocks.0.0.weight: choose blocks that share none",
+    ("fsdp2", Sharing): "they share the parameter blocks.0.0.weight: choose blocks that share no parameter",
     ("fsdp1[cpu_offload=true]", Net): "fsdp1[cpu_offload=true] needs GPUs, but these ranks",
     ("fsdp2[cpu_offload=true]", Net): "leave cpu_offload out, or use device=cuda",
     ("fsdp1[use_orig_params=false]", Half): "(blocks.0.2.weight) together with a frozen one (blocks.0.0.weight)",

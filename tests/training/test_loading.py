@@ -243,15 +243,15 @@ def test_fast_batches_are_fetched_by_the_rank() -> None:
     ("milliseconds", "busy", "cores", "ranks", "threads", "workers", "prefetch", "reason"),
     [
         # 8 cores // 2 ranks - 1 thread = 3 spare, and ceil(12 / 5) = 3 give a batch every 5 ms
-        (12, 1.0, 8, 2, 1, 3, 2, "and with 8 cores for 2 ranks each has 3 to spare"),
+        (12, 1.0, 8, 2, 1, 3, 2, "and with 8 cores for 2 ranks a rank has 3 free"),
         # the same batches: one of 16 cores would do for each 5 ms, so 3 of the 7 spare ones are taken
-        (12, 1.0, 16, 2, 1, 3, 2, "and with 16 cores for 2 ranks each has 7 to spare"),
+        (12, 1.0, 16, 2, 1, 3, 2, "and with 16 cores for 2 ranks a rank has 7 free"),
         # a single worker holds four batches ready
-        (12, 1.0, 4, 2, 1, 1, 4, "and with 4 cores for 2 ranks each has 1 to spare"),
+        (12, 1.0, 4, 2, 1, 1, 4, "and with 4 cores for 2 ranks a rank has 1 free"),
         # a rank that computes with three threads has none to spare of its four cores but one
-        (90, 1.0, 4, 1, 3, 1, 4, "and with 4 cores for 1 rank each has 1 to spare"),
+        (90, 1.0, 4, 1, 3, 1, 4, "and with 4 cores for 1 rank a rank has 1 free"),
         # slow data take all that is spare, up to 8
-        (900, 1.0, 96, 2, 1, 8, 2, "and with 96 cores for 2 ranks each has 47 to spare"),
+        (900, 1.0, 96, 2, 1, 8, 2, "and with 96 cores for 2 ranks a rank has 47 free"),
         # what waits for a disk needs no core: as many workers as give a batch every 5 ms, up to 8
         (90, 0.2, 2, 2, 1, 8, 2, "which is mostly waiting and needs no separate core"),
     ],

@@ -381,7 +381,7 @@ def test_a_script_that_starts_ranks_itself_is_refused_at_once(
     launcher: Launcher, by: str, start: Callable[[], object]
 ) -> None:
     """Its processes would wait for each other until the deadline, and nobody would see their steps."""
-    told = f"starts ranks itself, by {by}: .* If RANK is set, let the script train in its own process"
+    told = f"starts ranks itself, by {by}: .* If RANK is set, let the script start no ranks"
     with pytest.raises(WorkloadError, match=told):
         launched(launcher, job(Script(start)))
 

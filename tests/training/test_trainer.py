@@ -113,7 +113,7 @@ def test_a_model_or_an_optimizer_that_was_made_before_is_refused(make_ctx: Any) 
         ),
         (
             {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau},
-            r"whose step cannot follow every optimizer step: step .*metrics",
+            r"whose step\(\) cannot run after each optimizer step: step .*metrics",
         ),
     ],
 )

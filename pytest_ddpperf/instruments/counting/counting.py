@@ -104,7 +104,7 @@ def count_warm_step(
     found = of_steps.counts_of(alike, of_device, pass_.seen, unusual=not usual)
     if pass_.after is not None:
         few, usually = format_count(len(pass_.after), "step"), pass_.seen[-1]
-        reason = f"one step did other work, and the {few} counted after it are too few for a pattern"
+        reason = f"one step did other work than earlier steps, and only {few} followed, too few to show how often"
         told = len(pass_.after) >= _WHOLE_STEPS  # else no step shows whether the usual work follows
         again = {each for each in usually if told and all(step[each] == usually[each] for step in pass_.after)}
         unstable = {each: reason for each in usually if each not in again & pass_.alike and count_row(each).gated}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 _NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
-_DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in scripts the GPU of LOCAL_RANK"
+_DEVICE = "make the tensor on the rank's device (ctx.device; inputs.device in a model; GPU LOCAL_RANK in a script)"
 _CPU = (
     "this rank computes on the CPU: use ctx.device, and in a script check torch.cuda.is_available() before "
     "this call and before choosing the device cuda"
 )
 _MODULE = (
-    "ranks find the modules that pytest finds: install this one (your project by pip install -e .), or set pythonpath "
-    "in pytest's ini file"
+    "neither pytest nor the ranks find the module: install the module (your project by pip install -e .), or set "
+    "pythonpath in pytest's ini file"
 )
 _DTYPES = "model and batch have different dtypes: cast one of them, for example with inputs.float()"
 _IMPORTABLE = (
@@ -34,7 +34,7 @@ _NCCL_VERSIONS = (
     "ranks load different versions of NCCL, or one that does not fit the driver: start without LD_LIBRARY_PATH and "
     "LD_PRELOAD, with one package of NCCL"
 )
-_NCCL_DEBUG = "the lines NCCL WARN of the rank's output name the cause; NCCL_DEBUG=INFO prints more"
+_NCCL_DEBUG = "read the cause in the NCCL WARN lines of the rank's output; NCCL_DEBUG=INFO prints more"
 _NCCL_MEMORY = "NCCL's buffers are not part of torch's allocator: use a smaller batch, or end what else uses the GPU"
 _BLOCKING = (
     "a kernel failed, most often by an index out of range, and torch noticed it later: CUDA_LAUNCH_BLOCKING=1 makes "

@@ -48,8 +48,8 @@ class LateRanks:
             return "steps went on at the deadline, so the launch is slow and does not hang: raise timeout"
         moving = [rank for rank, moved in self.moved.items() if moved]
         if moving:
-            moved = f"{numbers(moving)} moved on at the deadline"
-            return f"{moved}, so the launch may only be slow: then raise timeout"
+            moved = f"{numbers(moving)} still moved at the deadline"
+            return f"{moved}, so perhaps the launch is slow and does not hang: try a higher timeout"
         if self.moved.keys() == self.stacks.keys():
             return f"no rank moved within {_LOOK_SECONDS:g} s, so the launch hangs, or a single call takes long"
         return ""
@@ -75,8 +75,8 @@ class LateRanks:
             guilty, hints = stalled.rank if nccl or stalled.rank is not None else guilty, [stalled.text]
         hints = [progress.told(self.progress), self.pace, *hints]
         if threads:
-            more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
-            hints.append(f"the process that forks ranks has {more} stays locked on the ranks")
+            extra = f"the process that forks ranks has {threads} extra {'threads' if threads > 1 else 'thread'}"
+            hints.append(f"{extra}: ranks would wait forever for a lock that such a thread held at the fork")
         first, _, others = (listing := stacks.listing(standing, guilty)).partition("\n\n")
         return RanksTimedOut(
             "\n\n".join(filter(None, (first_line, *hints, listing))),

@@ -205,6 +205,5 @@ def _mismatch(answers: Mapping[int, RankCalls], name: str, backend: str) -> Stal
     odd = minority([*called.values()])
     listed = "; ".join(f"{numbers(who)}: {what}" for what, who in called.items())
     return Stall(
-        text=f"{backend}: ranks called different collectives as number {number}: {listed}",
-        rank=odd[0] if len(odd) == 1 else None,
+        text=f"{backend}: collective {number} differs between ranks: {listed}", rank=odd[0] if len(odd) == 1 else None
     )

@@ -55,7 +55,7 @@ class _Import:
         """Returns this import as a record that a rank can send."""
         changed, refused = sorted({name for one in self.flat() for name in one.changed}), None
         if changed or any(one.variables & LAUNCHER_VARIABLES for one in self.flat()):
-            reason = f"reads {', '.join(changed)}, which ranks change before" if changed else ""
+            reason = f"reads {', '.join(changed)}, which ranks change before this import" if changed else ""
             refused = Preloaded(reason=reason, own_rank=not changed, inner=tuple(_harmless([self])))
         return SeenImport(self.module, _file(self.module), self.seconds, refused=refused)
 
@@ -235,7 +235,7 @@ def preload(request: Preload) -> Preloaded:
 def _foreign(modules: set[str], request: Preload) -> str:
     """Returns why ``modules``, which an import loaded, cannot be preloaded; empty if they can."""
     if request.file and _file(request.module) != request.file:
-        return f"is imported from {_file(request.module)}, and by ranks from {request.file}"
+        return f"comes from {_file(request.module)} in the process that forks ranks, but from {request.file} on ranks"
     for module in sorted(modules):
         if Path(_file(module)).is_absolute() and module.partition(".")[0] != TOOL and not _is_installed(module):
             return f"imports {module}, which is not installed"

@@ -81,7 +81,7 @@ class SessionBudget:
         """Returns the id and the progress of a test's next call; raises NotTimed if no time is left."""
         if self.defers and self.left <= 0:
             self._unbegun += 1
-            raise NotTimed(f"--ddpperf-budget={self._seconds:g}s was spent before this call: neither counted nor timed")
+            raise NotTimed(f"--ddpperf-budget={self._seconds:g}s left this call no time to count or to time steps")
         number = self._calls[test] = self._calls.get(test, 0) + 1
         call = CallId(test, number)
         return call, self._progress.setdefault(call, CallProgress())
@@ -224,9 +224,9 @@ class SessionBudget:
             return None
         wanted = math.fsum(late) / FIRST_PASS + self._unbegun * self._prepared / max(1, self._benchmarks)
         enough = math.ceil(max(self._seconds, self._seconds - self.left) + wanted)
-        lacks = [f"had no time for the launches before a verdict in {format_count(len(late), 'call')}"] if late else []
+        lacks = [f"left {format_count(len(late), 'ddpperf call')} too few launches for a verdict"] if late else []
         if self._unbegun:
-            lacks.append(f"was spent before {format_count(self._unbegun, 'call')}, neither counted nor timed")
+            lacks.append(f"left {format_count(self._unbegun, 'ddpperf call')} no time to count or to time steps")
         at_least = "at least " if self._unbegun else ""
         return f"--ddpperf-budget={self._seconds:g}s {' and '.join(lacks)}; {at_least}{enough}s would do"
 

@@ -266,7 +266,7 @@ class TimedLaunches:
             if variant.of_reference and variant.key == error.benchmark
         }
         if failed & self._completed:
-            return f"it ran on the other revision before, but failed now: {error}"
+            return f"an earlier launch of the other revision succeeded, but this launch failed: {error}"
         return None
 
     def _outcome(self, variant: Variant, purpose: Purpose, result: LaunchResult[RankLaunch]) -> LaunchOutcome:

@@ -61,7 +61,7 @@ def converged(  # noqa: PLR0917 - what a call asks for
     launches = list[Sequence[tuple[RankTraining, ...]]]()
     for launch in range(number):
         launches.append(run.trained(first, replace(job, launch=launch), f"launch {launch + 1} of {number}"))
-        _require_same_start(job.subject, (*names, f"{names[0]} from weights moved by rounding"), launches[-1])
+        _require_same_start(job.subject, (*names, f"{names[0]} (second training, weights perturbed)"), launches[-1])
         quantities = _quantities(job, launches)
     of_variant = [[[rank[variant] for rank in ranks] for ranks in launches] for variant in range(len(names) + 1)]
     points = launches[0][0][0].steps

@@ -107,7 +107,7 @@ class VerbCall:
         allowed = (*PLACES, *OF_NETWORK) if verb == "what_if" else PLACES
         for word in variant.settings:
             if not KNOBS[word].training and word not in allowed:
-                raise SettingError(f"{where}: {word} must be the same for all; give {verb}(..., {word}=...)")
+                raise SettingError(f"{where}: {word} must be the same for all variants; give {verb}(..., {word}=...)")
         if settings.env:
             variables = dict(self.settings.env or ()) | dict(settings.env)
             settings = replace(settings, env=tuple(sorted(variables.items())))

@@ -84,8 +84,8 @@ def several(  # noqa: PLR0917 - the arguments of compare
 
     else:
         others = (
-            ", several subjects by name, such as {'old': build, 'new': other_build}, "
-            "or settings by name, such as variants={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
+            ", a dictionary of functions or Workloads, such as {'old': build, 'new': other_build}, "
+            "or a dictionary of settings, such as variants={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
         cure = f"expected a Workload and a list of strategies, such as ['naive', 'ddp']{others * (verb == 'compare')}"
         raise SettingError(f"ddpperf.{verb}: {cure}")

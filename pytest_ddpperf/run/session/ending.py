@@ -86,7 +86,7 @@ def finish(ours: Session) -> None:
         from pytest_ddpperf.reports.phrases import commit_text
 
         same = reference.revision.folder is None and reference.revision.commit == code.commit and not code.dirty
-        made.here = commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes" * same
+        made.here = commit_text(code.commit, dirty=code.dirty) + ", the same commit as the reference" * same
 
 
 def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:

@@ -179,7 +179,7 @@ class RankGroup:
         require_free(settings.env or ())
         launchers = self._session.sides.launchers.with_variables(settings.env or ())
         if settings.simulate is not None:
-            pytest.skip("ddpperf_group was skipped: ddpperf simulate runs only check and measure")
+            pytest.skip("ddpperf_group was skipped: ddpperf simulate runs only ddpperf.check and ddpperf.measure")
         if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
             gpus = launchers[0].having(()).machine().gpus
             launchers[0].having(tuple(shown_to_worker(os.environ, len(gpus.names), self.world_size).items()))

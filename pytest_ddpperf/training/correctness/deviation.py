@@ -165,10 +165,10 @@ def _mistakes(shares: Sequence[Sequence[Tensor]], rank: int) -> Iterator[tuple[T
     if micro_batches == 1:
         return
     first, last = (_mean([share[i] for share in shares]) for i in (0, -1))
-    yield last, "it is the last micro-batch's gradient: the gradients of earlier micro-batches were lost"
-    yield first, "it is the first micro-batch's gradient: it was synchronised before accumulation ended"
-    yield micro_batches * last, "it is the last micro-batch's gradient, as if the step had no other micro-batches"
-    yield micro_batches * first, "it is the first micro-batch's gradient, as if the step had no other micro-batches"
+    yield last, "the gradient is only the last micro-batch's, because earlier micro-batches' gradients were lost"
+    yield first, "the gradient is only the first micro-batch's, because ranks synchronised before accumulation ended"
+    yield micro_batches * last, "the gradient is the last micro-batch's, as if the step had no other micro-batches"
+    yield micro_batches * first, "the gradient is the first micro-batch's, as if the step had no other micro-batches"
     yield (
         first + _sum(shares[rank][1:]),
         "only the first micro-batch's gradient was synchronised; the other micro-batches' are this rank's own",

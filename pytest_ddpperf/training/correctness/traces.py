@@ -59,10 +59,10 @@ def _different_models(ranks: Sequence[TracedStep], reference: TracedStep) -> Ite
     """Yields differences between ranks and single process in the number or the shapes of parameters."""
     for rank, step in enumerate(ranks):
         if len(step.before) != len(reference.before):
-            fault = (
-                f"is {len(step.before)} in the optimizer and {len(reference.before)} in the optimizer of the reference"
+            fault = f"is {len(step.before)} instead of {len(reference.before)}"
+            yield from _beyond(
+                "reference start", "the number of optimized parameters", math.inf, 0.0, rank=rank, fault=fault
             )
-            yield from _beyond("reference start", "the number of parameters", math.inf, 0.0, rank=rank, fault=fault)
         for ours, theirs in zip(step.before, reference.before, strict=False):
             if ours.shape != theirs.shape:
                 fault = f"has shape {ours.shape} instead of {theirs.shape}"

@@ -156,7 +156,7 @@ class StrategyVerifier:
                     name="the parameters",
                     error=math.inf,
                     tolerance=tolerances.ALIKE,
-                    fault=f"are not the same on all ranks after any of {LOSSY_STEPS} steps",
+                    fault=f"differ between ranks after each of {LOSSY_STEPS} steps",
                 )
             )
         if not tolerances.falls(reference):
@@ -168,7 +168,7 @@ class StrategyVerifier:
         tolerance = 1 - tolerances.FALL
         fault = (
             f"falls by {tolerances.fall(losses):.3g} in {LOSSY_STEPS} steps, and by {tolerances.fall(reference):.3g} "
-            f"in a single process: a lossy strategy has to reach a share of {tolerances.FALL:g}"
+            f"in a single process: a lossy strategy must reach {100 * tolerances.FALL:g} % of this fall"
         )
         self._consensus.judge_losses(0, tolerances.missed(losses, reference), tolerance, fault)
 

@@ -29,7 +29,7 @@ RECORDS_GLOO = torch.__version__ >= "2.11"
     ("found", "told"),
     [
         ({"moved": {0: False, 1: True}, "advances": True}, "steps went on at the deadline, so the launch is slow"),
-        ({"moved": {0: False, 1: True}}, "rank 1 moved on at the deadline, so the launch may only be slow"),
+        ({"moved": {0: False, 1: True}}, "rank 1 still moved at the deadline, so perhaps the launch is slow"),
         (
             {"moved": {0: False, 1: False}},
             "no rank moved within 0.5 s, so the launch hangs, or a single call takes long",
@@ -130,7 +130,7 @@ def test_ranks_that_call_different_collectives_are_reported_with_these(launcher:
 
     late = deadline_of(launcher, differ, 3)
     assert late.rank == 2
-    different = "ranks called different collectives as number 2: ranks 0, 1: all_reduce of float[8]; rank 2: barr"
+    different = "collective 2 differs between ranks: ranks 0, 1: all_reduce of float[8]; rank 2: barr"
     assert f"gloo: {different}" in str(late)
 
 

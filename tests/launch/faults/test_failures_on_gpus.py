@@ -91,7 +91,7 @@ def heading(*ends: RankEnd) -> str:
         (DUPLICATE, "Duplicate GPU detected", "NCCL needs a GPU for each rank"),
         (VERSIONS, "Mismatched NCCL version", "ranks load different versions of NCCL"),
         (FULL, "Cuda failure 2 'out of memory'", "NCCL's buffers are not part of torch's allocator"),
-        (FABRIC, "Cuda failure 217", "the lines NCCL WARN of the rank's output name the cause"),
+        (FABRIC, "Cuda failure 217", "read the cause in the NCCL WARN lines of the rank's output"),
     ],
 )
 def test_an_error_of_nccl_is_reported_in_its_words_with_the_cure(text: str, last: str, cure: str) -> None:

@@ -159,7 +159,7 @@ REDUCE, GATHER = "all_reduce of float[8]", "_all_gather_base of float[8]"
 LATE, BROADCAST, SCATTER = calls(2, 1, REDUCE), "broadcast of float[8]", calls(5, 4, "scatter")
 ONE, OTHER, FOUR = calls(1, 0, REDUCE, ranks=(0, 1)), calls(0, 0, ranks=(0, 1)), "all_reduce of float[4]"
 OF_ALL = "all_reduce of float[8], of the group of ranks 0, 1, 2"
-DIFFERENT = "ranks called different collectives as number 5"
+DIFFERENT = "collective 5 differs between ranks"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_variables_that_an_import_reads_are_noted_with_changes(folder: Path, mon
     assert (module.MODE, module.GONE) == (b"fast", None)
     (found,) = watch.outer
     assert found.variables == {"MODE_OF_IMPORT", "GONE_BEFORE_IMPORT", "HOME", "PATH"}
-    reason = "reads GONE_BEFORE_IMPORT, MODE_OF_IMPORT, which ranks change before"
+    reason = "reads GONE_BEFORE_IMPORT, MODE_OF_IMPORT, which ranks change before this import"
     assert found.seen().refused == Preloaded(reason=reason)
 
 

@@ -141,7 +141,7 @@ def test_modules_whose_import_would_harm_ranks_stay_with_them(
     assert {name: launchers.why_not(SeenImport(name, "", 1.0)) for name in BAD} == {
         name: reason for name, (_, reason) in BAD.items()
     }
-    assert launchers.why_not(SeenImport("mine", "", 1.0, installed=False)) == "is not of an installed package"
+    assert launchers.why_not(SeenImport("mine", "", 1.0, installed=False)) == "belongs to no installed package"
     assert [one.module for one in result.imports] == ["moves"]
     assert result.rank(0) not in importers(packages, "plain")
     assert all_gone(importers(packages, "starts_process") - before), "the copies that tried"

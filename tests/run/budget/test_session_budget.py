@@ -305,9 +305,7 @@ def test_a_budget_that_was_too_small_names_one_that_would_do(monkeypatch: pytest
     monkeypatch.setattr(session_budget, "request_of", lambda *_: None)
     budget.ask(CallId("a", 1), [], LOOK)
     budget.ask(CallId("a", 1), [], LOOK)
-    assert (
-        budget.complaint == "--ddpperf-budget=20s had no time for the launches before a verdict in 1 call; 23s would do"
-    )
+    assert budget.complaint == "--ddpperf-budget=20s left 1 ddpperf call too few launches for a verdict; 23s would do"
 
 
 def test_calls_after_the_end_of_the_budget_are_neither_counted_nor_timed() -> None:
@@ -321,10 +319,10 @@ def test_calls_after_the_end_of_the_budget_are_neither_counted_nor_timed() -> No
     clock.spend(17.0)
     for test in ("b", "c"):
         budget.begin_test(test)
-        with pytest.raises(NotTimed, match=r"--ddpperf-budget=20s was spent before this call"):
+        with pytest.raises(NotTimed, match=r"--ddpperf-budget=20s left this call no time"):
             budget.next_call(test)
     assert budget.complaint == (
-        "--ddpperf-budget=20s was spent before 2 calls, neither counted nor timed; at least 29s would do"
+        "--ddpperf-budget=20s left 2 ddpperf calls no time to count or to time steps; at least 29s would do"
     )
     budget.second_pass()
     budget.next_call("b")  # a suspect is confirmed, whatever that takes

@@ -126,7 +126,7 @@ def test_a_simulated_run_says_so_and_skips_calls_that_cannot_be_simulated(inner:
         [
             "*simulated, torch*",
             "*1024*",
-            "*ddpperf_group was skipped: ddpperf simulate runs only check and measure",
+            "*ddpperf_group was skipped: ddpperf simulate runs only ddpperf.check and ddpperf.measure",
             "*main*: ddpperf simulate runs no Script, which creates its own process group",
         ]
     )

@@ -127,8 +127,8 @@ def test_tests_that_begin_after_the_budget_are_skipped_and_a_warning_counts_them
     run.assert_outcomes(skipped=2, deselected=2)
     run.stdout.fnmatch_lines(
         [
-            "*--ddpperf-budget=0.001s was spent before 2 calls, neither counted nor timed; at least 1s would do*",
-            "SKIPPED*--ddpperf-budget=0.001s was spent before this call: neither counted nor timed*",
+            "*--ddpperf-budget=0.001s left 2 ddpperf calls no time to count or to time steps; at least 1s would do*",
+            "SKIPPED*--ddpperf-budget=0.001s left this call no time to count or to time steps*",
         ]
     )
 

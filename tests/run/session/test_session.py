@@ -184,7 +184,7 @@ def test_results_name_the_commit_of_the_first_launch(
 @pytest.mark.parametrize(
     ("checked_out", "here"),
     [
-        (Checkout("1" * 40, "main", dirty=False), "1111111, the same commit without changes"),
+        (Checkout("1" * 40, "main", dirty=False), "1111111, the same commit as the reference"),
         (Checkout("1" * 40, "main", dirty=True), "1111111+changes"),
         (Checkout("2" * 40, "main", dirty=False), "2222222"),
         (None, ""),

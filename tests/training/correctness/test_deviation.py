@@ -132,10 +132,18 @@ PARTS = [[of(1, 2), of(3, 4)], [of(2, 4), of(8, 0)]]
         (0, of(1.75, 1.25), "about 2 times too small: divided by the number of ranks twice"),
         (0, of(1, 1.5), "the rank divided its own gradient by the number of ranks, but ranks were not summed"),
         # The first ones' mean (1.5, 3), halved as the trainer halves each of two; the last ones' (5.5, 2).
-        (0, of(0.75, 1.5), "it is the first micro-batch's gradient: it was synchronised before accumulation ended"),
-        (0, of(2.75, 1), "it is the last micro-batch's gradient: the gradients of earlier micro-batches were lost"),
-        (0, of(1.5, 3), "it is the first micro-batch's gradient, as if the step had no other micro-batches"),
-        (0, of(5.5, 2), "it is the last micro-batch's gradient, as if the step had no other micro-batches"),
+        (
+            0,
+            of(0.75, 1.5),
+            "the gradient is only the first micro-batch's, because ranks synchronised before accumulation ended",
+        ),
+        (
+            0,
+            of(2.75, 1),
+            "the gradient is only the last micro-batch's, because earlier micro-batches' gradients were lost",
+        ),
+        (0, of(1.5, 3), "the gradient is the first micro-batch's, as if the step had no other micro-batches"),
+        (0, of(5.5, 2), "the gradient is the last micro-batch's, as if the step had no other micro-batches"),
         # (0.75, 1.5) and half of (3, 4); (2.75, 1) and half of (1, 2).
         (
             0,

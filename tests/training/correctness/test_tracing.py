@@ -176,7 +176,7 @@ DIFFER: dict[str, tuple[Any, Any, str]] = {
     "another model": (
         ddp,
         replace(WORKLOAD, model=lambda: nn.Linear(8, 3)),
-        "the reference begins with another model .*: the number of parameters on rank 0 is 4 in",
+        "the reference begins with another model .*: the number of optimized parameters on rank 0 is 4 in",
     ),
 }
 BY_HAND = {"by hand": (without_optimizer, without_optimizer)}
