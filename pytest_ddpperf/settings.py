@@ -105,7 +105,7 @@ def _failing(value: object) -> frozenset[Verdict]:
         known = ", ".join(verdict.value for verdict in Verdict)
         raise ValueError(f"none, or verdicts separated by commas, out of {known}") from None
     if failing and not added and failing.isdisjoint(_WORST):
-        raise ValueError(f"regressed or broken, too: +{parsers.written(failing)} adds to these two")
+        raise ValueError(f"a list with regressed or broken, or +{parsers.written(failing)}, which adds to these two")
     return failing | _WORST if added else failing
 
 
@@ -176,7 +176,7 @@ class Settings:
     preload: tuple[str, ...] = _of_session(
         ("auto",),
         parsers.modules,
-        "modules to import once for all launches: auto (imported by earlier ranks), names, both, or none",
+        "modules to import once for all launches: a list of names, with auto for modules of earlier ranks, or none",
         "NAME[,...]",
     )
     timeout: float = _knob(
@@ -192,7 +192,7 @@ class Settings:
         "number of timed or counted steps in a launch; auto: as in the baseline, or as many as take 1 s",
         "N",
     )
-    warmup: int = _knob(5, parsers.whole_number, "number of untimed first steps per launch; at least 12 on GPUs", "N")
+    warmup: int = _knob(5, parsers.whole_number, "untimed first steps per launch; raised to 12 on GPUs if lower", "N")
     launches: int = _knob(
         6,
         parsers.positive_int,
@@ -202,20 +202,20 @@ class Settings:
     max_time: float = _knob(
         60.0,
         parsers.duration,
-        "time for a benchmark, without imports (see budget, quick). At least 2 launches run, more if it looks slower",
+        "time limit of a benchmark, without imports (see budget, quick). Slow launches or likely slowdowns take longer",
         "TIME",
         example="--ddpperf-max-time=20",
     )
     budget: float | None = _of_session(
         None,
         parsers.optional(parsers.duration, "none"),
-        "time for the session (for a benchmark: max-time, quick). Benchmarks share it equally. Undecided tests run "
-        "twice. Unless you give max-time, a benchmark has no other limit",
+        "time limit of the session, which benchmarks share equally (max-time and quick limit each benchmark). "
+        "Undecided tests run twice. The default of max-time does not apply",
         "TIME",
         example="--ddpperf-budget=10min",
     )
     quick: bool = _switch(
-        "measure each benchmark with 2 launches in about 5 s, in place of max-time and budget, and store nothing. "
+        "measure each benchmark with 2 launches in about 5 s (max-time and budget do not apply), and store nothing. "
         "Imports and long steps take longer",
         per_test=False,
         example="--ddpperf-quick",
@@ -223,8 +223,8 @@ class Settings:
     interleave: bool | None = _knob(
         None,
         parsers.optional(parsers.switch, "auto"),
-        "interleave compared launches, by blocks of steps; auto: only on the CPU; true: also on GPUs, if all fit into "
-        "memory",
+        "alternate blocks of steps between compared launches; auto: only on the CPU; true: also on GPUs, if all "
+        "launches fit into memory",
         "auto|true|false",
     )
     communication: bool | None = _knob(
@@ -262,14 +262,14 @@ class Settings:
     counts: str = _knob(
         "on",
         parsers.one_of("on", "off", "only"),
-        "count and compare a step's collectives, FLOPs, operators and tensor bytes; only: time nothing",
+        "count and compare a step's collectives, FLOPs, operators and tensor bytes; only: without timing",
         "on|off|only",
         example="--ddpperf-counts=only",
     )
     simulate: tuple[int, ...] | None = _of_session(
         None,
         parsers.optional(parsers.world_sizes, "none"),
-        "count one rank's step of each benchmark for this many ranks, under a fake process group",
+        "numbers of ranks for which to count the operations of one rank's step, under a fake process group",
         given="command",
     )
     simulate_rank: int = _of_session(0, parsers.whole_number, "number of the rank that is simulated", given="command")
@@ -318,7 +318,7 @@ class Settings:
     tolerance: float | None = _knob(
         None,
         parsers.optional(parsers.fraction, "auto"),
-        "largest worsening that passes; auto: 1.5%% for times side by side, 3%% for stored values",
+        "largest worsening that passes; auto: 1.5%% compared with times of the same run, 3%% with stored values",
         "FRACTION",
         example="--ddpperf-tolerance=3%%",
     )
@@ -342,7 +342,7 @@ class Settings:
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
         None,
         parsers.optional(_of_records("acceptance", "worsenings"), "none"),
-        "largest worsening of each named metric that passes: a share of the reference, or an amount",
+        "largest accepted worsening of each named metric: a share of the reference, or an amount",
         given="call",
     )
     reason: str | None = _knob(
@@ -408,7 +408,7 @@ class Settings:
     network: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(*CLUSTERS), "none"),
-        "network that predictions assume: the name of a cluster, or none (the one that ddpperf network stored)",
+        "network that predictions assume: the name of a cluster, or none for the network that ddpperf network stored",
         given="ini",
     )
     accelerator: str | None = _knob(

@@ -104,7 +104,7 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("must_detect", "5", "a fraction above 0 and up to 1"),
         ("tolerance", "3", "or a percentage, such as 3%"),
         ("fail_on", "regresed", "verdicts separated by commas, out of improved, "),
-        ("fail_on", "new", "regressed or broken, too: +new adds to these two"),
+        ("fail_on", "new", "a list with regressed or broken, or +new, which adds to these two"),
         ("recheck", "never", "--ddpperf-recheck=never: expected one of true, false, fetch"),
         ("gross", "0", "a fraction above 0"),
         ("counts", "no", "one of on, off, only"),

@@ -117,7 +117,7 @@ OPTIONS = {
     "--ddpperf-report=markdwon:a.md": r".*=markdwon:a.md: there is no kind of report markdwon; did you mean markdown\?",
     "--ddpperf-quick --ddpperf-save": r"--ddpperf-quick has .* stores nothing, so --ddpperf-save does not fit: give ",
     "--ddpperf-quick --ddpperf-history=a.db": r"--ddpperf-quick has .*, so --ddpperf-history does not fit: give only",
-    "--ddpperf-history test_wrong.py": r"history file .*test_wrong.py: .*the file is broken or no history",
+    "--ddpperf-history test_wrong.py": r"history file .*test_wrong.py: .*the file is broken, or is not a history",
     "--ddpperf-save --ddpperf-baseline-dir=file/x": r"baselines cannot be saved in .*file.*--ddpperf-baseline-dir",
     "--ddpperf-against=main": r"--ddpperf-against=main: .* is in no git repository; name the folder",
 }
@@ -313,7 +313,11 @@ COMMANDS: Mapping[tuple[str, ...], str] = {
     ("show",): r".*the following arguments are required: TEST\|FILE",
     ("show", "test_x"): r"ddpperf: error: the folder of baselines baselines does not exist",
     ("show", "text.txt"): r"ddpperf: error: the folder of baselines baselines does not exist; write baselines",
-    ("trend", "--history", "text.txt"): r"ddpperf: error: history file text.txt: .*the file is broken or no history; ",
+    (
+        "trend",
+        "--history",
+        "text.txt",
+    ): r"ddpperf: error: history file text.txt: .*the file is broken, or is not a history; ",
     ("trend", "--last", "0"): r".*argument --last: expected a whole number of at least 1",
     ("trend", "--least", "2"): r".*argument --least: expected a fraction",
     ("calibrate", "--runs", "1"): r".*argument --runs: expected a whole number of at least 2",
@@ -331,7 +335,12 @@ COMMANDS: Mapping[tuple[str, ...], str] = {
     ): r".*expected arguments as a shell takes them: No closing quot",
     ("bisect",): r"ddpperf bisect: error: one of the arguments --good --packages is required",
     ("bisect", "test_x.py::test_it"): r"ddpperf bisect: error: one of the arguments --good --packages is required",
-    ("bisect", "--good", "main", "test_x.py::test_it"): r"ddpperf: error: .*in no git repository; run it in a checkout",
+    (
+        "bisect",
+        "--good",
+        "main",
+        "test_x.py::test_it",
+    ): r"ddpperf: error: .*in no git repository; run bisect in a git checkout",
 }
 
 

@@ -95,8 +95,8 @@ class PairedLaunches:
         changed = [name for name, file in by_value.items() if not alike(file, redirection.path(file))]
         if changed:
             raise SameCode(
-                f"{', '.join(changed)}: the file has changed, but both sides would run this checkout's, because "
-                "a function inside another one cannot be looked up by name; move it to the top of the file"
+                f"{', '.join(changed)}: the file has changed, but both sides would run this checkout's code, because "
+                "ranks cannot look up a function inside another function by name; move inner functions to the top level"
             )
         if not self.reference.tests:
             return run(observed, redirection, named, *call, **group)

@@ -137,5 +137,5 @@ def status(efficiency: float, speedup: float) -> str:
 
 def _more_than_one(ranks: float) -> float:
     if require_number("ranks", ranks) <= 1:
-        raise SettingError(f"ranks={ranks!r}: expected a number above 1, how many times the base's number of ranks")
+        raise SettingError(f"ranks={ranks!r}: expected a factor above 1: the ranks divided by the base's ranks")
     return float(ranks)

@@ -71,7 +71,7 @@ def read_network(file: Path) -> NetworkFile | None:
     for i, fit in enumerate(content.fits):
         ends = [fit.min_bytes, *(segment.max_bytes for segment in fit.segments)]
         if not fit.segments or ends != sorted(set(ends)):
-            raise NETWORK.error(file, f"field fits[{i}].segments: expected segments with rising ends")
+            raise NETWORK.error(file, f"field fits[{i}].segments: expected segments with ascending max_bytes")
     if content.environment != file.parent.name:
         raise NETWORK.error(file, f"field environment: is {content.environment}, so the file was moved or copied here")
     return content

@@ -58,10 +58,10 @@ def add_network_arguments(parser: argparse.ArgumentParser) -> None:
         const=_AUTO,
         choices=(_AUTO, *hardware.HARDWARE),
         metavar="LINK",
-        help="name slow ranks, links and interfaces; compare the bandwidth with a link (default: the GPUs' link): "
-        f"{', '.join(hardware.HARDWARE)}. The status is 1 if something is found",
+        help="report slow ranks, links and interfaces, and a busbw below half of LINK's bandwidth (default: the GPUs' "
+        f"link; known: {', '.join(hardware.HARDWARE)}). The exit status is 1 if there is a fault",
     )
-    add_option(parser, "--predict", byte_count, "BYTES", "print times of this size from the stored fit")
+    add_option(parser, "--predict", byte_count, "BYTES", "print each collective's time at this size by the stored fit")
     add("--no-save", action="store_true", help="store nothing, as with --check")
     add_folder(parser)
     parser.set_defaults(run=measure)
@@ -121,8 +121,8 @@ def _measured(launcher: Launcher, here: Environment, names: tuple[str, ...], opt
         line.clear()
     print(table.render(network_table(here, measured.fits), table.terminal_width()))
     print(
-        f"a usual call takes {measured.usual:.2f} times as long as the fastest one; during an all-reduce, computing "
-        f"loses {format_percent(measured.taken)} of the time"
+        f"a collective usually takes {measured.usual:.2f} times its fastest time; during an all-reduce, computation "
+        f"makes {format_percent(measured.taken)} less progress"
     )
     found: list[str] = []
     if options.check is not None:
@@ -169,10 +169,10 @@ def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> ta
         title=f"{phrases.environment_text(environment)}, {format_count(environment.world_size, 'rank')}",
         right=0,
         legend={
-            "latency": "time of a small call of any size; all times are from the fastest call, on its slowest rank",
+            "latency": "fitted time of an empty message; fits use the fastest call of each size, on its slowest rank",
             "algbw": "largest size divided by its time, as in nccl-tests",
-            "busbw": "the load that this puts on the links, as in nccl-tests",
-            "lines": "how many lines fit it: of two, one is for small messages",
+            "busbw": "algbw converted to the load on each link, as in nccl-tests",
+            "lines": "number of straight lines in the fit; with two, the first is for small messages",
             "error": "the median relative error at sizes that the fit did not use",
         },
     )
@@ -194,7 +194,7 @@ def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--strategies", lambda names: re.split(r"[,;](?![^\[]*\])", str(names)), "NAMES", text)
     text = f"precisions, separated by commas (default: {','.join(PRECISIONS)})"
     add_option(parser, "--precisions", lambda names: str(names).split(","), "NAMES", text)
-    text = "batch sizes of a rank, for a function batch_size -> Workload"
+    text = "batch sizes of a rank to compare, if NAME is a function batch_size -> Workload"
     add_option(parser, "--batch-sizes", lambda sizes: [*map(positive_int, str(sizes).split(","))], "N[,N...]", text)
     add_option(parser, "--timeout", str, "TIME", "deadline of a launch", default="600s")
     add_folder(parser)

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ddpperf",
-        description="Reads and compares what pytest-ddpperf stored; calibrates, measures networks and predicts.",
+        description="Shows and compares stored results, calibrates benchmarks, measures networks, and predicts steps.",
     )
     parser.add_argument("--version", action="version", version=f"ddpperf {version('pytest-ddpperf')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -195,7 +195,7 @@ COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = 
         "measure collectives of many sizes, fit and store their costs, and name slow ranks and links",
         cluster.add_network_arguments,
     ),
-    "simulate": ("count the work of one rank, among any number of ranks, in one process", _add_simulate),
+    "simulate": ("count the operations of one rank in a group of any number of ranks, in one process", _add_simulate),
     "advise": (
         "say which strategy, precision and batch size to train with, on any number of ranks",
         cluster.add_advise_arguments,

@@ -38,7 +38,7 @@ def add_trend_arguments(parser: argparse.ArgumentParser) -> None:
     _add_history(parser)
     _add_selection(parser)
     add_option(parser, "--last", positive_int, "N", "number of newest commits to show", default=1000)
-    text = "omit smaller changes, such as 0.01 or 1%%; for shares and losses that is an absolute 0.01"
+    text = "smallest change to show, such as 0.01 or 1%%; for shares and losses, 0.01 is an absolute difference"
     add_option(parser, "--least", fraction, "FRACTION", text, default=MIN_CHANGE)
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print as JSON, or write it to a file")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser; - is standard output")

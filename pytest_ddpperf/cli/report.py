@@ -119,7 +119,7 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     diff = kinds.add_parser("diff", help=text)
     for name in ("A", "B"):
         diff.add_argument(name, type=Path, help="a folder, a trace file, or a prefix of the names of trace files")
-    text = "omit smaller changes of time, as a share of A's step, such as 0.01 or 1%%"
+    text = "smallest change of time to show, as a share of A's step time, such as 0.01 or 1%%"
     add_option(diff, "--least", fraction, "FRACTION", text, default=0.01)
     text = "number of changes to print, the largest first"
     add_option(diff, "--most", positive_int, "N", text, default=MOST_CHANGES)

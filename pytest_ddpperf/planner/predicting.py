@@ -283,5 +283,5 @@ def _require_fit(settings: Settings, variant: NamedVariant, ranks: int) -> None:
         raise SettingError(f"world_size={ranks} is no multiple of ranks_per_node={node}: change one of them")
     if settings.accelerator is not None and settings.env:
         names = ", ".join(name for name, _ in settings.env)
-        fact = f"env sets {names}, which has no effect with accelerator={settings.accelerator}, a model of operators"
+        fact = f"env sets {names} without effect, because accelerator={settings.accelerator} takes times from a model"
         raise SettingError(f"{fact}; leave env or accelerator out")

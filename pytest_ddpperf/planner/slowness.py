@@ -131,6 +131,6 @@ def reach_line(fit: CollectiveFit, link: str) -> str:
         return ""
     return (
         f"{fit.collective} reaches a busbw of {significant(busbw / GB)} GB/s, {format_percent(share)} of "
-        f"the {hardware.bandwidth / GB:g} GB/s of {link} ({hardware.source}); half of it or more is usual with large "
-        "messages: give a larger --max-size, or check the topology with nvidia-smi topo -m"
+        f"the {hardware.bandwidth / GB:g} GB/s of {link} ({hardware.source}); large messages usually reach half of "
+        "this bandwidth or more: give a larger --max-size, or check the topology with nvidia-smi topo -m"
     )

@@ -51,7 +51,7 @@ def plain(ctx):
 def test_a_function_inside_another_one_is_not_measured_as_the_other_revisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, strict: bool, changed: bool
 ) -> None:
-    """It travels by value, so both sides would run this checkout's."""
+    """It travels by value, so both sides would run this checkout's code."""
     here, there = tmp_path / "here", tmp_path / "there"
     for folder, text in ((here, MODULE), (there, MODULE + "# changed\n" * changed)):
         folder.mkdir()

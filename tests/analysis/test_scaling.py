@@ -25,7 +25,7 @@ def test_the_serial_fraction_of_a_point_follows_from_its_speedup() -> None:
     assert serial_fraction(2, 4) == pytest.approx(1 / 3)
     assert serial_fraction(4, 4) == 0
     assert serial_fraction(3.49, 4) == pytest.approx(0.0487, abs=5e-5)
-    with pytest.raises(SettingError, match="ranks=1: expected a number above 1, how many times the base's"):
+    with pytest.raises(SettingError, match="ranks=1: expected a factor above 1: the ranks divided by the base's"):
         serial_fraction(1, 1)
 
 

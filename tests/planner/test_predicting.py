@@ -209,7 +209,7 @@ REFUSED = (
     ("predict(3)", "a int cannot be predicted: give a Workload"),
     (
         "what_if(workload, variants={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
-        "env sets X, which has no effect with accelerator=h100",
+        "env sets X without effect, because accelerator=h100",
     ),
     ("what_if(workload, variants={'now': {}, 'b': {'tolerance': 1}})", "ddpperf.what_if(variants={'b': ...})"),
     ("predict(workload, accelerator='z80')", "accelerator='z80'): expected one of h200"),

@@ -71,9 +71,9 @@ def _ahead(
     high = min(here[1] - there[0] for there, here in pairs)
     if low > high:
         raise TraceError(
-            f"traces cannot be merged: with any offset between the clocks of ranks {trace.rank} and {first.rank}, "
-            f"collectives are at least {low - high:.2g} s apart: they traced different steps, or a clock was set "
-            "meanwhile; trace all ranks again"
+            f"traces cannot be merged: no clock offset between ranks {trace.rank} and {first.rank} fits all "
+            f"collectives (two need offsets at least {low - high:.2g} s apart). The ranks traced different steps, or a "
+            "clock changed during the trace; trace all ranks again"
         )
     ahead = min(max(median(here[1] - there[1] for there, here in pairs), low), high)
     return ahead, max(high - ahead, ahead - low)
@@ -96,8 +96,8 @@ def _require_alike(traces: Sequence[RankTrace], meetings: Sequence[_Meetings]) -
     for trace, own in zip(traces, numbers, strict=True):
         if own != numbers[0]:
             raise TraceError(
-                f"traces cannot be merged: rank {trace.rank} ran other collectives in its steps than rank "
-                f"{traces[0].rank} ({sum(own.values())} and {sum(numbers[0].values())}); trace the same steps"
+                f"traces cannot be merged: the collectives of ranks {trace.rank} and {traces[0].rank} differ in "
+                f"number ({sum(own.values())} and {sum(numbers[0].values())}), kind or size; trace the same steps"
             )
 
 

@@ -217,7 +217,7 @@ def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:
         kind = (int, float) if name in _NUMBERS else int if name in _WHOLE else str
         fits = isinstance(value, kind) and (isinstance(value, str) or abs(value) <= LARGEST)
         if not (fits or (value is None and name in _OPTIONAL)) or (name == "recipe" and not _is_object(value)):
-            raise broken(file, f"a {name} is {reprlib.repr(value)}, which pytest-ddpperf does not write")
+            raise broken(file, f"column {name} contains {reprlib.repr(value)}, which pytest-ddpperf does not write")
     return row
 
 

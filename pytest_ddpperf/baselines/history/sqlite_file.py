@@ -120,7 +120,7 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
             yield connection
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if SQLite's message quotes broken text
         if not isinstance(error, sqlite3.OperationalError) or "Could not decode" in str(error):
-            raise broken(file, f"{shorten(str(error), 100)}: the file is broken or no history") from None
+            raise broken(file, f"{shorten(str(error), 100)}: the file is broken, or is not a history") from None
         if "locked" in str(error):
             raise late(HistoryError(f"history file {file}: {error}; try again")) from None
         cure = "check its permissions and the disk, or name another file"
@@ -152,7 +152,7 @@ def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: b
     for kind, name, sql in made:
         if _bare(sql) not in own:
             cure = f": remove the {kind} by DROP {kind.upper()}" * (kind in {"index", "trigger"})
-            raise broken(file, f"the schema of its {kind} {name!a} is none that pytest-ddpperf writes{cure}")
+            raise broken(file, f"{kind} {name!a} has a schema that pytest-ddpperf does not write{cure}")
 
 
 def _bare(sql: str) -> str:

@@ -246,7 +246,7 @@ class Bisector:
             return Classification("skipped", text=comparison)
         shift, text = shift_of(comparison), shift_text(comparison)
         if shift is None:
-            return Classification("skipped", text=f"{text}, with an unknown scatter".lstrip(", "))
+            return Classification("skipped", text=f"{text}, unknown variation between launches".lstrip(", "))
         found = classify(shift, self.endpoints.shift)
         error = ATTEMPTS * found.error  # each attempt is a chance to be wrong
         if error > allowed:

@@ -91,7 +91,7 @@ def _bisect(commits: bisector.Searched, options: argparse.Namespace, run: bisect
     def run_ends(probe: Probe, against: str) -> Outcome:
         seconds = probe.settings.get("max_time")  # only a probe after the first one says how long it may take
         if isinstance(seconds, float):
-            _tell(f"good and bad are measured again, for up to {span(seconds)} a benchmark; {_NO_LIMIT} this time")
+            _tell(f"measuring good and bad again, up to {span(seconds)} a benchmark; {_NO_LIMIT} this repetition")
         return run(probe, against)
 
     _tell(f"good {commits.short(commits.good)}", f"bad  {commits.short(commits.bad)}")
@@ -173,11 +173,11 @@ def _duration_lines(endpoints: bisector.Endpoints) -> list[str]:
         probes = f"about {format_count(number, 'probe')} and one to confirm, each {each}: {total}"
     # An attempt may take all of its time, and the next one has that so many times over.
     worst = sum(most * bisector.MORE_TIME**attempt for attempt in range(bisector.ATTEMPTS))
-    again = f"up to {bisector.ATTEMPTS - 1} times more, up to {bisector.MORE_TIME} times as long each time"
+    again = f"{bisector.ATTEMPTS - 1} repetitions, each up to {bisector.MORE_TIME} times as long as the run before"
     return [
         f"{commits}, {probes}",
-        f"an undecided probe is repeated {again}: at most {span(worst)} for a probe",
-        f"these times are estimated from the runs of both ends: {_NO_LIMIT} them",
+        f"an undecided probe has up to {again}: at most {span(worst)} for a probe",
+        f"these estimates come from the runs of good and bad; {_NO_LIMIT} the probes",
     ]
 
 
@@ -204,7 +204,7 @@ def _conclude(search: bisector.Bisector, commits: CommitRange) -> int:
     if found:
         _tell(_sureness(search))
     elif verdict not in {None, Verdict.INCONCLUSIVE}:
-        _tell("  this commit is not worse than that one: the change came with several commits, or a probe was wrong")
+        _tell(f"  the change does not come from {suspects[0][:SHORT]} alone, or a probe was wrong")
     return FOUND if found else NOT_FOUND
 
 
@@ -213,4 +213,4 @@ def _sureness(search: bisector.Bisector) -> str:
         return "  sure: counts have no noise"
     error = search.error
     wrong = f"{100 * error:.2g} %" if error >= 1e-4 else "under 0.01 %"  # noqa: PLR2004 - two decimals
-    return f"  {format_percent(max(0.0, 1 - error))} sure: the probability of an error in any end or probe is {wrong}"
+    return f"  {format_percent(max(0.0, 1 - error))} sure: the probability that any comparison was wrong is {wrong}"

@@ -158,13 +158,13 @@ def conclusion(bisector: Bisector, packages: PackageRange) -> tuple[list[str], b
         lines.append("  pip cannot change one of these packages alone: they need each other's versions")
     earlier = [name for before in packages.steps[: int(found) - 1] for name in before]
     if not earlier:
-        return [*lines, f"  this change suffices, all else as in {packages.names[0]}"], True
+        return [*lines, f"  this change alone makes {packages.names[0]} worse"], True
     alone = bisector.classified(ALONE + found)
     if alone.answer == "bad":
-        return [*lines, f"  this change suffices, all else as in {packages.names[0]}: {alone.text}".rstrip(", ")], True
+        return [*lines, f"  this change alone makes {packages.names[0]} worse: {alone.text}".rstrip(", ")], True
     changed = ", ".join(first_of(earlier))
     if alone.answer == "good":
-        told = f"  only together with changes of {changed}, not alone: {alone.text}".rstrip(", ")
+        told = f"  this change matters only together with changes of {changed}; alone: {alone.text}".rstrip(", ")
     else:
-        told = f"  after changes of {changed}; whether this change alone suffices is not known: {alone.text}"
+        told = f"  no probe shows whether this change makes a difference without changes of {changed}: {alone.text}"
     return [*lines, told], False

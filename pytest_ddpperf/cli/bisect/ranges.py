@@ -81,7 +81,7 @@ def commits_between(good: str, bad: str, folder: Path, *, first_parent: bool = F
     try:
         root = top_folder(folder)
     except GitError as error:
-        raise SettingError(f"ddpperf bisect: {no_repository(folder, error)}; run it in a checkout of it") from None
+        raise SettingError(f"ddpperf bisect: {no_repository(folder, error)}; run bisect in a git checkout") from None
     hashes = []
     for option, name in (("--good", good), ("--bad", bad)):
         commit = commit_of(root, name)

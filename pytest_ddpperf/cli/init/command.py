@@ -199,7 +199,7 @@ def _script_remarks(script: TrainingScript) -> list[str]:
         lines.append("Keep world_size equal to the processes of Trainer(devices=..., num_nodes=...) or Fabric.")
     lines += [script.command] * bool(script.command)
     if not script.joins:
-        lines.append("world_size=1: no call in the script joins a process group; remove world_size if one does.")
+        lines.append("world_size=1: the script joins no process group; if a library joins one, remove world_size.")
     return lines
 
 

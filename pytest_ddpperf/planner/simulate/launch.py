@@ -113,7 +113,7 @@ def needs_values(job: LaunchJob) -> str:
         return f"the C++ code of {job.strategy.name} reads the values of tensors"
     if settings.compile != "no":
         return f"compile={settings.compile} compiles only for real tensors"
-    return "the scaler of precision=fp16 looks for overflows in real values" if settings.precision == "fp16" else ""
+    return "the gradient scaler of precision=fp16 reads the values of gradients" if settings.precision == "fp16" else ""
 
 
 def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:

@@ -62,8 +62,8 @@ def test_a_single_rank_needs_no_meeting() -> None:
             [collective(10, 20, kind="broadcast")],
             "the traces need an all_reduce",
         ),
-        ([collective(10, 20)], [], r"rank 1 ran other collectives in its steps than rank 0 \(0 and 1\)"),
-        ([collective(10, 20)], [collective(10, 20, floats=11)], r"other collectives .* \(1 and 1\)"),
+        ([collective(10, 20)], [], r"the collectives of ranks 1 and 0 differ in number \(0 and 1\), kind"),
+        ([collective(10, 20)], [collective(10, 20, floats=11)], r"differ in number \(1 and 1\)"),
         (
             [collective(10, 30), collective(20, 40, tid=3)],
             [collective(10, 20), collective(20, 40)],

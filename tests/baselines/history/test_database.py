@@ -204,15 +204,15 @@ def test_times_of_interleaved_steps_are_a_separate_series_and_counts_are_not(tmp
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE metric SET value = 'abc'", "a value is 'abc'"),
-        ("UPDATE metric SET low = 9e999", "a low is inf"),
-        ("UPDATE metric SET value = -1e308", r"a value is -1e\+308"),  # sums of it are not finite
-        ("UPDATE metric SET high = 1e308", r"a high is 1e\+308"),
-        ("UPDATE metric SET slack = 'much'", "a slack is 'much'"),
-        ("UPDATE result SET test = x'ff'", r"a test is b'\\xff'"),
-        ("UPDATE result SET world_size = 'two'", "a world_size is 'two'"),
-        ("UPDATE result SET recipe = '{'", r"a recipe is '\{'"),
-        ("UPDATE run SET date = x'ff'", r"a date is b'\\xff'"),
+        ("UPDATE metric SET value = 'abc'", "column value contains 'abc'"),
+        ("UPDATE metric SET low = 9e999", "column low contains inf"),
+        ("UPDATE metric SET value = -1e308", r"column value contains -1e\+308"),  # sums of it are not finite
+        ("UPDATE metric SET high = 1e308", r"column high contains 1e\+308"),
+        ("UPDATE metric SET slack = 'much'", "column slack contains 'much'"),
+        ("UPDATE result SET test = x'ff'", r"column test contains b'\\xff'"),
+        ("UPDATE result SET world_size = 'two'", "column world_size contains 'two'"),
+        ("UPDATE result SET recipe = '{'", r"column recipe contains '\{'"),
+        ("UPDATE run SET date = x'ff'", r"column date contains b'\\xff'"),
     ],
 )
 def test_a_value_that_was_not_written_so_is_named(tmp_path: Path, change: str, words: str) -> None:
@@ -233,7 +233,7 @@ def test_texts_that_are_none_are_refused_in_lists_too(tmp_path: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE result SET test = x'ff' WHERE id = 1")
     connection.close()
-    with pytest.raises(HistoryError, match="a test is"):
+    with pytest.raises(HistoryError, match="column test contains"):
         recorded(file, "test")
     assert not database.has_run(file, RUN, [result(), result("t.py::test_b")])
 

@@ -127,8 +127,8 @@ def test_the_duration_of_probes_is_estimated_before_the_first(bisected: Any) -> 
     each = "each measuring for 40 s to 2.7 min: 3.3 min to 13 min in all"
     assert f"\n16 commits to search, about 4 probes and one to confirm, {each}\n" in out
     assert out.partition("\nprobe 1 of about 4: ")[0].endswith(
-        "repeated up to 3 times more, up to 4 times as long each time: at most 3.8 h for a probe\n"
-        "these times are estimated from the runs of both ends: --ddpperf-max-time does not limit them\n"
+        "up to 3 repetitions, each up to 4 times as long as the run before: at most 3.8 h for a probe\n"
+        "these estimates come from the runs of good and bad; --ddpperf-max-time does not limit the probes\n"
     )
 
 
@@ -142,14 +142,14 @@ def test_a_commit_found_by_time_has_a_confidence(bisected: Any) -> None:
     out = bisected(lambda now, then: outcome(timed(0.1 * (now >= 11) - 0.1 * (then >= 11), error=0.01)))
     assert "... +10.0 % [95 % CI +7.4 .. +12.6] bad\n" in out
     assert "step_time: 40.0 ms -> 44.0 ms, +10.0 %" in out
-    assert out.endswith("  98 % sure: the probability of an error in any end or probe is 2 %\n")
+    assert out.endswith("  98 % sure: the probability that any comparison was wrong is 2 %\n")
 
 
 def test_a_commit_that_is_not_worse_than_the_commit_before_is_not_confirmed(bisected: Any) -> None:
     """Each commit is a little slower."""
     out = bisected(lambda now, then: outcome(timed(0.01 * (now - then))), status=1)
     assert " may be the first bad commit, but that was not confirmed\n" in out
-    assert out.endswith(" came with several commits, or a probe was wrong\n")
+    assert out.endswith(" alone, or a probe was wrong\n")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_ends_that_are_too_uncertain_are_measured_again_and_reported_with_the_ne
     out = printed("bisect", "t.py", "--good", "c0")
     assert "step_time: 40.0 ms -> 43.2 ms, +8.0 %" in out
     assert (
-        "\ngood and bad are measured again, for up to 40 s a benchmark; --ddpperf-max-time does not limit this time\n"
+        "\nmeasuring good and bad again, up to 40 s a benchmark; --ddpperf-max-time does not limit this repetition\n"
         in out
     )
     assert [one.test for one in asked[:2]] == [None, "t.py::test_a"]

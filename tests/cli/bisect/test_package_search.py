@@ -68,10 +68,14 @@ def wheel(folder: Path, name: str, version: str, body: str = "", requires: Seque
 @pytest.mark.parametrize(
     ("culprits", "status", "told"),
     [
-        ("a", 0, "a 1 -> 2 makes the difference\n  this change suffices, all else as in old.txt\n"),
-        ("c", 0, "c 1 -> 2 makes the difference\n  this change suffices, all else as in old.txt: 2 -> 3 per step"),
+        ("a", 0, "a 1 -> 2 makes the difference\n  this change alone makes old.txt worse\n"),
+        ("c", 0, "c 1 -> 2 makes the difference\n  this change alone makes old.txt worse: 2 -> 3 per step"),
         ("d", 0, "d 1 -> 2, e 1 -> 2 makes the difference\n  pip cannot change one of these packages alone: they need"),
-        ("ac", 1, "c 1 -> 2 makes the difference\n  only together with changes of a, b, not alone: 2 -> 2 per"),
+        (
+            "ac",
+            1,
+            "c 1 -> 2 makes the difference\n  this change matters only together with changes of a, b; alone: 2 -> 2",
+        ),
     ],
 )
 def test_the_package_change_is_named_with_its_sufficiency(
@@ -150,7 +154,7 @@ def test_a_planted_package_is_named(pytester: pytest.Pytester, tmp_path: Path, m
             "good v1.txt",
             "4 changes to search",
             "planted 1.0 -> 2.0 makes the difference",
-            "  this change suffices, all else as in v1.txt: 1 -> 2 per step",
+            "  this change alone makes v1.txt worse: 1 -> 2 per step",
             "  sure: counts have no noise",
         ]
     )
