@@ -276,7 +276,7 @@ class Ddpperf:
             knobs: any setting of a test that changes the training or the group: ``precision``, ``world_size``.
 
         Returns:
-            The results ``found``: ``found.curves["ddp"]`` has each launch's values, ``found.final("ddp")`` the last mean.
+            The results ``found``: ``found.curves["ddp"]`` has values by launch, ``found.final("ddp")`` the last mean.
 
         Raises:
             QualityLost: a strategy's result is worse or differs, as described above, and ``fail_on`` has ``regressed``.
