@@ -105,6 +105,16 @@ class VerifyJob:
     settings: Settings
 
 
+def settled_steps(plan: Plan) -> int:
+    """Returns how many steps precede the counted step in a launch that times no steps; the fewest let objects count."""
+    return max(MIN_WARMUP + 2, plan.warmup + plan.steps)
+
+
+def stretch_of(plan: Plan) -> int:
+    """Returns how many steps lie between two of the three counts of Python objects."""
+    return (settled_steps(plan) - MIN_WARMUP) // 2
+
+
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
     """The tasks of every rank in the launch that precedes the timed launches: timing, counting and verifying a step."""
@@ -124,7 +134,8 @@ class PrepareJob:
         plan = self.training.plan
         if self.traced:
             return TRACED_STEPS
-        return 1 + max(MIN_WARMUP, plan.warmup + plan.steps) + COUNTED_STEPS * self.counted
+        counted = COUNTED_STEPS + 2 * stretch_of(plan) * self.timed
+        return 1 + settled_steps(plan) + counted * self.counted
 
     @property
     def parts(self) -> int:
