@@ -26,7 +26,9 @@ _CPU = torch.device("cpu")
 _GPU = re.compile(r"cuda(?::\d+)?|cpu:\d+")  # a script may name the CPU as it would name its GPU
 _NCCL = re.compile(r"nccl|.*cuda:nccl.*", re.IGNORECASE)
 _IDS = ("device_ids", "output_device", "device_id")  # of GPUs
-_IGNORED = ("synchronize", "reset_peak_memory_stats", "ipc_collect")
+_RESETS = ("peak_memory_stats", "accumulated_memory_stats", "max_memory_allocated", "max_memory_cached")
+_IGNORED = ("synchronize", "ipc_collect", "init", "set_stream", *(f"reset_{each}" for each in _RESETS))
+_OF_ALLOCATOR = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 _ASKING = ("current_accelerator", "device_count")  # by these libraries choose what they do on a CPU
 
 
@@ -45,14 +47,21 @@ class GpuCalls:
         """Ignores, in this context, calls that only choose a GPU or wait for one; keeps data on the CPU."""
         cpu: Any = torch.cpu
         answers: dict[str, Callable[..., Any]] = dict.fromkeys(_IGNORED, _ignored)
-        answers |= {"device_count": lambda: self._ranks, "current_stream": lambda *_, **__: cpu.current_stream()}
+        current: Any = dict.fromkeys(("current_stream", "default_stream"), lambda *_, **__: cpu.current_stream())
+        answers |= {"device_count": lambda: self._ranks, **current}
+        of_stream = {"synchronize": _ignored, "query": lambda _: True}
+        of_stream["record_event"] = lambda _, event=None: event or cpu.Event()
         with self._stack:
             self._answer(torch.cuda, **answers, set_device=self._choose, current_device=lambda: self._index)
+            for name, method in of_stream.items():
+                self._stack.enter_context(replaced(cpu.Stream, name, method))
             self._answer(torch.cuda, stream=cpu.stream, device=lambda _: nullcontext())
             for kind in (cpu.Event, cpu.Stream):
                 self._stack.enter_context(replaced(torch.cuda, kind.__name__, self._noted_kind(kind)))
             self._answer(torch.cuda.nvtx, range_push=_ignored, range_pop=_ignored, mark=_ignored)
             self._answer(torch.accelerator, **answers, current_accelerator=lambda *_: _CPU)
+            empty = dict.fromkeys(("empty_cache", "empty_host_cache"), _ignored) | {"memory_stats": lambda *_: {}}
+            self._answer(torch.accelerator, **empty, **dict.fromkeys(_OF_ALLOCATOR, lambda *_: 0))
             self._answer(torch.accelerator, set_device_index=self._choose, current_device_index=lambda: self._index)
             self._answer(nn.SyncBatchNorm, convert_sync_batchnorm=lambda module, *_, **__: module)  # needs a GPU
             self._answer(Tensor, **dict.fromkeys(("cuda", "pin_memory", "record_stream"), lambda own, *_, **__: own))
