@@ -106,13 +106,8 @@ class VerifyJob:
 
 
 def settled_steps(plan: Plan) -> int:
-    """Returns how many steps precede the counted step in a launch that times no steps; the fewest let objects count."""
+    """Returns how many steps precede the counted step, if a launch times none; at the least objects can be counted."""
     return max(MIN_WARMUP + 2, plan.warmup + plan.steps)
-
-
-def stretch_of(plan: Plan) -> int:
-    """Returns how many steps lie between two of the three counts of Python objects."""
-    return (settled_steps(plan) - MIN_WARMUP) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +129,8 @@ class PrepareJob:
         plan = self.training.plan
         if self.traced:
             return TRACED_STEPS
-        counted = COUNTED_STEPS + 2 * stretch_of(plan) * self.timed
-        return 1 + settled_steps(plan) + counted * self.counted
+        settled = settled_steps(plan)
+        return 1 + settled + (COUNTED_STEPS + (settled - MIN_WARMUP) * self.timed) * self.counted
 
     @property
     def parts(self) -> int:

@@ -95,12 +95,10 @@ def small_shared_memory(ctx: RankView) -> list[Finding]:
 
 
 def _at_work() -> tuple[int, int]:
-    """Returns the number of processes that this rank has started, and the number of its threads."""
     return len(children()), threading.active_count()
 
 
 def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
-    """Returns a finding if steps after the warm-up have started processes or threads that are still running."""
     processes, threads = (max(0, now - then) for now, then in zip(_at_work(), before, strict=True))
     found = [Finding("left_by_steps", {"processes": processes, "threads": threads})]
     return found if max(processes, threads) >= _MANY else []
@@ -109,7 +107,6 @@ def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
 def _timed_and_counted(
     ctx: RankView, job: PrepareJob, remarks: list[Finding]
 ) -> tuple[RankLaunch | None, Counts | None, float]:
-    """Returns the timed steps, counts of a later step, and the seconds of counting; adds findings to ``remarks``."""
     from pytest_ddpperf.training.seen import Seen
     from pytest_ddpperf.training.step import build_step
 

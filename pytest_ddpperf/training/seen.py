@@ -21,7 +21,7 @@ from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.strategies.strategy import OF_DATA, RankView
-from pytest_ddpperf.training.jobs import LaunchJob, settled_steps, stretch_of
+from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, settled_steps
 from pytest_ddpperf.training.step import Step, other_batch_size
 from pytest_ddpperf.training.timing import on_any_rank
 
@@ -34,7 +34,8 @@ class Seen:
 
     def __init__(self, plan: Plan) -> None:
         self.loaders, self.objects = Loaders(), ObjectCensus()
-        self._steps, self._stretch = settled_steps(plan), stretch_of(plan)
+        self._steps = settled_steps(plan)
+        self._stretch = (self._steps - MIN_WARMUP) // 2
 
     def look(self, ran: int) -> None:
         """Counts Python objects, if this is due after ``ran`` steps: thrice, with as many steps between each two."""
@@ -43,11 +44,11 @@ class Seen:
 
     def run_on(self, run: Callable[[], object]) -> None:
         """Runs further steps, in which Python objects are counted; for a launch that has timed the steps so far."""
-        self._steps += 2 * self._stretch
-        for ran in range(self._steps - 2 * self._stretch, self._steps + 1):
-            self.look(ran)
-            if ran < self._steps:
-                run()
+        begun, self._steps = self._steps, self._steps + 2 * self._stretch
+        self.look(begun)
+        for ran in range(begun, self._steps):
+            run()
+            self.look(ran + 1)
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
         """Returns the counts of a step after the warm-up, with ``compiled`` counts; adds findings to ``remarks``."""

@@ -26,9 +26,9 @@ _CPU = torch.device("cpu")
 _GPU = re.compile(r"cuda(?::\d+)?|cpu:\d+")  # a script may name the CPU as it would name its GPU
 _NCCL = re.compile(r"nccl|.*cuda:nccl.*", re.IGNORECASE)
 _IDS = ("device_ids", "output_device", "device_id")  # of GPUs
-_RESETS = ("peak_memory_stats", "accumulated_memory_stats", "max_memory_allocated", "max_memory_cached")
-_IGNORED = ("synchronize", "ipc_collect", "init", "set_stream", *(f"reset_{each}" for each in _RESETS))
-_OF_ALLOCATOR = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+_RESETS = tuple(f"reset_{each}" for each in ("peak_memory_stats", "accumulated_memory_stats", "max_memory_allocated"))
+_IGNORED = ("synchronize", "ipc_collect", "init", "set_stream", *_RESETS)
+_EMPTY = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")  # on a CPU
 _ASKING = ("current_accelerator", "device_count")  # by these libraries choose what they do on a CPU
 
 
@@ -47,21 +47,19 @@ class GpuCalls:
         """Ignores, in this context, calls that only choose a GPU or wait for one; keeps data on the CPU."""
         cpu: Any = torch.cpu
         answers: dict[str, Callable[..., Any]] = dict.fromkeys(_IGNORED, _ignored)
-        current: Any = dict.fromkeys(("current_stream", "default_stream"), lambda *_, **__: cpu.current_stream())
-        answers |= {"device_count": lambda: self._ranks, **current}
-        of_stream = {"synchronize": _ignored, "query": lambda _: True}
-        of_stream["record_event"] = lambda _, event=None: event or cpu.Event()
+        answers |= dict.fromkeys(("current_stream", "default_stream"), lambda *_, **__: cpu.current_stream())
+        answers["device_count"] = lambda: self._ranks
         with self._stack:
             self._answer(torch.cuda, **answers, set_device=self._choose, current_device=lambda: self._index)
-            for name, method in of_stream.items():
+            for name, method in (("synchronize", _ignored), ("query", lambda _: True), ("record_event", _recorded)):
                 self._stack.enter_context(replaced(cpu.Stream, name, method))
             self._answer(torch.cuda, stream=cpu.stream, device=lambda _: nullcontext())
             for kind in (cpu.Event, cpu.Stream):
                 self._stack.enter_context(replaced(torch.cuda, kind.__name__, self._noted_kind(kind)))
             self._answer(torch.cuda.nvtx, range_push=_ignored, range_pop=_ignored, mark=_ignored)
             self._answer(torch.accelerator, **answers, current_accelerator=lambda *_: _CPU)
-            empty = dict.fromkeys(("empty_cache", "empty_host_cache"), _ignored) | {"memory_stats": lambda *_: {}}
-            self._answer(torch.accelerator, **empty, **dict.fromkeys(_OF_ALLOCATOR, lambda *_: 0))
+            self._answer(torch.accelerator, **dict.fromkeys(("empty_cache", "empty_host_cache"), _ignored))
+            self._answer(torch.accelerator, memory_stats=lambda *_: {}, **dict.fromkeys(_EMPTY, lambda *_: 0))
             self._answer(torch.accelerator, set_device_index=self._choose, current_device_index=lambda: self._index)
             self._answer(nn.SyncBatchNorm, convert_sync_batchnorm=lambda module, *_, **__: module)  # needs a GPU
             self._answer(Tensor, **dict.fromkeys(("cuda", "pin_memory", "record_stream"), lambda own, *_, **__: own))
@@ -81,7 +79,6 @@ class GpuCalls:
         self._index = device if isinstance(device, int) else torch.device(device).index or 0
 
     def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
-        """Replaces ``owner.name``, if this torch has it, by ``by(name, function, args, kwargs)``."""
         function = getattr(owner, name, None)
         if function is not None:
             called = unnamed(lambda *args, **kwargs: by(name, function, args, kwargs))
@@ -105,8 +102,6 @@ class GpuCalls:
             self._replace(owner, name, call)
 
     def _move(self, owner: Any, *names: str) -> None:
-        """Replaces a GPU or NCCL in the arguments of functions by the CPU or gloo."""
-
         @unnamed
         def call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             moved = [_on_cpu(given, index=name == "to" and place == 1) for place, given in enumerate(args)]
@@ -130,7 +125,6 @@ class GpuCalls:
         init(*args, **{**kwargs, "device_id": _CPU})
 
     def _note(self, call: str) -> None:
-        """Records a call with the line of the script that leads to it."""
         from pytest_ddpperf.instruments.counting.sites import Stack, call_sites
 
         if not self._noted:
@@ -147,6 +141,10 @@ class GpuCalls:
 
 
 def _ignored(*_: Any, **__: Any) -> None: ...
+
+
+def _recorded(_: Any, event: Any = None) -> Any:
+    return event or torch.cpu.Event()
 
 
 def _on_cpu(given: Any, *, index: bool) -> Any:

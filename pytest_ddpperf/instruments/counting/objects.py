@@ -77,14 +77,12 @@ class ObjectCensus:
         objects = {kind: (max(0, second[kind] - first[kind]), max(0, third[kind] - second[kind])) for kind in third}
         alive = Counter(node.metadata.get(_SEEN) for node in _nodes(_ends_of_graphs(gc.get_objects())))
         nodes = {_GRAPHS: (alive[len(self._taken) - 1], alive[len(self._taken)])}  # newer nodes may be in use
-        left, unknown = dict[str, dict[str, float]](), dict[str, str]()
+        left, unknown, steps = dict[str, dict[str, float]](), dict[str, str](), middle - begun
         for metric, grown in (("python_objects", objects), ("graphs_kept", nodes)):
-            steps = middle - begun
             left[metric] = {kind: min(both) / steps for kind, both in grown.items() if min(both) >= LEAST * steps}
             apart = {kind: abs(one - other) for kind, (one, other) in grown.items()}
             if sum(apart.values()) > max(COUNTS[metric].floor, LEAST) * steps:
-                kind = max(apart, key=apart.__getitem__)
-                one, other = grown[kind]
+                kind, (one, other) = max(grown.items(), key=lambda each: apart[each[0]])
                 unknown[metric] = f"{kind} +{one} in {steps} steps, +{other} in the next {steps}"
         return left, unknown
 
@@ -99,7 +97,6 @@ def _ends_of_graphs(objects: Iterable[object]) -> Iterator[Any]:
 
 
 def _nodes(ends: Iterable[Any]) -> set[Any]:
-    """Returns all nodes of the graphs of autograd that end in ``ends``."""
     found, left = set[Any](), list(ends)
     while left:
         if (node := left.pop()) not in found:

@@ -91,13 +91,11 @@ def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -
 
 
 def _encoder_layer(inputs: Tensor, width: int, _heads: int, *others: Any, **_: Any) -> int:
-    """Returns the FLOPs of torch.nn.TransformerEncoderLayer in inference."""
     stacked, _bias, projection, *_norms = others
     return _self_attention(inputs, width, (stacked, projection, others[11], others[13]))
 
 
 def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int, *others: Any, **_: Any) -> int:
-    """Returns the FLOPs of torch.nn.MultiheadAttention in inference, of a sequence that attends to itself."""
     return _self_attention(inputs, width, (others[1], others[3]))
 
 

@@ -70,8 +70,8 @@ def calls_counted(
     """Calls ``called(metric, name)``, in this context, for each backward pass and each call of a costly function.
 
     For a function that reads a tensor's value, ``waited(name, tensor)`` is called instead. ``device`` is the type of
-    the step's device. A backward pass counts if it accumulates gradients or returns those of parameters, and is not
-    nested in another pass. Starts of DataLoader workers do not count, because chance decides when an epoch begins.
+    the step's device. A backward pass counts if it accumulates gradients, or returns gradients of parameters, and is
+    not nested in another pass. Starts of DataLoader workers do not count, because chance decides when an epoch begins.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts

@@ -114,7 +114,6 @@ def _of_fsdp1(wrapped: Any) -> dict[str, object]:
 
 
 def _of_fsdp2(state: Any) -> dict[str, object]:
-    """Returns the settings of ``fully_shard`` that differ from the defaults."""
     settings = _dtypes(state._mp_policy)  # noqa: SLF001  no public reader
     if state._is_root:  # noqa: SLF001  as above
         every = {parameter for module in state._modules for parameter in module.parameters()}  # noqa: SLF001  as above
@@ -148,7 +147,6 @@ def _dtypes(policy: Any) -> dict[str, object]:
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """Returns the settings of an optimizer that differ from the defaults of its class, without the learning rate."""
     usual, made = inspect.signature(type(optimizer).__init__).parameters, getattr(optimizer, "defaults", {})
     return {
         name: value
