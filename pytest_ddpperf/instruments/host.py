@@ -103,7 +103,6 @@ def usable_cores(root: Path = _ROOT, *, of: int = 0) -> int:
 
 
 def _quotas(root: Path) -> list[float]:
-    """Returns the CPUs that control groups allow, for each group that has a limit."""
     return [quota for quota in map(_quota, group_folders("cpu", root)) if quota is not None]
 
 
@@ -168,7 +167,6 @@ def _memory_left(folder: Path) -> int | None:
 
 
 def _quota(folder: Path) -> float | None:
-    """Returns the CPUs that a control group allows; None without a limit."""
     limit, _, period = kernel_text(folder / "cpu.max").strip().partition(" ")  # v2: "200000 100000" or "max 100000"
     if not limit:
         limit = kernel_text(folder / "cpu.cfs_quota_us").strip()  # v1: -1 for none

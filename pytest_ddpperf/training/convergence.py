@@ -120,7 +120,6 @@ def _checksum(batches: Any) -> int:
 def _evaluate(
     ctx: RankView, workload: Workload, module: torch.nn.Module, default_name: str, *, may_diverge: bool
 ) -> dict[str, float]:
-    """Returns the metrics of the workload's ``evaluate``, by name; a plain number is named ``default_name``."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]

@@ -117,7 +117,6 @@ def _length(loader: Any) -> int | None:
 def _endless(
     workload: Workload, loader: Iterable[Any], source: str, first_epoch: int
 ) -> Generator[tuple[Any, Any], None, None]:
-    """Yields the batches of ``loader`` again and again; epochs are counted from ``first_epoch``."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     holders = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     setters = (getattr(holder, "set_epoch", None) for holder in holders)
@@ -196,7 +195,6 @@ def _size(pair: tuple[Any, Any]) -> int | None:
 
 
 def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any, Any]:
-    """Returns this rank's slice of a batch in strong mode, and otherwise the whole batch."""
     if ctx.mode != "strong":
         return pair
     ranks = ctx.world_size

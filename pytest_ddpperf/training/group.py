@@ -28,7 +28,6 @@ class RankError:
     expected: bool = True
 
     def __str__(self) -> str:
-        """Returns class and message, in the form of a traceback's last line."""
         return f"{self.type}: {self.text}" if self.text else self.type
 
 

@@ -105,6 +105,11 @@ class VerifyJob:
     settings: Settings
 
 
+def settled_steps(plan: Plan) -> int:
+    """Returns how many steps precede the counted step, if a launch times none; at the least objects can be counted."""
+    return max(MIN_WARMUP + 2, plan.warmup + plan.steps)
+
+
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
     """The tasks of every rank in the launch that precedes the timed launches: timing, counting and verifying a step."""
@@ -124,7 +129,8 @@ class PrepareJob:
         plan = self.training.plan
         if self.traced:
             return TRACED_STEPS
-        return 1 + max(MIN_WARMUP, plan.warmup + plan.steps) + COUNTED_STEPS * self.counted
+        settled = settled_steps(plan)
+        return 1 + settled + (COUNTED_STEPS + (settled - MIN_WARMUP) * self.timed) * self.counted
 
     @property
     def parts(self) -> int:

@@ -87,7 +87,6 @@ def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, in
 
 
 def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> dict[str, Any]:
-    """Returns the arguments of a DataLoader that decide which samples are in which batch."""
     sizes = {"batch_size": own.batch_size, "drop_last": own.drop_last}
     if isinstance(own.dataset, data.IterableDataset):
         if settings.sampler:

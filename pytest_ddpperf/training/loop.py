@@ -199,7 +199,6 @@ def works_in_background() -> bool:
 
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
-    """Measures phases, rates and communication, each in separate steps; returns fields of ``RankLaunch``."""
     from pytest_ddpperf.instruments.phases.diagnosed_steps import diagnose, read_rates
     from pytest_ddpperf.training.separable import SynchronisationKept
 

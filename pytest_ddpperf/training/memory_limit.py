@@ -49,7 +49,6 @@ def limited(device: torch.device, limit: int | None) -> Iterator[None]:
 
 
 def _impose(device: torch.device, limit: int) -> Callable[[], object]:
-    """Imposes the limit on this process; returns the function that lifts it."""
     import torch
 
     if device.type == "cuda":

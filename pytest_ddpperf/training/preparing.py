@@ -20,7 +20,7 @@ from pytest_ddpperf.launch import progress, rank
 from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training import loop, timing
-from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared, TraceJob, rank_file
+from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared, TraceJob, rank_file, settled_steps
 
 if TYPE_CHECKING:
     from pytest_ddpperf.records.counts import Counts
@@ -95,12 +95,10 @@ def small_shared_memory(ctx: RankView) -> list[Finding]:
 
 
 def _at_work() -> tuple[int, int]:
-    """Returns the number of processes that this rank has started, and the number of its threads."""
     return len(children()), threading.active_count()
 
 
 def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
-    """Returns a finding if steps after the warm-up have started processes or threads that are still running."""
     processes, threads = (max(0, now - then) for now, then in zip(_at_work(), before, strict=True))
     found = [Finding("left_by_steps", {"processes": processes, "threads": threads})]
     return found if max(processes, threads) >= _MANY else []
@@ -109,14 +107,13 @@ def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
 def _timed_and_counted(
     ctx: RankView, job: PrepareJob, remarks: list[Finding]
 ) -> tuple[RankLaunch | None, Counts | None, float]:
-    """Returns the timed steps, counts of a later step, and the seconds of counting; adds findings to ``remarks``."""
     from pytest_ddpperf.training.seen import Seen
     from pytest_ddpperf.training.step import build_step
 
     training, plan = job.training, job.training.plan
-    begun, seen, timed, counts = time.monotonic(), Seen(plan.warmup, plan.steps), None, None
+    begun, seen, timed, counts = time.monotonic(), Seen(plan), None, None
     # How many more steps a warm-up takes depends on the machine, and what is counted must not.
-    settled = plan.warmup if job.timed else max(MIN_WARMUP, plan.warmup + plan.steps)
+    settled = plan.warmup if job.timed else settled_steps(plan)
     memory = watch_memory(ctx.device)  # from here on peaks are the step's own
     with seen.loaders.followed(), loop.within_limit(ctx, training), closing(build_step(ctx, training)) as step:
         first = time.monotonic()
@@ -127,10 +124,7 @@ def _timed_and_counted(
             nonlocal known, compiled
             known = compiled_graphs() if ran == 1 else known
             compiled = compiled_since(known) if ran == plan.warmup else compiled
-            if job.counted:
-                seen.look(ran)
 
-        look(0)
         if job.timed:
             warmup = timing.warm_up(ctx, training, step, look)
             before = _at_work()
@@ -142,8 +136,6 @@ def _timed_and_counted(
                 timed = replace(timed, epoch_steps=seen.loaders.epoch_steps(warmup + plan.steps))
             # Work that follows on one rank must not disturb the last timed step of another.
             loop.begin_together(ctx.device, None, step)
-            if job.counted:
-                seen.objects.take(plan.warmup + plan.steps)
             begun = time.monotonic()
             timed = replace(timed, worked=begun - first)
         else:
@@ -152,11 +144,12 @@ def _timed_and_counted(
             for warmup in range(1, settled + 1):
                 run()
                 look(warmup)
+                seen.look(warmup)
             loop.require_within(memory(), training)
             before = _at_work()
         if job.counted:
-            for _ in range(MIN_WARMUP - warmup - plan.steps):
-                step.run()
+            if job.timed:
+                seen.run_on(step.run)
             progress.stage("the step that is counted")
             counts = seen.counted(ctx, training, step, compiled, remarks)
         remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]

@@ -53,8 +53,6 @@ class _EndedError(Exception):
 
 
 class _Order(NamedTuple):
-    """A request from the measuring thread to the script to run some steps."""
-
     steps: int
     mark: Callable[[], Any]  # called before these steps and after each
     modes: Sequence[_Mode]  # of the measuring thread: instruments that are to see these steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -18,8 +19,9 @@ from pytest_ddpperf.instruments.counting.sites import SiteCounts, call_sites
 from pytest_ddpperf.instruments.counting.steps import Details
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.strategies.strategy import OF_DATA, RankView
-from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, settled_steps
 from pytest_ddpperf.training.step import Step, other_batch_size
 from pytest_ddpperf.training.timing import on_any_rank
 
@@ -30,20 +32,29 @@ _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not count
 class Seen:
     """Observes, before the counted step, DataLoaders and Python objects that steps do not free."""
 
-    def __init__(self, warmup: int, steps: int) -> None:
-        self.loaders, self.objects, self._steps = Loaders(), ObjectCensus(), warmup + steps
-        self._after = {max(0, warmup - 2), warmup, warmup + steps}  # the steps after which objects are counted
+    def __init__(self, plan: Plan) -> None:
+        self.loaders, self.objects = Loaders(), ObjectCensus()
+        self._steps = settled_steps(plan)
+        self._stretch = (self._steps - MIN_WARMUP) // 2
 
     def look(self, ran: int) -> None:
-        """Counts Python objects, if this is due after ``ran`` steps."""
-        if ran in self._after:
+        """Counts Python objects, if this is due after ``ran`` steps: thrice, with as many steps between each two."""
+        if self._steps - ran in {0, self._stretch, 2 * self._stretch}:
             self.objects.take(ran)
 
+    def run_on(self, run: Callable[[], object]) -> None:
+        """Runs further steps, in which Python objects are counted; for a launch that has timed the steps so far."""
+        begun, self._steps = self._steps, self._steps + 2 * self._stretch
+        self.look(begun)
+        for ran in range(begun, self._steps):
+            run()
+            self.look(ran + 1)
+
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
-        """Returns a step's counts after the warm-up, including ``compiled`` (graph breaks, say), and adds findings."""
-        watch, left, paused = CopyWatch(), self.objects.left_behind(), not gc.isenabled()
+        """Returns the counts of a step after the warm-up, with ``compiled`` counts; adds findings to ``remarks``."""
+        watch, paused = CopyWatch(), not gc.isenabled()
         subject = replace(countable(ctx, step, job), called=watch.called)
-        plain = {**compiled, **left, "collector_paused": {"gc.disable()": float(paused)}}
+        plain = {**compiled, "collector_paused": {"gc.disable()": float(paused)}}
         any_rank = partial(on_any_rank, ctx, step)
         ran = 0
 
@@ -57,10 +68,12 @@ class Seen:
             steps, seconds = max(SEEN_STEPS, job.settings.steps or 0), job.settings.timeout / _SHARES
             counts = count_warm_step(run, subject, plain, steps=steps, seconds=seconds, on_any_rank=any_rank)
         gc.collect()
+        left, unknown = self.objects.left_behind()
         made = self.loaders.of_epochs(self._steps + ran)
         sites = {metric: Counter(("DataLoaders", place) for place in places) for metric, places in made.items()}
         totals = {metric: float(len(places)) for metric, places in made.items()}
-        details = {metric: {"DataLoaders": number} for metric, number in totals.items()}
+        details = {metric: {"DataLoaders": number} for metric, number in totals.items()} | left
+        totals |= {metric: sum(by_type.values()) for metric, by_type in left.items()}
         placed: SiteCounts = {**sites, **watch.buckets(counts.details["peak_tensor_bytes"].get("buckets", 0.0))}
         if any_rank(many := any(sum(by_type.values()) > COUNTS[metric].floor for metric, by_type in left.items())):
             for metric, at in lines_of_left(step.run, traces=many, graphs=bool(left.get("graphs_kept"))).items():
@@ -73,6 +86,7 @@ class Seen:
             totals={**counts.totals, **totals},
             details={**counts.details, **details},
             sites={**counts.sites, **found},
+            unstable={**unknown, **counts.unstable},
         )
         unseen = [name for name in _UNSEEN if name in sys.modules]
         if unseen and not counts.totals.get("collective_calls"):

@@ -65,7 +65,6 @@ def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
 
 
 def _collectives_of(run: Callable[[], Any]) -> int:
-    """Runs a step, and returns how many collectives the step calls; 0 if the backend does not count collectives."""
     before = collectives_called()
     run()
     return collectives_called() - before

@@ -144,7 +144,6 @@ def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:
-    """Returns a rank's samples or tokens per step, from the ``count`` per batch (in strong mode, per global batch)."""
     ranks = ctx.world_size if ctx.mode == "strong" else 1
     return None if count is None else count * batches_per_step / ranks
 
@@ -243,7 +242,6 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
 
 
 def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
-    """Runs the script's first step; returns a ``Step`` for the steps that follow."""
     script.begin()
     return Step(
         run=script,

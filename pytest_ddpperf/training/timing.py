@@ -242,7 +242,6 @@ def alternating_blocks(
 
 
 def _block(run: Callable[[], Any], steps: int, period: int, device: torch.device) -> tuple[float, ...]:
-    """Runs one untimed period; then returns the mean step time of each period in ``steps`` steps."""
     import torch.distributed as dist
 
     for _ in range(period):

@@ -26,7 +26,9 @@ _CPU = torch.device("cpu")
 _GPU = re.compile(r"cuda(?::\d+)?|cpu:\d+")  # a script may name the CPU as it would name its GPU
 _NCCL = re.compile(r"nccl|.*cuda:nccl.*", re.IGNORECASE)
 _IDS = ("device_ids", "output_device", "device_id")  # of GPUs
-_IGNORED = ("synchronize", "reset_peak_memory_stats", "ipc_collect")
+_RESETS = tuple(f"reset_{each}" for each in ("peak_memory_stats", "accumulated_memory_stats", "max_memory_allocated"))
+_IGNORED = ("synchronize", "ipc_collect", "init", "set_stream", *_RESETS)
+_EMPTY = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")  # on a CPU
 _ASKING = ("current_accelerator", "device_count")  # by these libraries choose what they do on a CPU
 
 
@@ -45,14 +47,19 @@ class GpuCalls:
         """Ignores, in this context, calls that only choose a GPU or wait for one; keeps data on the CPU."""
         cpu: Any = torch.cpu
         answers: dict[str, Callable[..., Any]] = dict.fromkeys(_IGNORED, _ignored)
-        answers |= {"device_count": lambda: self._ranks, "current_stream": lambda *_, **__: cpu.current_stream()}
+        answers |= dict.fromkeys(("current_stream", "default_stream"), lambda *_, **__: cpu.current_stream())
+        answers["device_count"] = lambda: self._ranks
         with self._stack:
             self._answer(torch.cuda, **answers, set_device=self._choose, current_device=lambda: self._index)
+            for name, method in (("synchronize", _ignored), ("query", lambda _: True), ("record_event", _recorded)):
+                self._stack.enter_context(replaced(cpu.Stream, name, method))
             self._answer(torch.cuda, stream=cpu.stream, device=lambda _: nullcontext())
             for kind in (cpu.Event, cpu.Stream):
                 self._stack.enter_context(replaced(torch.cuda, kind.__name__, self._noted_kind(kind)))
             self._answer(torch.cuda.nvtx, range_push=_ignored, range_pop=_ignored, mark=_ignored)
             self._answer(torch.accelerator, **answers, current_accelerator=lambda *_: _CPU)
+            self._answer(torch.accelerator, **dict.fromkeys(("empty_cache", "empty_host_cache"), _ignored))
+            self._answer(torch.accelerator, memory_stats=lambda *_: {}, **dict.fromkeys(_EMPTY, lambda *_: 0))
             self._answer(torch.accelerator, set_device_index=self._choose, current_device_index=lambda: self._index)
             self._answer(nn.SyncBatchNorm, convert_sync_batchnorm=lambda module, *_, **__: module)  # needs a GPU
             self._answer(Tensor, **dict.fromkeys(("cuda", "pin_memory", "record_stream"), lambda own, *_, **__: own))
@@ -72,7 +79,6 @@ class GpuCalls:
         self._index = device if isinstance(device, int) else torch.device(device).index or 0
 
     def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
-        """Replaces ``owner.name``, if this torch has it, by ``by(name, function, args, kwargs)``."""
         function = getattr(owner, name, None)
         if function is not None:
             called = unnamed(lambda *args, **kwargs: by(name, function, args, kwargs))
@@ -135,6 +141,10 @@ class GpuCalls:
 
 
 def _ignored(*_: Any, **__: Any) -> None: ...
+
+
+def _recorded(_: Any, event: Any = None) -> Any:
+    return event or torch.cpu.Event()
 
 
 def _on_cpu(given: Any, *, index: bool) -> Any:

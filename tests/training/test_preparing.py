@@ -134,10 +134,10 @@ class Steps:
     [
         pytest.param(5, 5, True, False, 10, id="timed"),
         pytest.param(5, 5, False, True, 30, id="counted: as where others are timed before"),
-        pytest.param(5, 5, True, True, 30, id="both: 20 more steps are looked at"),
+        pytest.param(5, 5, True, True, 38, id="both: objects are counted in 8 more steps, and 20 more are looked at"),
         pytest.param(0, 5, False, True, 25, id="also without a warm-up"),
-        pytest.param(0, 1, True, True, 22, id="as far as they go"),
-        pytest.param(0, 1, False, True, 22, id="counting has a warm-up of its own"),
+        pytest.param(0, 1, True, True, 23, id="as far as they go"),
+        pytest.param(0, 1, False, True, 24, id="counting has a warm-up of its own"),
     ],
 )
 def test_one_step_is_built_and_goes_on(

@@ -54,6 +54,7 @@ def for_gpus() -> None:
         optimizer.step()
         optimizer.zero_grad()
         torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
 
 
 NAMED = (  # of each call the lines behind the first one of the script
@@ -95,7 +96,7 @@ def for_any() -> None:
 def test_a_script_for_gpus_does_the_same_work_on_the_cpu_and_its_calls_are_named(launcher: Launcher) -> None:
     (counts, said), (same, nothing) = counted(launcher, for_gpus), counted(launcher, for_any)
     assert same.totals["allocator_calls"] == same.totals["full_precision_flops"] == 0.0
-    assert counts.totals == {**same.totals, "allocator_calls": 1.0}  # a wait for the GPU counts as on one
+    assert counts.totals == {**same.totals, "allocator_calls": 2.0}  # a wait for the GPU counts as on one
     assert nothing == []
     (remark,) = said
     first = for_gpus.__code__.co_firstlineno
@@ -164,6 +165,25 @@ def test_a_warning_of_torchs_names_the_line_of_the_script(monkeypatch: pytest.Mo
     with GpuCalls(1, ()).on_cpu(), pytest.warns(FutureWarning, match="old") as said:
         dist.barrier(device_ids=[0])
     assert [(each.filename, each.lineno) for each in said] == [(__file__, sys._getframe().f_lineno - 1)]
+
+
+def test_calls_that_wait_for_a_gpu_or_ask_for_its_memory_have_answers_on_the_cpu() -> None:
+    with GpuCalls(1, ()).on_cpu():
+        cuda: Any = torch.cuda  # torch leaves some of it untyped
+        cuda.init()
+        for stream in (cuda.Stream(), cuda.current_stream(), cuda.default_stream()):
+            cuda.set_stream(stream)
+            stream.synchronize()
+            event = stream.record_event()
+            event.synchronize()
+            assert stream.query()
+            assert stream.record_event(event) is event
+        for module in (cuda, torch.accelerator):
+            for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats"):
+                getattr(module, name, lambda: None)()  # torch before 2.9 has no memory of an accelerator
+            assert getattr(module, "max_memory_allocated", lambda: 0)() == 0
+            assert not getattr(module, "memory_stats", dict)()
+    assert not hasattr(torch.cpu.Stream, "query")
 
 
 def like(values: torch.Tensor) -> torch.Tensor:

@@ -118,8 +118,6 @@ def count_warm_step(
 
 
 class _Pass:
-    """The counters of one call of ``count_warm_step``, and the results of the steps so far."""
-
     def __init__(self, subject: Countable) -> None:
         self._batches = BatchRows()
         self.used = module_tracker.ModuleTracker(self._gradients_complete, self._stepped, self._module_called)

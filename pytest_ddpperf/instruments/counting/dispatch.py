@@ -260,7 +260,6 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
-        """Returns whether the host can read a tensor's values without waiting for the device."""
         copied = (known := self._on_host.get(id(tensor))) is not None and known() is tensor
         return copied or (self._device == "cpu" and not tensor.dim() and self._tracker.is_state(tensor))
 
@@ -306,7 +305,6 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
 
 
 def _changes_one_count(func: Any, out: Any) -> bool:
-    """Returns whether a call can change only the number of operators, and no other count."""
     return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and operators.is_plain(func)
 
 

@@ -75,7 +75,6 @@ class Attribution:
 
 
 def _recomputes() -> bool:
-    """Returns whether the innermost running backward has called a checkpoint or a module's forward."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename != graph.__file__:
         if frame.f_code.co_filename in _RECOMPUTING:
@@ -231,7 +230,6 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _parts(root: nn.Module, name: str) -> list[str]:
-    """Returns the parts of a module's name, without the names of wrappers."""
     parts = name.split(".")
     return [part for part in (parts[1:] if isinstance(root, _PARALLEL) else parts) if part not in _WRAPPERS]
 

@@ -8,19 +8,21 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from traceback import FrameSummary
 from types import FunctionType, ModuleType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, autograd
+from torch.autograd.graph import Node
 from torch.utils.data import dataloader
 
 from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.sites import Place, file_of_trace, place_of
 from pytest_ddpperf.instruments.torch_internals import forget_received
+from pytest_ddpperf.records.counts import COUNTS
 
 LEAST = 1.0  # objects of a type per step; fewer do not come from the step itself
 _SHARED = (type, ModuleType, FunctionType)  # objects that a batch refers to, and that are no part of it
@@ -37,49 +39,52 @@ class ObjectCensus:
     """A counter of the Python objects that the garbage collector tracks; objects are counted between two steps.
 
     Objects that a rank inherits from the process that forked it do not count. Batches that DataLoader workers have
-    sent, and no step has used, do not count either, because their number depends on the clock.
+    sent, and no step has used, do not count either, because their number depends on the clock. Python's objects for
+    nodes of autograd do not count, because to look at a graph makes them.
     """
 
     def __init__(self) -> None:
         self._taken: list[tuple[int, Counter[str]]] = []  # steps so far, and objects by type
-        self._graphs: list[tuple[int, ...]] = []  # for each node of a graph, the count that first found it
 
     def take(self, steps: int) -> None:
         """Collects garbage, then counts the existing objects; ``steps`` is the number of steps so far."""
         gc.collect()
         forget_received()
+        waiting = Counter(map(type, _waiting(gc.get_objects())))  # Python's first counter makes objects
         objects = gc.get_objects()
-        found = Counter(map(_kind, objects))
-        found.subtract(map(_kind, _waiting(objects)))
-        self._taken.append((steps, found))
-        nodes = (node for node in _nodes(_ends_of_graphs(objects)) if node.name() != _PARAMETER)
-        # A list would count itself.
-        self._graphs.append(tuple(node.metadata.setdefault(_SEEN, len(self._taken)) for node in nodes))
+        found = Counter(map(type, objects))
+        nodes = [node.metadata for node in _nodes(_ends_of_graphs(objects)) if node.name() != _PARAMETER]
+        found[dict] -= sum(_SEEN in each and gc.is_tracked(each) for each in nodes)
+        kinds: Counter[str] = Counter()
+        for kind, number in found.items():
+            if Node.__subclasshook__(kind) is not True:  # issubclass would keep an object for each type
+                name = f"{getattr(kind, '__module__', '')}.{kind.__qualname__}"  # C types may have no module
+                kinds[name.removeprefix("builtins.")] += number - waiting[kind]
+        self._taken.append((steps, kinds))
+        for each in nodes:
+            each.setdefault(_SEEN, len(self._taken))
 
-    def left_behind(self) -> dict[str, dict[str, float]]:
-        """Returns ``python_objects`` and ``graphs_kept`` that each step leaves, by type; {} before the third count."""
-        grown = [
-            {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
-            for (steps_before, before), (steps, after) in pairwise(self._taken)
-        ]
-        if len(grown) < 2:  # noqa: PLR2004
-            return {}
-        # A cache grows only for a while.
-        least = {kind: min(each.get(kind, 0.0) for each in grown) for kind in grown[-1]}
-        left = {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
-        return {"python_objects": left, "graphs_kept": self._graphs_kept()}
+    def left_behind(self) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+        """Returns the objects that each step leaves behind, by metric and type, and why metrics are unknown, by metric.
 
-    def _graphs_kept(self) -> dict[str, float]:
-        """Returns how many nodes of autograd graphs a step leaves behind; empty if their number does not grow."""
-        ((begun, _), (middle, _), (end, _)), (_, before, after) = self._taken[-3:], self._graphs[-3:]
-        kept = after.count(len(self._taken) - 1) / (middle - begun)  # newer nodes may be in use
-        grows = 2 * (len(after) - len(before)) >= kept * (end - middle)  # a cache grows only for a while
-        return {_GRAPHS: kept} if grows and kept >= LEAST else {}
-
-
-def _kind(each: object) -> str:
-    kind = type(each)
-    return f"{getattr(kind, '__module__', '')}.{kind.__qualname__}"  # C types may have no module
+        Both are empty before the third ``take``. As many steps must lie between the last two counts as before them, and
+        one step at least after them. A number is known if both stretches leave as much behind: a cache grows only for a
+        while, and work of each 5th step may be in one stretch alone.
+        """
+        if len(self._taken) < 3:  # noqa: PLR2004
+            return {}, {}
+        (begun, first), (middle, second), (_, third) = self._taken[-3:]
+        objects = {kind: (max(0, second[kind] - first[kind]), max(0, third[kind] - second[kind])) for kind in third}
+        alive = Counter(node.metadata.get(_SEEN) for node in _nodes(_ends_of_graphs(gc.get_objects())))
+        nodes = {_GRAPHS: (alive[len(self._taken) - 1], alive[len(self._taken)])}  # newer nodes may be in use
+        left, unknown, steps = dict[str, dict[str, float]](), dict[str, str](), middle - begun
+        for metric, grown in (("python_objects", objects), ("graphs_kept", nodes)):
+            left[metric] = {kind: min(both) / steps for kind, both in grown.items() if min(both) >= LEAST * steps}
+            apart = {kind: abs(one - other) for kind, (one, other) in grown.items()}
+            if sum(apart.values()) > max(COUNTS[metric].floor, LEAST) * steps:
+                kind, (one, other) = max(grown.items(), key=lambda each: apart[each[0]])
+                unknown[metric] = f"{kind} +{one} in {steps} steps, +{other} in the next {steps}"
+        return left, unknown
 
 
 def _ends_of_graphs(objects: Iterable[object]) -> Iterator[Any]:

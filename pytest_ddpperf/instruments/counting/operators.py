@@ -95,7 +95,6 @@ def _encoder_layer(inputs: Tensor, width: int, _heads: int, *others: Any, **_: A
 
 
 def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int, *others: Any, **_: Any) -> int:
-    """Returns the FLOPs of torch.nn.MultiheadAttention in inference, of a sequence that attends to itself."""
     return _self_attention(inputs, width, (others[1], others[3]))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing import process
+from types import ModuleType
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -37,6 +38,7 @@ _COSTLY = (  # functions that wait, give memory back, walk through all objects, 
     ("allocator_calls", gc, "gc", ("collect",)),
     ("allocator_calls", torch.cuda, "torch.cuda", ("empty_cache", "ipc_collect", "synchronize")),
     ("allocator_calls", torch.cpu, "torch.cpu", ("synchronize",)),  # what code for any device calls here
+    ("allocator_calls", torch.cpu.Stream, "torch.cuda.Stream", ("synchronize",)),  # if it stands for a GPU's
     ("allocator_calls", getattr(torch, "accelerator", None), "torch.accelerator", ("empty_cache", "synchronize")),
     ("processes_started", process.BaseProcess, "multiprocessing.Process", ("start",)),
     ("processes_started", subprocess.Popen, "subprocess.Popen", ("__init__",)),
@@ -49,6 +51,7 @@ _COSTLY = (  # functions that wait, give memory back, walk through all objects, 
 )
 """Functions, each with the metric that counts it."""
 _OF_PASS = ("retain_graph", "create_graph")  # what backward is given after tensors and their gradients
+_INPUTS = 4  # the place of the tensors that are differentiated by
 _LABELS = {"__repr__": "print(tensor)", "_save_state_dict": "torch.distributed.checkpoint.save"}
 _BARE = ("cpu", "tolist")  # which call no operator on a CPU, and elsewhere one that is counted
 _SLOW_MODES: Mapping[str, Callable[[], bool]] = {
@@ -67,15 +70,16 @@ def calls_counted(
     """Calls ``called(metric, name)``, in this context, for each backward pass and each call of a costly function.
 
     For a function that reads a tensor's value, ``waited(name, tensor)`` is called instead. ``device`` is the type of
-    the step's device. A backward pass counts if it accumulates gradients and is not nested in another pass. Starts of
-    DataLoader workers do not count. A new epoch may start workers, and chance decides in which step an epoch begins.
+    the step's device. A backward pass counts if it accumulates gradients, or returns gradients of parameters, and is
+    not nested in another pass. Starts of DataLoader workers do not count, because chance decides when an epoch begins.
     """
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
     under_way = set[int]()  # threads in a call, of which no call inside counts
 
     @uncompiled
     def passed(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("accumulate_grad") and backward_under_way() == -1:
+        trains = kwargs.get("accumulate_grad") or any(isinstance(each, nn.Parameter) for each in args[_INPUTS])
+        if trains and backward_under_way() == -1:
             called("backward_passes", "backward")
             for name in (name for name, value in zip(_OF_PASS, args[2:4], strict=False) if value):
                 called(SETTINGS, part_of(BACKWARD, name, value=True))
@@ -100,7 +104,16 @@ def calls_counted(
                 of = device if metric == "synchronisations" else ""
                 by = wrappers.setdefault(function, _followed(function, told, of, under_way))
                 stack.enter_context(replaced(module, name, by))
+        for module, name, by in [*_named(wrappers)]:
+            stack.enter_context(replaced(module, name, by))
         yield
+
+
+def _named(wrappers: Mapping[Any, Any]) -> Iterator[tuple[ModuleType, str, Any]]:
+    """Yields each name that a module has for a wrapped function, as by ``from gc import collect``, and the wrapper."""
+    by_id = {id(function): by for function, by in wrappers.items()}
+    for module in [each for each in sys.modules.values() if isinstance(each, ModuleType)]:
+        yield from ((module, name, by_id[id(value)]) for name, value in vars(module).items() if id(value) in by_id)
 
 
 @contextmanager

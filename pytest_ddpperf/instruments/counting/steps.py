@@ -104,7 +104,6 @@ def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence
 
 
 def _mean(parts: Sequence[tuple[float, ...]]) -> float:
-    """Returns the mean, over steps, of the sum of parts; each part has one value per step."""
     return math.fsum(rhythm_of(values).mean for values in parts)
 
 

@@ -261,7 +261,6 @@ class TensorTracker:
             self._unnamed.pop(key, None)
 
     def _note_peak(self) -> None:
-        """Stores the bytes of a new peak by category; called before memory shrinks."""
         if self._rising:
             self._rising = False
             self._at_peak, self._placed_at_peak = dict(self.live), self._placed.copy()

@@ -148,7 +148,6 @@ def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | 
 
 
 def _small_step(device: torch.device) -> Callable[[], object]:
-    """Returns a function that runs forward and backward of tiny layers, so that only the calls take time."""
     import torch
 
     weight = torch.ones((4, 4), device=device, requires_grad=True)
@@ -166,7 +165,6 @@ def _small_step(device: torch.device) -> Callable[[], object]:
 
 
 def _shortest(work: Callable[[], object], device: torch.device) -> float:
-    """Returns the seconds of the shortest of several runs, after a run that warms up."""
     work()
     settle(device)
     begun, times = time.perf_counter(), list[float]()

@@ -177,7 +177,6 @@ def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, 
 
 
 def _error_of(call: Callable[[], object]) -> str:
-    """Calls ``call``; returns the first line of its RuntimeError or AttributeError, or "" if it raises none."""
     try:
         call()
     except (RuntimeError, AttributeError) as error:

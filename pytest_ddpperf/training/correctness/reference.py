@@ -166,7 +166,6 @@ class SingleProcess:
     def _watched(
         self, run: training_run.TrainingRun, step: int, buffers: training_run.Buffers
     ) -> tuple[float, training_run.Gradients]:
-        """Returns loss and gradients of ``run``; raises an error if the step changes its batch in place."""
         given = self._data.copies(run.places, step, self._ctx.device)
         before = list(map(training_run.copied, given))
         found = self._own(run, step, buffers, given)
@@ -190,7 +189,6 @@ class SingleProcess:
         buffers: training_run.Buffers,
         given: Sequence[training_run.Pair] | None = None,
     ) -> tuple[float, training_run.Gradients]:
-        """Returns loss and gradients of ``run`` on the ``given`` micro-batches, or by default on the run's own."""
         found = run.backward(step, buffers, given=given)
         if self._settings.precision == "fp16":
             run.skip()

@@ -56,7 +56,6 @@ def _differences(ranks: Sequence[StepsTrace], reference: StepsTrace) -> Iterator
 
 
 def _different_models(ranks: Sequence[TracedStep], reference: TracedStep) -> Iterator[Discrepancy]:
-    """Yields differences between ranks and single process in the number or the shapes of parameters."""
     for rank, step in enumerate(ranks):
         if len(step.before) != len(reference.before):
             fault = f"is {len(step.before)} instead of {len(reference.before)}"

@@ -41,8 +41,6 @@ def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
 
 
 class _Tracer:
-    """A recorder of the losses, gradients and parameters in the first optimizer steps."""
-
     def __init__(self) -> None:
         self.steps: list[TracedStep] = []
         self.losses: list[float | None] = []  # that the calls so far returned
@@ -69,7 +67,6 @@ class _Tracer:
             yield
 
     def _called(self, module: nn.Module, _inputs: Any) -> None:
-        """Records the precision of the forward pass, and the names of parameters in the outermost module."""
         if id(module) in self._seen:
             return
         for name, parameter in module.named_parameters():

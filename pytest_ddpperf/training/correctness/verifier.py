@@ -178,7 +178,6 @@ class StrategyVerifier:
         return found.loss
 
     def _alike(self) -> bool:
-        """Returns whether the parameters now have the same norms on all ranks."""
         first, *others = self._consensus.gathered(
             [deviation.norm(parameter) for parameter in self.run.parameters().values()]
         )

@@ -9,11 +9,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from gc import collect
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.cuda import empty_cache
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -59,6 +61,15 @@ def test_calls_that_free_memory_or_wait_count_on_a_cpu_too_but_not_in_another_th
     assert (gc.collect, torch.cuda.empty_cache) == before
 
 
+def test_functions_that_a_script_has_imported_by_name_count_too() -> None:
+    before = collect, empty_cache
+    with counted() as calls:
+        collect()
+        empty_cache()
+    assert calls == {("allocator_calls", "gc.collect"): 1, ("allocator_calls", "torch.cuda.empty_cache"): 1}
+    assert (collect, empty_cache) == before == (gc.collect, torch.cuda.empty_cache)
+
+
 @pytest.mark.parametrize(
     ("device", "waits"), [("cpu", {"tensor.cpu": 1, "tensor.tolist": 1, "print(tensor)": 2}), ("cuda", {})]
 )
@@ -87,6 +98,15 @@ def test_a_backward_pass_in_a_mode_that_slows_it_counts(mode: Callable[[], Any],
         with mode():
             tensor.sum().backward()  # type: ignore[no-untyped-call, unused-ignore]
     assert calls == {("backward_passes", "backward"): 1, **({("slow_modes", name): 1} if name else {})}
+
+
+def test_a_pass_that_returns_the_gradients_of_parameters_counts_and_a_penalty_on_inputs_does_not() -> None:
+    model, inputs = nn.Linear(2, 1), torch.ones(1, 2, requires_grad=True)
+    with counted() as calls:
+        for _ in range(2):
+            torch.autograd.grad(model(inputs).sum(), (inputs, *model.parameters()))
+        torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+    assert calls == {("backward_passes", "backward"): 2}
 
 
 @pytest.mark.parametrize(("value", "slow"), [(None, 0), ("", 0), ("0", 0), ("1", 1)])
