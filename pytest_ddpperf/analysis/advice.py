@@ -67,7 +67,6 @@ def _share(diagnosis: Diagnosis, bottleneck: Bottleneck) -> float:
 
 
 def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Returns changes that shorten the waits for data."""
     wait = max(_share(diagnosis, "data"), longest_data_wait(measurement))  # others wait for that rank as well
     found = [Advice(code="cheaper_loading", bottleneck="data", gain=wait)]
     loader = measurement.recipe.get("loader", "")

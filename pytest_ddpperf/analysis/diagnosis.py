@@ -8,7 +8,6 @@ the rate of copies, and operators times the time of a small operator.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +30,6 @@ SENDING = 3e-4  # seconds of a core that a collective takes at most, besides its
 PASSES = 10  # over the bytes of a collective at most, each as fast as a copy
 SLOWER = 3.0  # times the micro-benchmarks' time that products and copies take at most; 2.6 in benchmarks/diagnosed
 SLOWER_CALLS = 5.0  # the same of small operators, with Python around them: 0.6 to 4.9 there
-EXPLAINED = 0.20  # share of computing on a GPU: below, the time of operators explains too little of it
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
 SCATTER = 0.10  # of a step: a rank that alone takes longer than the group's step by more than this was disturbed
 IDLE = 0.10  # of a step: below, a rank was busy
@@ -129,8 +127,7 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
     sending = evidence.collectives * SENDING + PASSES * evidence.sent / rates.copies
     hidden = evidence.unmeasured and (on_cuda or sending >= IDLE * busy)  # whether busy seconds may be of collectives
     share = busy / known if known > 0 else 0.0
-    # A device may wait for collectives or for the host, and a host be busy with sending what was not timed.
-    if share > ((1.0 if on_cuda else SCALED) if hidden else 1 / EXPLAINED if on_cuda else math.inf):
+    if hidden and share > (1.0 if on_cuda else SCALED):
         share = 1.0
     causes = [
         _cause("compute", min(share, SLOWER) * products, step, flops=evidence.flops, rate=rates.products),
