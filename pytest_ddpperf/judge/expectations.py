@@ -226,7 +226,6 @@ def _target_series(measurement: Measurement, metric: str) -> Series:
 
 
 def _target_number(metric: str, wanted: object, unit: str) -> float:
-    """Returns a target as a number in the metric's unit."""
     if unit == "B":
         try:
             return byte_count(int(wanted) if isinstance(wanted, float) and wanted.is_integer() else wanted)

@@ -100,7 +100,6 @@ def compare_metric(
 
 
 def _compared(evidence: Evidence, decision: Decision, **more: Any) -> Comparison:
-    """Returns the comparison of a metric with this decision, and ``more`` fields."""
     return Comparison(
         series=evidence.series,
         tolerance=evidence.tolerance,

@@ -243,7 +243,6 @@ class LaunchedRanks:
     def _tell(
         self, method: Callable[Concatenate[RankProcesses, P], None], *arguments: P.args, **named: P.kwargs
     ) -> None:
-        """Calls a method of ``RankProcesses`` on each node."""
         for other in self._elsewhere:
             other.ask(method, *arguments, **named)
         method(self.here, *arguments, **named)

@@ -189,7 +189,6 @@ class Predictor:
         )
 
     def _priced(self, training: Training, timeline: Timeline, lost: float) -> Prediction:
-        """Returns the prediction of a training from its timeline."""
         ranks = training.variant.world_size
         return predicted(
             timeline,

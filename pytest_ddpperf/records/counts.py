@@ -214,7 +214,6 @@ def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, f
 
 
 def _parts(metric: str, then: Counts, now: Counts) -> dict[str, tuple[float, float]]:
-    """Returns the (before, now) values of each part of a count."""
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     return {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
 

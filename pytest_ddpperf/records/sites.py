@@ -87,7 +87,6 @@ def _by_caller(change: SiteChange, then: Sequence[CallSite], now: Sequence[CallS
 
 
 def _caller_of(site: CallSite) -> CallSite:
-    """Returns the site of the line that called the function around ``site``."""
     place, _, function = site.caller.rpartition(" in ")
     file, _, line = place.rpartition(":")
     where = replace(site, caller="", caller_source="", through="", source=site.caller_source)

@@ -79,7 +79,6 @@ _Change = tuple[str, Iterable[str]]  # a text, and the counts that the change af
 
 
 def _batches(then: Counts, now: Counts) -> list[_Change]:
-    """Returns the change of the shape of batches, such as the length of sequences."""
     old, new = (list(counts.details.get("batch_rows", {})) for counts in (then, now))
     return [(f"a step has {some_of(new)}, {some_of(old)} before", _OF_BATCH)] if old and new and old != new else []
 

@@ -92,7 +92,6 @@ def _ends_of_graphs(objects: Iterable[object]) -> Iterator[Any]:
 
 
 def _nodes(ends: Iterable[Any]) -> set[Any]:
-    """Returns all nodes of the graphs of autograd that end in ``ends``."""
     found, left = set[Any](), list(ends)
     while left:
         if (node := left.pop()) not in found:

@@ -293,7 +293,6 @@ def _record(measured: Measurement, **known: Any) -> results.BaselineRecord:
 
 
 def _revision(data: entries.AgainstEntry, measured: Measurement) -> results.PairedRevision:
-    """Returns the reference revision that an entry of the document describes."""
     record, environment = None, data.environment
     if environment is not None:
         environment = replace(environment, world_size=measured.world_size)

@@ -40,7 +40,6 @@ def trends_page(trends: Sequence[Trend], metric: str) -> str:
 
 
 def _value(trends: Sequence[Trend], place: int) -> Column[Trend]:
-    """Returns a column with each trend's value at the index ``place``."""
     if any(trend.benchmark.scale == "exact" for trend in trends):
         return lambda trend: format_number(trend.points[place].value)
     unit = next((trend.benchmark.unit for trend in trends), "1")
