@@ -150,7 +150,7 @@ def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
     """Returns advice to process more samples in a step, so that the fixed work of a step costs less per sample."""
     communication, overhead = _share(diagnosis, "communication"), _share(diagnosis, "overhead")
     computing = sum(_share(diagnosis, each) for each in ("compute", "memory_bandwidth", "overhead"))
-    update = _phase_share(measurement, OPTIMIZER) + _phase_share(measurement, OTHER)
+    update = min(computing, _phase_share(measurement, OPTIMIZER) + _phase_share(measurement, OTHER))
     calls = overhead * max(0.0, 1 - update / computing) if computing else 0.0  # of operators outside of the update
     saved = 1 - 1 / TIMES
     # The share of what is sent that accumulation sends once: FSDP gathers parameters for each micro-batch.

@@ -8,7 +8,6 @@ the rate of copies, and operators times the time of a small operator.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +28,8 @@ SATURATED = 0.70  # share of the cores' time in use above which ranks waited for
 SCALED = 2.0  # times the micro-benchmarks' time on a CPU; if collectives were not timed, computing beyond it is unclear
 SENDING = 3e-4  # seconds of a core that a collective takes at most, besides its bytes
 PASSES = 10  # over the bytes of a collective at most, each as fast as a copy
-EXPLAINED = 0.20  # share of computing: below, the time of operators explains too little of it
+SLOWER = 3.0  # times the micro-benchmarks' time that products and copies take at most; 2.6 in benchmarks/diagnosed
+SLOWER_CALLS = 5.0  # the same of small operators, with Python around them: 0.6 to 4.9 there
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
 SCATTER = 0.10  # of a step: a rank that alone takes longer than the group's step by more than this was disturbed
 IDLE = 0.10  # of a step: below, a rank was busy
@@ -75,7 +75,8 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
     causes = [*waits, *queued, *_computing(evidence, environment, computing - sum(cause.seconds for cause in queued))]
     longer = max(1.0, sum(cause.share for cause in causes))  # waits were measured in other steps, maybe longer ones
     scaled = [replace(cause, seconds=cause.seconds / longer, share=cause.share / longer) for cause in causes]
-    largest_first = tuple(sorted((cause for cause in scaled if cause.share > 0), key=lambda cause: -cause.share))
+    found = (cause for cause in scaled if round(cause.share, 9) > 0)
+    largest_first = tuple(sorted(found, key=lambda cause: -cause.share))
     bottleneck = _bottleneck(largest_first, evidence, environment)
     return Diagnosis(bottleneck=bottleneck, step=step, causes=largest_first, memory=evidence.memory, lost=evidence.lost)
 
@@ -125,21 +126,16 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
     known = products + moving + calling
     sending = evidence.collectives * SENDING + PASSES * evidence.sent / rates.copies
     hidden = evidence.unmeasured and (on_cuda or sending >= IDLE * busy)  # whether busy seconds may be of collectives
-    # Python and what it calls besides operators; or, if collectives were not timed, maybe what sends.
-    if known < EXPLAINED * busy and not on_cuda and not hidden:
-        calling = busy - products - moving
-        known = busy
     share = busy / known if known > 0 else 0.0
-    rest = []
-    # A device may wait for collectives or for the host, and a host be busy with sending what was not timed.
-    if share > ((1.0 if on_cuda else SCALED) if hidden else 1 / EXPLAINED if on_cuda else math.inf):
-        share, rest = 1.0, [_cause("unclear", busy - known, step, collectives=evidence.collectives)]
-    return [
-        *rest,
-        _cause("compute", share * products, step, flops=evidence.flops, rate=rates.products),
-        _cause("memory_bandwidth", share * moving, step, moved=evidence.moved, rate=rates.copies),
-        _cause("overhead", share * calling, step, operators=evidence.operators, each=rates.operator),
+    if hidden and share > (1.0 if on_cuda else SCALED):
+        share = 1.0
+    causes = [
+        _cause("compute", min(share, SLOWER) * products, step, flops=evidence.flops, rate=rates.products),
+        _cause("memory_bandwidth", min(share, SLOWER) * moving, step, moved=evidence.moved, rate=rates.copies),
+        _cause("overhead", min(share, SLOWER_CALLS) * calling, step, operators=evidence.operators, each=rates.operator),
     ]
+    rest = busy - sum(cause.seconds for cause in causes)  # such as work in Python or NumPy
+    return [*causes, _cause("unclear", rest, step, collectives=evidence.collectives * hidden)]
 
 
 def _unclear(evidence: StepEvidence, seconds: float) -> Cause:

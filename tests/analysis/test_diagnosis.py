@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.analysis.advice import advice_on
 from pytest_ddpperf.analysis.diagnosis import diagnosed, diagnosis_of
 from pytest_ddpperf.analysis.evidence import SlowRank, StepEvidence
 from pytest_ddpperf.errors import SettingError
@@ -14,7 +15,8 @@ from pytest_ddpperf.records.finding import Diagnosis
 from pytest_ddpperf.records.launch import MachineRates
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.phases import PHASES, BlockTimes, PhaseTimes
-from tests.factories import known, make_environment, make_launch, make_measurement, make_rank_launch
+from pytest_ddpperf.reports.diagnosis import diagnosis_text
+from tests.factories import known, make_environment, make_launch, make_measurement, make_rank_launch, make_series
 
 RATES = MachineRates(products=100e9, copies=20e9, operator=2e-6)
 NOTHING: dict[str, Any] = {
@@ -59,7 +61,10 @@ def evidence(**fields: Any) -> StepEvidence:
         ({"flops": 5e9, "memory": 0.95}, "memory_capacity", 0.0),
         ({"moved": 1e9}, "memory_bandwidth", 50 / 50.2),
         ({"operators": 40_000.0}, "overhead", 1.0),
-        ({"operators": 1.0}, "overhead", 1.0),  # Python computes, and no operator
+        ({"operators": 10_000.0}, "overhead", 1.0),  # 20 ms of calls: Python around them takes five times as long
+        ({"operators": 10_000.0, "step": 0.3, "cpu": 0.3}, "unclear", 2 / 3),  # but no longer
+        ({"operators": 1.0}, "unclear", 0.9999),  # Python computes, and no operator
+        ({"flops": 1e9, "operators": 1.0}, "unclear", 0.6999),  # beside 10 ms of products, which take 30 at most
         ({"cpu": 0.04, "flops": 4e9}, "unclear", 0.6),  # 60 ms that no instrument sees
         ({"data": 0.25e-1, "communication": 0.25e-1, "cpu": 0.05, "flops": 2.5e9, "moved": 0.5e9}, "unclear", 0.0),
         ({"lost": 0.8, "cpu": 0.04}, "disturbed", 0.6),
@@ -158,6 +163,18 @@ def test_communication_that_nothing_timed_is_unclear() -> None:
     assert cause.facts["collectives"] == 4.0
 
 
+def test_work_that_no_operator_does_is_unclear_and_no_advice_promises_its_time() -> None:
+    """A rank works for 27 ms in NumPy, after 30 operators and a collective of 16 kB that takes 3 ms."""
+    fields = {"step": 0.03, "cpu": 0.027, "operators": 30.0, "communication": 3e-3, "collectives": 1.0, "sent": 16e3}
+    found = diagnosed(evidence(**fields), make_environment())
+    assert share_of(found) == pytest.approx(0.9 - 5 * 30 * 2e-6 / 0.03)
+    assert diagnosis_text(found).startswith("unclear: nothing that was measured explains 89 % of the step (")
+    gains = {
+        each.code: each.gain for each in advice_on(found, make_measurement(series=(make_series("phase_other", 0.03),)))
+    }
+    assert gains["accumulation"] == pytest.approx(3 / 4 * 0.11)
+
+
 def test_a_wait_outside_of_all_phases_holds_no_collective() -> None:
     """Of 100 ms a rank sleeps for 50 after the optimizer, and its collectives are in backward."""
     fields = {"unmeasured": True, "collectives": 4.0, "cpu": 0.04, "flops": 2e9, "outside": 0.05}
@@ -172,10 +189,11 @@ def test_on_a_gpu_unexplained_time_is_unclear_if_collectives_were_not_timed() ->
     found = diagnosed(evidence(unmeasured=True, **figures), GPU)
     assert {cause.bottleneck: cause.share for cause in found.causes} == pytest.approx({"unclear": 0.7, "compute": 0.3})
     timed = diagnosed(evidence(unmeasured=False, **figures), GPU)
-    assert (timed.bottleneck, share_of(timed)) == ("compute", 1.0)
+    assert timed.bottleneck == "compute"
+    assert share_of(timed) == pytest.approx(0.9)  # three times as long as in the micro-benchmark
     python = diagnosed(evidence(unmeasured=False, **figures | {"flops": 1e9}), GPU)  # 10 ms of products
     assert python.bottleneck == "unclear"
-    assert share_of(python) == pytest.approx(0.9)
+    assert share_of(python) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +203,8 @@ def test_on_a_gpu_unexplained_time_is_unclear_if_collectives_were_not_timed() ->
         (6e9, 1e9, "compute", 60 / 60.2),
         (1e8, 1e9, "unclear", 0.988),
         # Sending takes at most 4 x 0.3 ms, and 10 / (20 GB/s) for a byte: 9.7 or 11.2 ms.
-        (1e8, 1.7e7, "overhead", 0.99),
-        (3e9, 1.7e7, "compute", 30 / 30.2),
+        (3e9, 1.7e7, "compute", 0.9),
+        (3e9, 2e7, "unclear", 0.698),
         (1e8, 2e7, "unclear", 0.988),
     ],
 )

@@ -1,10 +1,10 @@
-"""Ranks that train the same samples, as the shuffled order is drawn before the ranks agree on a seed."""
+"""Ranks that train the same samples, because each one's sampler takes the share of rank 0."""
 
 from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=36,
-    title="Ranks draw different permutations, so their shares of the data overlap",
+    title="Every rank takes the share of rank 0, so all train the same samples",
     threads=("huggingface/accelerate#4204",),
     script=True,
     program="""\

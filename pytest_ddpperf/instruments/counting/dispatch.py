@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from types import FrameType
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -22,10 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import graph
 from torch.optim import optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from pytest_ddpperf.instruments.counting import collectives, operators
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Running
-from pytest_ddpperf.instruments.counting.sites import Place, Stack, captured_lines, without_callers
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, calling, captured_lines, without_callers
 from pytest_ddpperf.instruments.counting.steps import LowestMode
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, replaced, uncompiled
@@ -38,9 +36,7 @@ CALLS = (  # counts of other calls than operators, also of the functions in ``_C
 
 _READERS = graph._engine_run_backward.__code__, optimizer._get_value.__code__  # noqa: SLF001  all backward is in the first
 _BLOCKING = frozenset(inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
-_TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
-_AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
 _QUESTIONS = {
     "__bool__": "bool(tensor)",
@@ -102,6 +98,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
         self._attribution.forget()
         self._nodes[threading.get_ident()] = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - as above
         self._on_host: dict[int, ReferenceType[torch.Tensor]] = {}  # copies, and numbers computed from such
+        self._made: Any = WeakTensorKeyDictionary()  # by number that an operator computed: the call in Python
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
     def details(self) -> dict[str, dict[str, float]]:
@@ -161,7 +158,7 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
             out = func(*args, **kwargs)
         with self._lock:
             self._place = None
-            if self.whole or not _changes_one_count(func, out):
+            if self.whole or not operators.changes_one_count(func, out):
                 self._count(func, args, kwargs, out)
             if (name := operators.operator_name(func)) is not None:
                 self._count_operator(name, recorded=recorded)
@@ -196,8 +193,8 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
                 self._count_waits(func, args, kwargs)
         if isinstance(func, OpOverload) and func._overloadpacket in _JOINING:  # noqa: SLF001  torch offers no other way
             self.joined[id(out)] = ref(out)
-        if tensors and all(map(self._is_on_host, tensors)):
-            self._on_host.update((id(result), ref(result)) for result in results if not result.dim())
+        if tensors:
+            self._note_values(func, tensors, results)
         if not self.whole:
             return
         if (name := operators.operator_name(func)) is not None:
@@ -205,6 +202,16 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
         self._follow(tensors, results)
         if sends and func.name() == "c10d::allreduce_":  # FSDP keeps what it gathers from
             self._tracker.mark_buckets(tensors)
+
+    def _note_values(self, func: Any, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        """Records results whose values the host has, and other numbers with the call in Python that computed them."""
+        numbers = [result for result in results if not result.dim()]
+        known = numbers if all(map(self._is_on_host, tensors)) else []
+        if func is torch.ops.aten._pack_padded_sequence.default:  # noqa: SLF001  as above; batch sizes stay on the host
+            known = [results[1]]
+        self._on_host.update((id(result), ref(result)) for result in known)
+        if not known and func is not torch.ops.aten.lift_fresh.default:  # of a number in Python
+            self._made.update([(number, calling(__file__)) for number in numbers])
 
     def _count_operator(self, name: str, *, recorded: bool) -> None:
         place = self._here()
@@ -248,10 +255,13 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
                 self._sites[metric][part, place] += share * flops
 
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        wait = operators.synchronisation(func, args, kwargs, self._device)
+        wait = operators.synchronisation(func, args, kwargs, self._device, self._made)
         if wait is not None:
-            asked = wait == "item" and _asked_by_torch()
-            # With a GPU, the host may already have a number that torch or an optimizer reads here.
+            # With a GPU, the host may already have a number that torch or an optimizer reads here. If torch reads it in
+            # the call in Python that computed it, as in one_hot, torch checks it, which it does on a CPU only.
+            call = calling(__file__)
+            checked = not self._asking and call == self._made.get(args[0])
+            asked = wait == "item" and call is not None and (checked or call[0] in _READERS)
             known = self._device == "cpu" and (asked or self._is_on_host(args[0]) or self._tracker.is_state(args[0]))
             if not known:
                 self.add("synchronisations", self._asking or wait)
@@ -302,15 +312,3 @@ class OperatorCounter(LowestMode, TorchDispatchMode):
                 self._tracker.meet(tensor)
         for result in results:
             self._tracker.see(result, "activations" if recorded else "temporaries", made_by=self._here)
-
-
-def _changes_one_count(func: Any, out: Any) -> bool:
-    return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and operators.is_plain(func)
-
-
-def _asked_by_torch() -> bool:
-    """Returns whether torch itself (its C++ code in backward, or an optimizer) reads a tensor's value, not the user."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
-    while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
-        frame = frame.f_back
-    return frame is not None and frame.f_code in _READERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -186,6 +186,11 @@ def is_plain(func: Any) -> bool:
     return not (sends or packet in flop_registry or packet in _FORMULAS or packet in {*_WAITS, *_INDEXED, *_COPIES})
 
 
+def changes_one_count(func: Any, out: Any) -> bool:
+    """Returns whether a call can change only the number of operators, and no other count."""
+    return isinstance(out, Tensor) and out.dim() > 0 and out.device.type != "meta" and is_plain(func)
+
+
 @cache
 def operator_name(func: Any) -> str | None:
     """Returns an operator's name without the overload, such as ``aten.mm``; None if the operator does no work."""
@@ -213,17 +218,19 @@ def _elements(tensor: Tensor) -> int:
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
 
 
-def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> str | None:
+def synchronisation(
+    func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str, made: Container[Tensor] = ()
+) -> str | None:
     """Returns ``item``, ``copy to host`` or the like if a call makes the host wait for the device; else None.
 
-    On a CPU the same calls count as on a GPU, except copies, because host and device are the same there.
+    On a CPU the same calls count as on a GPU, except copies. ``made`` has numbers that a GPU job has on the GPU.
     """
     packet = func._overloadpacket  # noqa: SLF001  torch offers no other way to ask
     if packet in _COPIES:
         source, target, blocking = _copy(packet, args, kwargs)
         return "copy to host" if device != "cpu" and source == device and target == "cpu" and blocking else None
     if packet in _INDEXED:
-        waits = args[0].device.type == device and any(map(_is_mask, args[1])) and not _fills(packet, args, kwargs)
+        waits = args[0].device.type == device and any(map(_is_mask, args[1])) and not _fills(packet, args, kwargs, made)
         return "index by mask" if waits else None
     if packet in _WAITS and kwargs.get("output_size") is None:
         return _WAITS[packet] if args[0].device.type == device else None
@@ -244,13 +251,13 @@ def _is_mask(index: torch.Tensor | None) -> bool:
     return index is not None and index.dtype in {torch.bool, torch.uint8}
 
 
-def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Container[Tensor]) -> bool:
     """Returns whether ATen runs ``tensor[mask] = 0.0`` or the like as ``masked_fill_`` (canDispatchToMaskedFill)."""
     accumulates = kwargs.get("accumulate", False) or (len(args) > 3 and args[3])  # noqa: PLR2004  index_put(self, indices, values, accumulate)
     if packet is aten.index or accumulates:
         return False
     value = kwargs["values"] if "values" in kwargs else args[2]
-    number = value.numel() == 1 and value.device.type == "cpu"
+    number = value.numel() == 1 and value.device.type == "cpu" and value not in made
     return number and [_is_mask(index) for index in args[1] if index is not None] == [True]
 
 

@@ -30,6 +30,8 @@ from pytest_ddpperf.instruments.torch_internals import compilations, graph_break
 from pytest_ddpperf.records.rhythm import rhythm_of
 from pytest_ddpperf.records.sites import STRATEGIES, CallSite
 
+_TORCH = Path(torch.__file__).parent
+_AROUND = (str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 _DIGITS = 12  # of a digest
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _PLUGIN = Path(__file__).parents[2]
@@ -272,3 +274,11 @@ def _folders(roots: Sequence[str]) -> Iterable[str]:
     imported = sorted((entry for entry in sys.path if Path(entry).is_absolute()), key=len, reverse=True)
     folders = [*roots, *map(os.path.realpath, roots), str(_PLUGIN.parent), *imported]
     return [f"{folder.rstrip(os.sep)}{os.sep}" for folder in folders]
+
+
+def calling(mode: str) -> tuple[CodeType, int, int] | None:
+    """Returns the code, frame and instruction that called an operator; ``mode`` is the file of the dispatch mode."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
+    while frame is not None and frame.f_code.co_filename.startswith((mode, *_AROUND)):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, id(frame), frame.f_lasti)

@@ -62,7 +62,6 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _folded(results: Sequence[Result], most: int, notes: str, red: Sequence[str]) -> str:
-    """Returns a folded section with notes and a table of at most ``most`` benchmarks."""
     if not results and not notes:
         return ""
     shown = sorted(results, key=lambda result: result.verdict in GREEN)[:most]

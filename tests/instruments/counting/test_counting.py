@@ -22,6 +22,7 @@ from torch._higher_order_ops import scan
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn.utils import rnn
 from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
@@ -661,6 +662,28 @@ def test_a_copy_to_the_host_is_one_wait_however_often_it_is_read() -> None:
         float(copied[0] + copied.sum())
 
     assert count(users_step(read)).details["synchronisations"] == {"tensor.cpu": 2.0}
+
+
+def test_values_that_only_a_cpu_checks_or_that_stay_on_the_host_are_no_waits() -> None:
+    classes, lengths, layer = torch.tensor([1, 2]), torch.tensor([2, 4]), nn.GRU(8, 8, batch_first=True)
+
+    def use(_loss: Tensor) -> None:
+        nn.functional.one_hot(classes, 3)
+        packed = rnn.pack_padded_sequence(torch.ones(2, 4, 8), lengths, batch_first=True, enforce_sorted=False)
+        int(layer(packed)[0].batch_sizes[0])
+
+    assert count(users_step(use)).totals["synchronisations"] == 0
+    read = count(users_step(lambda loss: max(loss.detach() * classes)))  # C code of Python computes and asks
+    assert read.details["synchronisations"] == {"bool(tensor)": 1.0}
+
+
+def test_filling_by_a_mask_with_a_computed_number_waits_and_with_a_number_of_python_does_not() -> None:
+    def fill(loss: Tensor) -> None:
+        values = torch.ones(4)
+        values[values > 0] = 2.0
+        values[values > 0] = loss.detach()
+
+    assert count(users_step(fill)).details["synchronisations"] == {"index by mask": 1.0}
 
 
 def test_operators_that_autograd_records_show_a_lost_no_grad() -> None:
