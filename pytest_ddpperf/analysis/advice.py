@@ -43,8 +43,7 @@ _OVERLAPPED = 0.8  # the share of backward that can hide communication: the last
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
     """Returns changes that may make steps faster, the largest gain first; changes that only free memory come last.
 
-    A gain is an upper bound unless it is ``estimated``. For a larger batch or more micro-batches the gain is per
-    sample.
+    A gain is an upper bound unless it is ``estimated``. The gain of a larger batch or more micro-batches is per sample.
     """
     advisers = [_BY_CAUSE[cause.bottleneck] for cause in diagnosis.causes if cause.bottleneck in _BY_CAUSE]
     found = [advice for adviser in advisers for advice in adviser(diagnosis, measurement)]

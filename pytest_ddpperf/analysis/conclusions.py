@@ -134,8 +134,7 @@ def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
 def _network_obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, float] | None:
     """Returns (reason, collective, its bytes) if the fits cannot predict the time of a step's collectives; else None.
 
-    If several collectives are larger than those measured, the result names the largest, because a new measurement up to
-    this size covers all of them.
+    If several collectives are larger than those measured, the result names the largest, up to which to measure.
     """
     largest = {fit.collective: fit.max_bytes for fit in fits}
     for name, _, nbytes in _collectives(counts):

@@ -195,8 +195,7 @@ def object_of(
     """Returns a msgspec type for the JSON object of a dataclass, with all fields of the dataclass except ``without``.
 
     Fields in ``sparse`` are not written while they have the dataclass's default. ``rename`` maps fields to names in
-    JSON. ``kinds`` gives types to additional fields, or other types to fields of the dataclass; a pair is a type and a
-    default.
+    JSON. ``kinds`` gives types (or pairs of a type and a default) to additional fields, or other types to these fields.
     """
     hints = {name: hint for name, hint in {**get_type_hints(record), **kinds}.items() if name not in without}
     defaults: dict[str, list[Any]] = {name: [] for name in hints}

@@ -143,8 +143,7 @@ def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
     """Returns by how many bytes the peak exceeds the memory before the model was built.
 
     Mapped files do not count, because a forked process maps tens of MB of files again when it first calls a library. If
-    the peak was not ``reset`` and has not grown since ``before``, the peak is older than the model. Then the present
-    memory replaces the peak.
+    the peak was not ``reset`` and has not grown since ``before``, it is older than the model: present memory counts.
     """
     peak = after.peak if reset or after.peak > before.peak else after.now
     return max(0, (peak - after.files) - (before.now - before.files))

@@ -65,9 +65,10 @@ def change_of(metric: str, then: Counts, now: Counts) -> tuple[bool, Finding | N
     ``then`` and ``now`` must have the count.
     """
     verdict = decide_count(metric, then, now)
-    restless = [counts for counts in (now, then) if metric in counts.unstable]
     known = {counts.varying.get(metric, {}).get("") for counts in (then, now)}
     mixed = () in known and any(known)  # the usual step of one side, and the mean of all steps of the other
+    sides = [counts for counts in (now, then) if metric in counts.unstable]
+    restless = [counts for counts in sides if mixed or counts.varying.get(metric, {}).get("") != ()]
     judged = verdict is not Verdict.UNCHANGED and not mixed and all(metric in counts.varying for counts in restless)
     if restless and (not judged or verdict is Verdict.INCONCLUSIVE):
         reason = restless[0].unstable[metric]
@@ -137,9 +138,10 @@ def _sends_only_logs(then: Counts, now: Counts) -> bool:
     """Returns whether ranks send too little for gradients, although each has a whole model and no DDP compresses."""
     before, after = (counts.details.get("model_state_bytes", {}) for counts in (then, now))
     whole = after.get("parameters", 0.0) >= before.get("parameters", 0.0)  # else ranks may divide the model now
-    alone = now.alike is not None and not now.alike.wrapped and _of_same_kinds(then, now)
-    little = now.totals.get("collective_bytes", 0.0) < _OF_LOGS * after.get("gradients", 0.0)
-    return whole and alone and little and not _averages_rarely(now)
+    alone = now.alike is not None and not now.alike.wrapped and max(now.alike.sources, default=1) <= 1
+    old, new = (counts.totals.get("collective_bytes", 0.0) for counts in (then, now))
+    little = new < min(old, _OF_LOGS * after.get("gradients", 0.0))
+    return whole and alone and little and _of_same_kinds(then, now) and not _averages_rarely(now)
 
 
 def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:

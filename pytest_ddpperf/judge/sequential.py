@@ -1,12 +1,10 @@
 """The stopping rule: when to add a launch, when to stop, and when to confirm that a metric got worse.
 
-The first phase judges after every launch until all metrics are decided or half of the time is up. A weak test, which
-raises many false alarms, finds metrics that look worse (suspects). A second phase then has new launches, at least as
-many as the first phase. A strict test, which raises few false alarms, decides whether a suspect is worse. If memory or
-a loss is compared with a stored baseline, the strict test uses only the new launches. If launches are paired with
-launches of the reference, the strict test uses all launches, and the new launches also have to be worse in the weak
-test, which finds more slowdowns than a second strict test would. If a metric did not look worse in the first phase,
-further launches may prove that the metric is not worse, but cannot find it worse.
+The first phase judges after every launch until all metrics are decided or half of the time is up. A weak test finds
+metrics that look worse (suspects). For suspects, a second phase runs at least as many new launches, and a strict test
+decides. If memory or a loss is compared with a stored baseline, the strict test uses only the new launches. If launches
+are paired with launches of the reference, the strict test uses all launches, and the new launches also have to be worse
+in the weak test. Further launches may prove other metrics not worse, but cannot find them worse.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ ALPHA = 0.01  # two-sided, for one benchmark
 SUITE_ALPHA = 0.04
 """The two-sided level for all benchmarks of a suite; half of it is for worsenings: 2 % of suites raise a false alarm.
 
-If the reference is a stored baseline, both phases share the baseline's error. A metric that looks worse in one phase by
-chance is likely to look worse in the other phase. So the second phase alone has to keep the level.
+If the reference is a stored baseline, both phases share the baseline's error, so the second alone keeps the level.
 """
 
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035

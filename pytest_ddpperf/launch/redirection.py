@@ -44,8 +44,7 @@ class Redirection:
     def path(self, entry: str) -> str:
         """Maps a file or folder of the project to the target, and returns any other entry unchanged.
 
-        A relative path starts from the current folder and has to exist there, because setuptools also adds entries to
-        ``sys.path`` that are not paths.
+        A relative path starts from the current folder and must exist: some entries of ``sys.path`` are no paths.
         """
         if not Path(entry).is_absolute() and not Path(entry).exists():
             return entry

@@ -64,8 +64,7 @@ def usual_times(ranks: Sequence[network.RankSweep]) -> float:
 def taken_share(ranks: Sequence[network.RankSweep]) -> float:
     """Returns how much longer computing takes during an all-reduce, as a fraction of the all-reduce's own time.
 
-    0 means that computing continues at full speed, 1 that computing stops until the all-reduce ends. The result is the
-    median over rounds.
+    0 means that computing continues at full speed, 1 that it stops until the all-reduce ends. The median round counts.
     """
     shares = []
     for each in zip(*(rank.beside for rank in ranks), strict=True):

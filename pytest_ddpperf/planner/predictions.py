@@ -153,9 +153,8 @@ def predicted(
 ) -> Prediction:
     """Predicts a step from its timeline and from the costs of its transfers on ``network``.
 
-    ``samples`` is the number of samples of all ranks in the step. ``lost`` is the fraction of the cores that other
-    processes took. Raises SettingError if ``network`` has no cost for a transfer, and WorkloadError if the step takes
-    no time.
+    ``samples``: all ranks' samples in the step. ``lost``: the fraction of the cores that other processes took. Raises
+    SettingError if ``network`` has no cost for a transfer, and WorkloadError if the step takes no time.
     """
     costs = [network.seconds(transfer) for transfer in timeline.transfers]
     launches = len(timeline.launches)

@@ -119,8 +119,7 @@ class Prediction(Replayed):
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
         """Returns pairs of extreme cases (``corners``) of this prediction and ``base`` whose errors can occur together.
 
-        On one network, transfers have the same error in both predictions; on two networks, their errors are
-        independent.
+        Transfers on one network have the same error in both predictions, but independent errors on two networks.
         """
         if self.network == base.network:
             return list(zip(self.corners, base.corners, strict=True))

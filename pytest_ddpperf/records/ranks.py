@@ -43,6 +43,8 @@ def merged(ranks: Sequence[Counts]) -> Counts:
             for name, components in counts.varying.get(metric, {}).items():
                 varying[metric] = rhythms
                 rhythms[name] = max(rhythms.get(name, ()), components, key=_unsure)
+        if not any(rhythms.values()) and any(metric in counts.unstable.keys() - counts.varying for counts in ranks):
+            varying.pop(metric, None)  # the usual step of one rank shows nothing of another rank
         reasons = {rank: counts.unstable[metric] for rank, counts in enumerate(ranks) if metric in counts.unstable}
         if reasons:
             rank, reason = next(iter(reasons.items()))

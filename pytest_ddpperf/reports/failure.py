@@ -179,7 +179,7 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
     """Returns lines that say how to accept an intended change: by ``--ddpperf-allow``, or by saving a new baseline."""
     if result.paired is not None:
         red = [worse.series.metric for worse in phrases.decisive(result, {Verdict.REGRESSED})]
-        if not red:
+        if not red or result.verdict is Verdict.BROKEN:
             return []
         option = f"--ddpperf-allow={shlex.quote(f'{result.test} {red[0]}')}"
         run = ", ".join(["for this run", *([f"once more for {words_of(red[1:])}"] if red[1:] else [])])

@@ -255,7 +255,8 @@ def counts_text(result: Result, *, brief: bool = False) -> str:
     counts = result.measurement.counts
     sides = [] if counts is None or result.reference.counted is None else [counts, result.reference.counted.counts]
     steps = min((side.steps for side in sides if side is not None), default=0)
-    vary = sum(count_row(metric).gated for metric in counts.unstable) if counts is not None and sides else 0
+    unstable = [] if counts is None or not sides else [m for m in counts.unstable if counts.varying.get(m) != {"": ()}]
+    vary = sum(count_row(metric).gated for metric in unstable) if verdicts or not brief else 0
     number, word = (changed, "changed") if changed else (len(verdicts), "same")
     told = f"{'' if brief else f'{number} '}{word}" if verdicts else ""
     text = ", ".join(filter(None, (told, f"{vary} vary" if vary else "")))

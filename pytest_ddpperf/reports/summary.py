@@ -255,8 +255,7 @@ def _change(step: Comparison | None, *, brief: bool) -> str:
 def brief_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
     """Returns a brief table of tests with their benchmarks; tests with failures come first.
 
-    Below a benchmark is the cause of its failure, or the counts that fell. After ``_MOST`` rows, further benchmarks are
-    summed up by test.
+    Below a benchmark is the cause of its failure, or the counts that fell. After ``_MOST`` rows, a row sums up a test.
     """
     table = benchmark_table(results, accepted, brief=True)
     cells = dict(zip(map(id, results), table.rows, strict=True))

@@ -103,9 +103,8 @@ def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:
 def _gradients(wrapped: FullyShardedDataParallel) -> dict[str, Tensor | None]:
     """Returns the full gradients on the CPU by name; None for a gradient that no rank has.
 
-    torch always gathers parameters, but gathers gradients only with ``use_orig_params``. So this function puts the
-    gradients into the parameters, gathers the parameters, and restores them. A second pass finds out which gradients
-    exist on any rank.
+    torch gathers gradients only with ``use_orig_params``. So this function puts the gradients into the parameters,
+    gathers the parameters, and restores them. A second pass finds out which gradients exist on any rank.
     """
     shards = list(wrapped.parameters())
     kept = [shard.detach().clone() for shard in shards]

@@ -127,8 +127,7 @@ Pins = Mapping[str, str]
 def read_pins(file: Path, given: str) -> Pins:
     """Returns the pinned packages of a file that ``pip freeze`` wrote; raises SettingError if it has other lines.
 
-    Errors name the file as ``given``. Editable installs and this plugin are omitted, because every environment uses
-    this checkout and this plugin.
+    Errors name the file as ``given``. Editable installs and this plugin are omitted, as all environments share them.
     """
     try:
         require_regular(file, most=1e6)

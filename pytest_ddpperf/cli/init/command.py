@@ -151,7 +151,8 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
     top, branch = project.root, "main, master"
     with suppress(GitError):  # without a repository the project is the whole of one to be
         top = top_folder(project.root)
-        branch = json.dumps(git(top, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").removeprefix("origin/"))
+        of_remote = "refs/remotes/origin/"
+        branch = json.dumps(git(top, "symbolic-ref", f"{of_remote}HEAD").removeprefix(of_remote))
     own = project.root.resolve().relative_to(top.resolve())
     if not PLAIN.fullmatch(own.as_posix()):
         raise SettingError(f"{own}: a CI job cannot name this folder: rename it, with letters, digits and ._-/ only")

@@ -173,8 +173,7 @@ class Cluster:
     def close(self, status: int, *, first: bool = False) -> None:
         """Ends all tasks with this exit status.
 
-        With ``first`` the tasks end after this process: torchrun, srun and mpirun treat the first task that ends as the
-        cause of a failure.
+        With ``first`` this process ends before the tasks: launchers take the first task that ends for the failed one.
         """
         for link, _ in tuple(self._met.values()):
             with contextlib.suppress(LinkEnded):

@@ -44,8 +44,7 @@ def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, tf32: boo
     """Returns the timeline of a step (computing and collectives) on a simulated rank of ``world_size`` ranks.
 
     Computing is timed on this machine's device with real tensors, or modelled for the setting ``accelerator``, whose
-    fp32 matrix products may use TF32 (``tf32``). If the launch has several ranks, they are different ranks of the group
-    and compute at the same time.
+    fp32 matrix products may use TF32 (``tf32``). Several ranks of a launch compute at the same time.
     """
     free, here = free_memory(), ctx.local_world_size
     room = None if free is None else free // here

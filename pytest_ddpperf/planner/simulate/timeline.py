@@ -125,8 +125,7 @@ def _memory(tensor: torch.Tensor) -> int:
 def timeline_of(recorder: TimelineRecorder, run: Callable[[], object], period: int, *, once: bool) -> Timeline:
     """Returns the mean timeline of ``period`` steps over several repetitions, without the slowest quarter of them.
 
-    ``run`` makes one step; if ``once``, nothing is repeated. Raises WorkloadError if repetitions send different
-    transfers.
+    ``run`` makes one step; with ``once`` it is not repeated. Raises WorkloadError if repetitions have other transfers.
     """
     made: list[tuple[RecordedStep, Sequence[float]]] = []
 

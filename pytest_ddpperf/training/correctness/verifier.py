@@ -104,8 +104,7 @@ class StrategyVerifier:
     def compare_step(self, index: int) -> None:
         """Trains one step on the ranks and in a single process on rank 0; compares losses, gradients, parameters.
 
-        Strategies treat buffers (the statistics of a BatchNorm) differently, so ranks and single process begin each
-        step with rank 0's buffers.
+        Strategies treat buffers (the statistics of a BatchNorm) differently, so each step begins with rank 0's.
         """
         step = index + 1
         loss, gradients = self.run.backward(index, self._buffers, self._consensus.all_agree)
