@@ -393,6 +393,7 @@ STATE = {"gradients": 4096.0, "parameters": 4096.0}
         pytest.param({"collective_bytes": 0.0}, {}, Alike(), True, id="only a barrier"),
         pytest.param({"collective_bytes": 128.0}, {}, Alike(), False, id="the signs of gradients"),
         pytest.param({}, {}, Alike(wrapped=True), False, id="DDP compresses"),
+        pytest.param({}, {}, Alike(copies=(0, 0), data=(0, 1)), False, id="different data keep copies equal"),
         pytest.param({}, {"parameters": 2048.0}, Alike(), False, id="ranks divide the model"),
         pytest.param({}, {"gradients": 64.0}, Alike(), False, id="nearly all parameters are frozen"),
         pytest.param({}, {}, None, False, id="ranks are not compared"),
@@ -412,6 +413,9 @@ def test_ranks_that_send_only_logs_any_more_are_broken_and_not_improved(
     assert (reason in broken_reason(result)) is apart
     averaged = {"collective_bytes": {"": ((4100.0,) + (4.0,) * 9,)}}
     assert counted(replace(after, varying=averaged, steps=10), before).verdict is not Verdict.BROKEN
+    large = {**after.details, "model_state_bytes": dict.fromkeys(STATE, 1000000000.0)}  # sends more than before
+    grown = replace(after, totals={**after.totals, "collective_bytes": 5000.0}, details=large)
+    assert counted(grown, before).verdict is not Verdict.BROKEN
     kinds = {**after.details, "collective_calls": {"all_to_all": 1.0}}
     assert counted(replace(after, details=kinds), before).verdict is not Verdict.BROKEN
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from typing import Literal
+from unittest.mock import ANY
 
 import pytest
 
@@ -254,6 +255,18 @@ def test_more_work_in_nearly_every_step_is_no_change_if_neighbouring_steps_are_c
     late = (94, 94, 99, 94, 87, 102, 106, 115, 116, 136, 137, 127, 132, 134, 113, 112, 119, 124, 121, 110)
     then, now = (calls(tuple(map(float, side))) for side in (early, late))
     assert decide_count(CALLS, then, now) is Verdict.UNCHANGED
+
+
+def test_the_usual_step_of_one_rank_shows_nothing_of_another_rank() -> None:
+    shown = replace(calls((1.0,) * 9), unstable={CALLS: "one step did other work"}, varying={CALLS: {"": ()}})
+    hidden = replace(shown, varying={})
+    assert change_of(CALLS, shown, replace(shown, totals={CALLS: 2.0})) == (True, ANY)
+    assert change_of(CALLS, merged([shown, hidden]), merged([shown, replace(hidden, totals={CALLS: 2.0})]))[0] is False
+
+
+def test_usual_steps_that_are_equal_have_no_note_and_do_not_vary() -> None:
+    usual = replace(calls((1.0,) * 9), unstable={CALLS: "one step did other work"}, varying={CALLS: {"": ()}})
+    assert change_of(CALLS, usual, usual) == (True, None)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,12 @@ def test_an_option_in_one_line_can_be_copied_though_it_is_wider_than_the_termina
     assert "  --ddpperf-allow='perf/test_trainer.py::test_step step_time'" in text.splitlines()
 
 
+def test_a_broken_result_has_no_option_that_accepts_it() -> None:
+    text = failing.judged(replace(failing.TIMES, verdict=Verdict.BROKEN))(100)
+    assert "Intended?" in failing.FAILURES["times_against_a_revision"](100)
+    assert "Intended?" not in text
+
+
 # The cause.
 
 

@@ -312,6 +312,7 @@ def test_pushes_are_those_to_the_default_branch_of_the_remote(
 ) -> None:
     monkeypatch.chdir(work)
     git(work, "symbolic-ref", "refs/remotes/origin/HEAD", f"refs/remotes/origin/{name}")
+    git(work, "update-ref", f"refs/heads/origin/{name}", "HEAD")  # then a short name of the remote's would be ambiguous
     assert job_of(work, "github")[True] == {"pull_request": None, "push": {"branches": [name]}}
 
 
