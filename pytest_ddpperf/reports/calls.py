@@ -33,7 +33,7 @@ _MEANINGS_OF_CALIBRATION = {
     "red": 'runs of the unchanged code with the verdict "regressed" (false alarms)',
     "green": 'runs with a verdict that passes, such as "unchanged" or "ok"',
     "at most": "the slowdown that a run rules out (median of the runs)",
-    "finds": "the smallest slowdown that a run finds in 95 of 100 cases (median of the runs)",
+    "finds": "the smallest slowdown that a run finds with a probability of 95 % (median of the runs)",
     "gross": "a suitable value of ddpperf_gross: 1.5 times the largest difference between two runs",
 }
 _MEANINGS_OF_PREDICTIONS = {

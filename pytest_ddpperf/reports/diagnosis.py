@@ -90,7 +90,7 @@ _FIGURES: Mapping[str, str | Callable[..., str]] = {
     "compute": "{flops:FLOP}; a rank computes up to {rate:G}FLOP/s",
     "communication": "{sent:B} in {collectives:collective}",
     "memory_bandwidth": "{moved:B} moved; a rank moves up to {rate:G}B/s",
-    "overhead": "{operators:operator}, a small one takes {each:s}",
+    "overhead": "{operators:operator}; a small operator takes {each:s}",
     "straggler": "rank {rank} takes {own:s}, the others {others:s}; most of the difference is in {phase}",
     "oversubscribed": lambda wanted, there, resource: (
         f"{format_count(wanted, 'thread' if resource == 'core' else 'rank')} on {format_count(there, resource)}"

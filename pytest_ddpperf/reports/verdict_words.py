@@ -236,7 +236,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
     "count_changed": lambda metric, then, now: "; ".join(difference_text(metric, then, now)),
     "unsteady_count": lambda reason, doubled: (
-        f"the mean has doubled, but the count varies irregularly ({reason}), so only step times can show a slowdown"
+        f"the count's mean has doubled, but steps vary irregularly ({reason}), so only step times can show a slowdown"
         if doubled
         else f"the count differs from step to step, so it is not compared exactly: {reason}"
     ),

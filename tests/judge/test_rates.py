@@ -146,7 +146,7 @@ def test_a_count_that_varies_irregularly_is_gated_only_if_all_steps_agree(
 def test_a_doubled_mean_is_a_suspect_that_times_have_to_clear() -> None:
     result = counted(calls((2.0, 7.0, 3.0)), calls((3.0, 1.0, 2.0)))
     assert finding_text(result[CALLS].note) == (
-        "the mean has doubled, but the count varies irregularly (all_reduce varies), so only step times can "
+        "the count's mean has doubled, but steps vary irregularly (all_reduce varies), so only step times can "
         "show a slowdown"
     )
 

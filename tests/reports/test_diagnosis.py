@@ -50,7 +50,7 @@ def test_advice_for_the_bottleneck_has_its_gain_as_a_maximum(code: str, estimate
         ),
         ("communication", {"sent": 1 << 20, "collectives": 3.0}, "1.00 MiB in 3 collectives"),
         ("memory_bandwidth", {"moved": 1 << 30, "rate": 2e10}, "1.00 GiB moved; a rank moves up to"),
-        ("overhead", {"operators": 900.0, "each": 2e-6}, "900 operators, a small one takes"),
+        ("overhead", {"operators": 900.0, "each": 2e-6}, "900 operators; a small operator takes"),
         (
             "straggler",
             {"rank": 1, "own": 0.08, "others": 0.03, "phase": "forward"},

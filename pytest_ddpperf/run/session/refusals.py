@@ -54,7 +54,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
         if settings.save is not None:
             raise SettingError(f"{against}--ddpperf-save writes them: give only one of the two")
         if settings.baseline_set is not None and "baseline_set" in said:
-            raise SettingError(f"{against}--ddpperf-baseline-set={settings.baseline_set} names some: give only one")
+            raise SettingError(f"{against}--ddpperf-baseline-set={settings.baseline_set} names a set: give one of them")
     _require_counts_alone(settings, said)
     if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
         raise SettingError(
