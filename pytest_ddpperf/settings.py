@@ -377,7 +377,7 @@ class Settings:
     recheck: str = _knob(
         "true",
         parsers.one_of("true", "false", "fetch"),
-        "measure the baseline's commit again to compare times (fetch: also fetch that commit), or use stored times (false)",
+        "measure the baseline's commit again to compare times (fetch: also fetch it), or use stored times (false)",
         "true|false|fetch",
     )
     gross: float = _of_session(
