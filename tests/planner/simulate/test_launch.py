@@ -128,7 +128,7 @@ def without_bytes_of_copies(counts: Counts) -> Counts:
     """The same, without bytes of gloo's copies, which depend on what is scattered, and the number of steps.
 
     A simulated launch does not look for the lines that make DDP's wrappers, which buckets come from, nor at the
-    garbage collector.
+    garbage collector and the objects that steps leave behind.
     """
     sites = {
         metric: found for metric, found in counts.sites.items() if metric not in {"ddp_buckets", "peak_tensor_bytes"}
@@ -138,7 +138,8 @@ def without_bytes_of_copies(counts: Counts) -> Counts:
     by_rank = {metric: values for metric, values in counts.by_rank.items() if metric != "operator_bytes"}
     details = {**counts.details, "operator_bytes": moved}
     for each in (totals, details):
-        each.pop("collector_paused", None)
+        for metric in ("collector_paused", "python_objects", "graphs_kept"):
+            each.pop(metric, None)
     return replace(counts, totals=totals, details=details, by_rank=by_rank, sites=sites, steps=0)
 
 
