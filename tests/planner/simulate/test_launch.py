@@ -137,10 +137,11 @@ def without_bytes_of_copies(counts: Counts) -> Counts:
     totals = {**counts.totals, "operator_bytes": sum(moved.values())}
     by_rank = {metric: values for metric, values in counts.by_rank.items() if metric != "operator_bytes"}
     details = {**counts.details, "operator_bytes": moved}
-    for each in (totals, details):
+    unstable = dict(counts.unstable)
+    for each in (totals, details, unstable):
         for metric in ("collector_paused", "python_objects", "graphs_kept"):
             each.pop(metric, None)
-    return replace(counts, totals=totals, details=details, by_rank=by_rank, sites=sites, steps=0)
+    return replace(counts, totals=totals, details=details, unstable=unstable, by_rank=by_rank, sites=sites, steps=0)
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
