@@ -404,7 +404,7 @@ class Settings:
     against_setup: str | None = _of_session(
         None, parsers.words, "command to build the reference, such as 'pip install .'", "COMMAND"
     )
-    against_tests: bool = _switch("let the reference run its own revision's tests", per_test=False, needs="against")
+    against_tests: bool = _switch("let the reference run its own test functions", per_test=False, needs="against")
     network: str | None = _knob(
         None,
         parsers.optional(parsers.one_of(*CLUSTERS), "none"),

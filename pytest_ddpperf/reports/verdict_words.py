@@ -261,7 +261,7 @@ WORDS_OF_VERDICTS: Mapping[str, str | Callable[..., str]] = {
     "other_environment": _other_environment,
     "told_counts": _told_counts,
     "tests_differ": "{files:list} differs in the reference, but both revisions ran this checkout's version, so "
-    "the difference is not measured; --ddpperf-against-tests runs each revision's own version",
+    "the difference is not measured; with --ddpperf-against-tests, each runs its own functions of the file",
     "no_name_to_look_up": "both revisions ran this checkout's {names:list}, because {option} finds only names at the "
     "top level of a module",
     "tool_measured": "both revisions ran this checkout's {tool}, because {tool} measures both",

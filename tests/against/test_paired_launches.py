@@ -112,6 +112,6 @@ def test_a_note_names_the_tests_of_the_reference_that_differ_and_did_not_run(
     told = [finding_text(each) for each in PairedLaunches(side, []).with_imports(result).findings]
     words = (
         "test_batch.py differs in the reference, but both revisions ran this checkout's version, so the difference is "
-        "not measured; --ddpperf-against-tests runs each revision's own version"
+        "not measured; with --ddpperf-against-tests, each runs its own functions of the file"
     )
     assert told == [words] * (not own)
