@@ -138,7 +138,7 @@ def without_bytes_of_copies(counts: Counts) -> Counts:
     by_rank = {metric: values for metric, values in counts.by_rank.items() if metric != "operator_bytes"}
     details = {**counts.details, "operator_bytes": moved}
     unstable = dict(counts.unstable)
-    for each in (totals, details, unstable):
+    for each in (totals, details, unstable, by_rank):
         for metric in ("collector_paused", "python_objects", "graphs_kept"):
             each.pop(metric, None)
     return replace(counts, totals=totals, details=details, unstable=unstable, by_rank=by_rank, sites=sites, steps=0)
