@@ -54,8 +54,7 @@ def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
         results: all benchmarks, in the order in which they were measured.
 
     Returns:
-        The title and the text of the part, or None. The hook may also write files: pytest calls it even if the terminal
-        shows no summary.
+        The title and the text of the part, or None. pytest calls the hook even if the terminal shows no summary.
     """
 
 

@@ -121,8 +121,7 @@ def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False
 def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
     """Returns ``memory_ratio``, the peak of ``other`` / peak of ``base``, for each round that launched both benchmarks.
 
-    On GPUs, the peak is of allocated memory; on the CPU, of resident memory. The result is empty if a peak is unknown
-    or the devices differ.
+    On GPUs, the peak is of allocated memory, on the CPU of resident memory. Empty without both peaks on one device.
     """
     if base.environment.device != other.environment.device:
         return ()

@@ -110,8 +110,7 @@ def collective_time(
         algorithm: one of ``ALGORITHMS``, other than hierarchical.
 
     Raises:
-        SettingError: an argument is impossible. ``halving_doubling`` and ``recursive_doubling`` need a power of two,
-            except for an all-reduce.
+        SettingError: an argument is impossible, such as 6 ranks with ``halving_doubling``, except for an all-reduce.
     """
     n = require_ranks("world_size", world_size)
     size = require_number("size_bytes", size_bytes)

@@ -19,8 +19,7 @@ _OTHERS = 3  # sets of other ranks' lines that are kept, in addition to the line
 def merged(ranks: Sequence[Counts]) -> Counts:
     """Merges the counts of all ranks: ``totals`` has the largest value of each metric, ``by_rank`` all values.
 
-    The details of a metric come from the first rank with the largest total. Metrics that are profiled or guessed are
-    omitted if a rank lacks them.
+    Details come from the first rank with the largest total. If a rank lacks a profiled or guessed metric, none has it.
     """
     metrics = [
         metric

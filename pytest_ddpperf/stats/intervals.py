@@ -67,8 +67,7 @@ def center(
     """Returns the mean of samples, one from each launch, and the t interval of the mean or None.
 
     For ratios of positive samples, mean and interval are geometric. ``expected``, the expected scatter of launches, is
-    combined with the samples' scatter. ``robust`` caps outliers. There is no interval for too few samples, or if a
-    geometric interval is too wide.
+    combined with the samples' scatter. ``robust`` caps outliers. Too few samples or too much scatter give no interval.
     """
     logarithmic = scale == "ratio" and min(samples) > 0
     side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, robust=robust)

@@ -104,8 +104,7 @@ def parameters_of_units(module: nn.Module, units: Sequence[nn.Module]) -> dict[s
 def gradients_kept() -> Iterator[None]:
     """Skips FSDP's reduction of gradients in this context: each shard then holds gradients of this rank alone.
 
-    FSDP's own ``no_sync`` keeps whole gradients, with which the optimizer of the shards cannot step. Other collectives
-    of the model still run.
+    FSDP's own ``no_sync`` keeps whole gradients, with which the optimizer of the shards cannot step.
     """
     modules: list[Any] = [sys.modules[name] for name in _SENDERS if name in sys.modules]
     with ExitStack() as stack:

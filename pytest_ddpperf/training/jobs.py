@@ -129,8 +129,7 @@ class PrepareJob:
         plan = self.training.plan
         if self.traced:
             return TRACED_STEPS
-        settled = settled_steps(plan)
-        return 1 + settled + (COUNTED_STEPS + (settled - MIN_WARMUP) * self.timed) * self.counted
+        return 1 + settled_steps(plan) + COUNTED_STEPS * self.counted
 
     @property
     def parts(self) -> int:

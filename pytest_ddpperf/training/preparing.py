@@ -111,7 +111,7 @@ def _timed_and_counted(
     from pytest_ddpperf.training.step import build_step
 
     training, plan = job.training, job.training.plan
-    begun, seen, timed, counts = time.monotonic(), Seen(plan), None, None
+    begun, seen, timed, counts = time.monotonic(), Seen(plan, timed=job.timed), None, None
     # How many more steps a warm-up takes depends on the machine, and what is counted must not.
     settled = plan.warmup if job.timed else settled_steps(plan)
     memory = watch_memory(ctx.device)  # from here on peaks are the step's own
@@ -148,8 +148,6 @@ def _timed_and_counted(
             loop.require_within(memory(), training)
             before = _at_work()
         if job.counted:
-            if job.timed:
-                seen.run_on(step.run)
             progress.stage("the step that is counted")
             counts = seen.counted(ctx, training, step, compiled, remarks)
         remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]

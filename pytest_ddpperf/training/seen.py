@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import torch
 
+from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.counting.copies import CopyWatch
 from pytest_ddpperf.instruments.counting.counting import SEEN_STEPS, Countable, count_warm_step
 from pytest_ddpperf.instruments.counting.loaders import Loaders
@@ -25,6 +28,7 @@ from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, settled_steps
 from pytest_ddpperf.training.step import Step, other_batch_size
 from pytest_ddpperf.training.timing import on_any_rank
 
+_MOST_SECONDS = 10.0  # for the steps between which objects are counted, in a launch that times steps
 _SHARES = 4  # of the launch's time, of which further counted steps take two at most
 _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not counted
 
@@ -32,8 +36,8 @@ _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not count
 class Seen:
     """Observes, before the counted step, DataLoaders and Python objects that steps do not free."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.loaders, self.objects = Loaders(), ObjectCensus()
+    def __init__(self, plan: Plan, *, timed: bool) -> None:
+        self.loaders, self.objects, self._timed = Loaders(), ObjectCensus(), timed
         self._steps = settled_steps(plan)
         self._stretch = (self._steps - MIN_WARMUP) // 2
 
@@ -42,13 +46,14 @@ class Seen:
         if self._steps - ran in {0, self._stretch, 2 * self._stretch}:
             self.objects.take(ran)
 
-    def run_on(self, run: Callable[[], object]) -> None:
-        """Runs further steps, in which Python objects are counted; for a launch that has timed the steps so far."""
-        begun, self._steps = self._steps, self._steps + 2 * self._stretch
-        self.look(begun)
-        for ran in range(begun, self._steps):
-            run()
-            self.look(ran + 1)
+    def _run_on(self, run: Callable[[], object]) -> None:
+        """Counts Python objects between further steps, because garbage must not be collected between timed steps."""
+        with suppress(TrainingEnded, StopIteration):
+            self.objects.take(0)
+            for ran in range(1, 2 * self._stretch + 2):
+                run()
+                if ran in {self._stretch, 2 * self._stretch}:
+                    self.objects.take(ran)
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
         """Returns the counts of a step after the warm-up, with ``compiled`` counts; adds findings to ``remarks``."""
@@ -64,9 +69,12 @@ class Seen:
             self.loaders.look()
             ran += 1
 
+        begun = time.monotonic()
         with watch.watching():
             steps, seconds = max(SEEN_STEPS, job.settings.steps or 0), job.settings.timeout / _SHARES
             counts = count_warm_step(run, subject, plain, steps=steps, seconds=seconds, on_any_rank=any_rank)
+        if self._timed and not any_rank((time.monotonic() - begun) / max(1, ran) * 2 * self._stretch > _MOST_SECONDS):
+            self._run_on(run)
         gc.collect()
         left, unknown = self.objects.left_behind()
         made = self.loaders.of_epochs(self._steps + ran)

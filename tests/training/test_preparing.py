@@ -134,9 +134,9 @@ class Steps:
     [
         pytest.param(5, 5, True, False, 10, id="timed"),
         pytest.param(5, 5, False, True, 30, id="counted: as where others are timed before"),
-        pytest.param(5, 5, True, True, 38, id="both: objects are counted in 8 more steps, and 20 more are looked at"),
+        pytest.param(5, 5, True, True, 39, id="both: 20 more steps are looked at, and objects are counted in 9 more"),
         pytest.param(0, 5, False, True, 25, id="also without a warm-up"),
-        pytest.param(0, 1, True, True, 23, id="as far as they go"),
+        pytest.param(0, 1, True, True, 24, id="as far as they go"),
         pytest.param(0, 1, False, True, 24, id="counting has a warm-up of its own"),
     ],
 )
@@ -157,6 +157,19 @@ def test_one_step_is_built_and_goes_on(
     if found.timed is not None:
         assert len(found.timed.step_times) == steps
         assert found.timed.loss == warmup + steps
+
+
+@pytest.mark.parametrize(("last", "known"), [(39, True), (31, False)])
+def test_a_training_that_ends_after_the_counted_steps_is_counted_without_objects(
+    make_ctx: Callable[..., Any], last: int, *, known: bool
+) -> None:
+    losses = iter(map(float, range(last)))  # then StopIteration ends the training
+    step = Steps(lambda _calls: next(losses))
+    training = LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=5, steps=5))
+    found = prepare_launch(make_ctx(), PrepareJob(training, timed=True, counted=True)).counts
+    assert found is not None
+    assert ({"python_objects", "graphs_kept"} <= set(found.totals)) is known
+    assert {"operators", "collective_calls"} <= set(found.totals)
 
 
 @pytest.mark.parametrize(("warmup", "again"), [(0, 0), (1, 0), (3, 2)])

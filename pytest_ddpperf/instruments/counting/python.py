@@ -112,8 +112,9 @@ def calls_counted(
 def _named(wrappers: Mapping[Any, Any]) -> Iterator[tuple[ModuleType, str, Any]]:
     """Yields each name that a module has for a wrapped function, as by ``from gc import collect``, and the wrapper."""
     by_id = {id(function): by for function, by in wrappers.items()}
-    for module in [each for each in sys.modules.values() if isinstance(each, ModuleType)]:
-        yield from ((module, name, by_id[id(value)]) for name, value in vars(module).items() if id(value) in by_id)
+    for module in [each for each in [*sys.modules.values()] if isinstance(each, ModuleType)]:
+        names = [*vars(module).items()]  # other threads may import
+        yield from ((module, name, by_id[id(value)]) for name, value in names if id(value) in by_id)
 
 
 @contextmanager
