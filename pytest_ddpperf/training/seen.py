@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from functools import partial
 import torch
 
 from pytest_ddpperf.errors import TrainingEnded
+from pytest_ddpperf.instruments.clock import system_time as time
 from pytest_ddpperf.instruments.counting.copies import CopyWatch
 from pytest_ddpperf.instruments.counting.counting import SEEN_STEPS, Countable, count_warm_step
 from pytest_ddpperf.instruments.counting.loaders import Loaders
