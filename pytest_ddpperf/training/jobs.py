@@ -106,7 +106,7 @@ class VerifyJob:
 
 
 def settled_steps(plan: Plan) -> int:
-    """Returns how many steps precede the counted step, if a launch times none; at the least objects can be counted."""
+    """Returns how many steps precede the counted step in a launch that times none: enough to count Python objects."""
     return max(MIN_WARMUP + 2, plan.warmup + plan.steps)
 
 
